@@ -6,6 +6,7 @@ violate.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -144,12 +145,16 @@ def _collect(
     return left
 
 
+def _begin() -> None:
+    """Ignore Ctrl-C in a process of the pool, and the queries' warnings of resets."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.WARNING)
+
+
 @contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes that ignore Ctrl-C and end with this process."""
-    pool = ProcessPoolExecutor(
-        processes, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    pool = ProcessPoolExecutor(processes, initializer=_begin)
     try:
         yield pool
     finally:

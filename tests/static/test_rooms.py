@@ -26,6 +26,7 @@ PERMITTED: dict[str, set[str]] = {
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
+        "spark",
     },
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {

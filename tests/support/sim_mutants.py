@@ -44,12 +44,14 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import start_op
 from zkconsumer.protocol import group_snapshot, paths
 from zkconsumer.protocol import requests as rq
-from zkconsumer.protocol.model import Purpose
+from zkconsumer.protocol.model import Position, Purpose
 from zkconsumer.sim import handover
 from zkconsumer.sim.logs import MemoryFetcher
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
+from zkconsumer.spark import batch_member
+from zkconsumer.spark.batch_member import Ledger
 
 Patch = tuple[Any, str, Any]
 
@@ -610,6 +612,40 @@ def _out_of_range_is_the_other_end() -> list[Patch]:
     return [(MemoryFetcher, "resolve", resolve)]
 
 
+# ---- the ledger of a query of Spark -------------------------------------------------------------
+
+
+def _batch_in_flight_is_finished() -> list[Patch]:
+    def positions(self: Any, which: Any) -> Any:
+        held = {tp: (one.epoch, one.until or one.offset) for tp, one in self._held.items()}
+        return {tp: Position(*at) for tp, at in held.items() if at[1] is not None}
+
+    return [(Ledger, "positions", positions)]
+
+
+def _release_during_a_batch() -> list[Patch]:
+    return [(batch_member._Release, "is_due", True)]
+
+
+def _finish_of_a_new_grant() -> list[Patch]:
+    def finish(self: Any, ends: Any) -> int:
+        found = [self._held[tp] for tp in ends if tp in self._held]
+        for one in found:
+            one.offset, one.until = ends[one.tp], None
+        return len(found)
+
+    return [(Ledger, "finish", finish)]
+
+
+def _batch_of_the_stored_offset() -> list[Patch]:
+    real = Ledger.begin
+
+    def begin(self: Any, ranges: Any) -> Any:
+        return [one._replace(start=max(0, one.start - 1)) for one in real(self, ranges)]
+
+    return [(Ledger, "begin", begin)]
+
+
 # ---- the operator's tools -----------------------------------------------------------------------
 
 
@@ -831,6 +867,26 @@ MUTANTS = (
         "reset to the other end",
         "auto.offset.reset chooses the other end of the log",
         _out_of_range_is_the_other_end,
+    ),
+    Mutant(
+        "batch in flight is finished",
+        "a query's member commits the batch that is running",
+        _batch_in_flight_is_finished,
+    ),
+    Mutant(
+        "release during a batch",
+        "a query's member releases a partition whose batch is running",
+        _release_during_a_batch,
+    ),
+    Mutant(
+        "batch of a former grant",
+        "a batch's end moves a partition that was granted anew during the batch",
+        _finish_of_a_new_grant,
+    ),
+    Mutant(
+        "batch overlaps the one before",
+        "a query's batch starts at the last message of the batch before",
+        _batch_of_the_stored_offset,
     ),
     Mutant(
         "apply without a guard",

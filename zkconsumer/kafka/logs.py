@@ -39,6 +39,10 @@ NO_BROKER: Final = "no broker is registered in ZooKeeper"
 NO_TOPIC: Final = "the brokers do not know the partition"
 NO_LEADER: Final = "the partition has no leader"
 
+# Seconds during which a leader may report a log end before an offset that was read. A leader that
+# was just elected knows of fewer messages than it stores until its followers fetch from it again.
+SHORT_LOG_S: Final = 5.0
+
 # The lowest version of the registrations of brokers that find messages by time (0.10 and later);
 # older brokers only find segments.
 _TIMES_SINCE: Final = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
@@ -198,7 +198,7 @@ class Plan:
     stored: int = 0
     streams: bool = False
     queries: int = 0
-    reset: str = "smallest"
+    reset: Literal["smallest", "largest"] = "smallest"
 
     def session_of(self, who: int) -> float:
         """Return a member's session timeout, in seconds."""

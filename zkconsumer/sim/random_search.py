@@ -113,7 +113,7 @@ def draw_world(decide: Decide) -> Drawn:
 def draw_full(decide: Decide) -> Drawn:
     """Draw a small or a large world in which more faults may happen."""
     plan, length, rarity = draw_large(decide) if decide(2) else draw_plan(decide)
-    kinds = sorted(OF_FULL_WORLDS | OF_USERS, key=lambda do: do.value)
+    kinds = sorted(OF_FULL_WORLDS | OF_USERS | {Do.REVIVE}, key=lambda do: do.value)
     more = {do: 1 + decide(2) for do in kinds if decide(2)}
     listener_s = 5.0 if decide(2) else None
     of_all = plan.settings
@@ -121,7 +121,7 @@ def draw_full(decide: Decide) -> Drawn:
         plan,
         streams=True,
         queries=max(0, decide(4) - 1),
-        reset=("smallest", "largest")[decide(2)],
+        reset="largest" if decide(2) else "smallest",
         settings=lambda one: replace(of_all(one), listener_s=listener_s),
         faults={**plan.faults, **more},
     )

@@ -95,7 +95,33 @@ class User:
         return found
 
 
-class StreamMember(SimMember):
+class ReportingMember(SimMember):
+    """A member that reports changed positions to its loop, and cannot be copied."""
+
+    def __init__(
+        self, settings: Settings, on_transition: OnTransition, *, on_report: OnReport
+    ) -> None:
+        """`on_report` gets each change of a position by a user or by `auto.offset.reset`."""
+        self._on_report = on_report
+        super().__init__(settings, on_transition)
+
+    def copy(self, on_transition: OnTransition) -> SimMember:
+        raise NotImplementedError(f"a {type(self).__name__} cannot be copied")
+
+    def reported(self, report: StreamReport) -> None:
+        if report.offset is not None:
+            self._on_report(self, report)
+            self.post(report)
+
+    def translate(self, item: Any) -> Event | None:
+        if not isinstance(item, StreamReport):
+            raise TypeError(f"unknown item: {item!r}")
+        assert item.tp is not None
+        assert item.offset is not None
+        return events.PositionReset(now=self.turn_at, partition=item.tp, offset=item.offset)
+
+
+class StreamMember(ReportingMember):
     """A member with production streams.
 
     Attributes:
@@ -111,15 +137,14 @@ class StreamMember(SimMember):
         reset: Reset,
         on_report: OnReport,
     ) -> None:
-        """`on_report` gets each change of a position by a user or by `auto.offset.reset`."""
-        self._log, self._reset, self._on_report = log, reset, on_report
+        self._log, self._reset = log, reset
         self.users: list[User] = []
         self._turns = 0
         self.has_given_up = False
         self._asked: list[Future[None]] = []
         self.turn_at = 0.0
         self._lease = LeaseGate(self.clock)
-        super().__init__(settings, on_transition)
+        super().__init__(settings, on_transition, on_report=on_report)
 
     def _sinks(self) -> PartitionSinks:
         subscription = self.settings.subscription
@@ -146,13 +171,10 @@ class StreamMember(SimMember):
             timeout_s=0.0,
             retry_s=0.2,
             codec=codec,
-            report=self._reported,
+            report=self.reported,
         )
         self.users.append(User(stream, fetcher, {}))
         return stream
-
-    def copy(self, on_transition: OnTransition) -> SimMember:
-        raise NotImplementedError("a member with production streams cannot be copied")
 
     # ---- what a world and a monitor read ---------------------------------------------------------
 
@@ -280,18 +302,6 @@ class StreamMember(SimMember):
             if held:
                 raise InvariantViolation("I9", f"{self.name} releases {held}, which users hold")
         super().post(item)
-
-    def _reported(self, report: StreamReport) -> None:
-        if report.offset is not None:
-            self._on_report(self, report)
-            self.post(report)
-
-    def translate(self, item: Any) -> Event | None:
-        if not isinstance(item, StreamReport):
-            raise TypeError(f"unknown item: {item!r}")
-        assert item.tp is not None
-        assert item.offset is not None
-        return events.PositionReset(now=self.turn_at, partition=item.tp, offset=item.offset)
 
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
         self.has_given_up = True

@@ -6,21 +6,38 @@ reach the time-out of a commit, and raise in the middle of a loop or of a fetch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation
+from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
 from zkconsumer.sim.stream_member import StreamMember
-from zkconsumer.sim.world import STEP_S, World
+from zkconsumer.sim.world import STEP_S, Watcher, World, revive
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.query_member import QueryMember
+    from zkconsumer.spark.offset_ranges import OffsetRange
 
 
 class StreamWorld(World):
-    """A world in which every member is a `StreamMember`."""
+    """A world whose first members are queries (`sim.query_member`), and the others streams.
+
+    Attributes:
+        checkpoints: query -> its checkpoint.
+    """
+
+    def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
+        self.checkpoints: dict[int, Any] = {}
+        super().__init__(plan, watcher)
 
     def new_member(self, who: int) -> SimMember:
+        if who < self.plan.queries:
+            return self._new_query(who)
         return StreamMember(
             self._settings(who),
             self._transition,
@@ -28,6 +45,24 @@ class StreamWorld(World):
             reset=Reset(self.plan.reset),
             on_report=self._reported,
         )
+
+    def _new_query(self, who: int) -> QueryMember:
+        # It imports `spark`, which small worlds need not load.
+        from zkconsumer.sim.query_member import Checkpoint, QueryMember  # noqa: PLC0415
+
+        return QueryMember(
+            self._settings(who),
+            self._transition,
+            log=CountedLog(self.log_end, self.log_start),
+            reset=self.plan.reset,
+            on_report=self._reported,
+            checkpoint=self.checkpoints.setdefault(who, Checkpoint()),
+            ask=lambda batch: [self.foreign(request) for request in batch],
+        )
+
+    def _query(self, who: int) -> QueryMember | None:
+        """Return a member if it is a query."""
+        return cast("QueryMember", self.members[who]) if who < self.plan.queries else None
 
     def _reported(self, member: SimMember, report: StreamReport) -> None:
         assert report.tp is not None
@@ -51,17 +86,21 @@ class StreamWorld(World):
         who = next(
             who
             for who, link in enumerate(self.links)
-            if not (link.dead or link.frozen) and tp in self.members[who].feeds
+            if not (link.dead or link.frozen or self._query(who)) and tp in self.members[who].feeds
         )
         return self._member(who)
 
     # ---- possible actions ------------------------------------------------------------------------
 
     def _of_reader(self, actions: list[Action], who: int) -> None:
-        if self._member(who).busy_user(self.now):
+        if query := self._query(who):
+            actions += [Action(Do.ASK, who)] if query.is_busy(self.now) else []
+        elif self._member(who).busy_user(self.now):
             actions += Action(Do.ASK, who), Action(Do.POLL, who)
 
     def of_users(self, do: Do, who: int) -> list[Action]:
+        if self._query(who):
+            return []
         member = self._member(who)
         if do in (Do.PAUSE, Do.SEEK):
             return [Action(do, tp=tp) for tp in sorted(member.feeds)]
@@ -76,13 +115,36 @@ class StreamWorld(World):
         return [
             Action(Do.RESUME, who)
             for who, link in enumerate(self.links)
-            if not link.dead and self._member(who).paused
+            if not (link.dead or self._query(who)) and self._member(who).paused
         ]
 
     # ---- performing an action --------------------------------------------------------------------
 
     def _do_ask(self, who: int) -> None:
-        self._read(who, is_poll=False)
+        query = self._query(who)
+        if query is None:
+            self._read(who, is_poll=False)
+        elif not query.checkpoint.is_done:
+            self._run(who, query.run())
+        else:
+            self._plan(who, query)
+
+    def _run(self, who: int, batch: Iterable[OffsetRange]) -> None:
+        """The tasks of a batch have ended."""
+        for one in batch:
+            self.watcher.finished(self, who, one.tp, one.end)
+
+    def _plan(self, who: int, query: QueryMember) -> None:
+        for tp, start, end, epoch in query.plan(self.now):
+            for offset in range(start, end):
+                self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
+            self.handed[tp] = max(self.handed.get(tp, 0), end)
+
+    def _do_revive(self, who: int) -> None:
+        """A query that starts again first runs the last batch of its checkpoint."""
+        revive(self, who)
+        if query := self._query(who):
+            self._run(who, query.replay())
 
     def _do_poll(self, who: int) -> None:
         self._read(who, is_poll=True)
@@ -136,7 +198,7 @@ class StreamWorld(World):
         self._member(who).interrupt()
 
     def _after(self, who: int) -> None:
-        member = self._member(who)
-        if member.closed and not self.links[who].dead and (quiet := member.silent_streams()):
+        is_over = self.members[who].closed and not self.links[who].dead
+        if is_over and not self._query(who) and (quiet := self._member(who).silent_streams()):
             raise InvariantViolation("I15", f"{quiet} do not raise why {who} gave up")
         super()._after(who)

@@ -268,9 +268,13 @@ class Membership:
         """
         self._member.connect()
         settings = self._member.settings(self._wanted)
-        sinks: PartitionSinks = {(None, thread): one for thread, one in self._ledgers.items()}
-        self._member.start(settings, sinks)
+        self._member.start(settings, self.sinks)
         self._member.wait_registered()
+
+    @property
+    def sinks(self) -> PartitionSinks:
+        """The ledgers, to which the coordinator grants partitions."""
+        return {(None, thread): one for thread, one in self._ledgers.items()}
 
     @property
     def _coordinator(self) -> Coordinator | None:

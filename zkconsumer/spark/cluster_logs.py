@@ -15,10 +15,9 @@ from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import NO_BROKER, LogClient, LogRange
+from zkconsumer.kafka.logs import NO_BROKER, SHORT_LOG_S, LogClient, LogRange
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import BROKER_IDS
-from zkconsumer.spark.task_reader import SHORT_LOG_S
 from zkconsumer.zk.client import ZooKeeperClient
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +43,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.spark import offset_resolution, process_lifecycle
 from zkconsumer.spark.batch_member import LEAVE_S, Membership, Served
-from zkconsumer.spark.cluster_logs import ENDS_S, PAUSE_S, ClusterLogs, Pause, ShortLogs, brokers_of
+from zkconsumer.spark.cluster_logs import ENDS_S, PAUSE_S, ClusterLogs, Pause, brokers_of
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
     StreamOffset,
@@ -54,168 +54,14 @@ from zkconsumer.spark.offset_ranges import (
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import one_sentence
+from zkconsumer.spark.start_positions import Logs, Positions, StartPositions, few
 from zkconsumer.spark.task_reader import planned, read_task, warm_ups
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-# ---- Where batches continue in each partition ----------------------------------------------------
-
-
 _log = logging.getLogger(__name__)
-
-
-Positions = dict[TopicPartition, int]
-Logs = Mapping[TopicPartition, LogRange]
-Partitions = Mapping[TopicPartition, Served]
-
-
-class StartPositions:
-    """Where one query's batches start in each partition.
-
-    Attributes:
-        replayed: the start of each batch that was replayed before the member joined.
-        checkpoint: the last batch of the checkpoint with which this process started.
-    """
-
-    def __init__(self, options: SourceOptions, name: str) -> None:
-        self._options, self._name = options, name
-        self.replayed: Positions = {}
-        self.checkpoint: Mapping[TopicPartition, OffsetRange] = {}
-        self._short = ShortLogs()
-
-    def resume(
-        self, group: Membership, served: Partitions, before: Mapping[TopicPartition, OffsetRange]
-    ) -> bool:
-        """Apply the checkpoint's offsets to partitions that this process serves for the first time.
-
-        The group's offset is lower than the checkpoint's in two cases: the query died between the
-        two commits, or an operator moved the group back. A mark beside the offset identifies an
-        operator's edit. If the replayed batch started at the operator's offset, the query has
-        already applied the edit.
-
-        Return False if the marks cannot be read now.
-        """
-        rule = self._options.on_restart
-        moves = {
-            tp: before[tp].end
-            for tp, at in served.items()
-            if at.is_first
-            and tp in before
-            and at.offset != before[tp].end
-            and (
-                at.offset is None
-                or rule == "checkpoint"
-                or (rule == "max" and at.offset < before[tp].end)
-            )
-        }
-        if rule == "max" and moves:
-            marked = group.marked(sorted(moves))
-            if marked is None:
-                return False
-            for tp in marked:
-                edit = served[tp].offset
-                if edit != self.replayed.get(tp):
-                    end = moves.pop(tp)
-                    _log.info(
-                        "%s: %s continues from offset %s, which an operator set, and not from %d",
-                        self._name,
-                        tp,
-                        edit,
-                        end,
-                    )
-        self._warn_of_unmarked_resets(served, moves)
-        for tp, end in moves.items():
-            group.place(tp, served[tp], end)
-        if moves:
-            group.commit()
-        return True
-
-    def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
-        """Warn of group offsets that are lower than the checkpoint's and that the query ignores.
-
-        The JVM's tools leave no mark, so their reset looks like an offset that was never committed.
-        There is no warning if the group's offset is the start of the checkpoint's last batch: then
-        the query most likely died between the two commits.
-        """
-        if self._options.on_restart != "max":
-            return
-        behind = [
-            f"{tp} {'none' if served[tp].offset is None else served[tp].offset} behind {end}"
-            for tp, end in sorted(moves.items())
-            if tp not in self.checkpoint or served[tp].offset != self.checkpoint[tp].start
-        ]
-        if behind:
-            _log.warning(
-                "%s: the group's offsets are behind the checkpoint's, and the query continues from"
-                " the checkpoint: %s%s. If a tool other than `zkconsumer offsets` has reset them,"
-                " the reset has no effect and is overwritten: to honour it, start the query with"
-                " offsets.on.restart=zookeeper, or reset with `zkconsumer offsets`",
-                self._name,
-                ", ".join(behind[:_LOGGED_PARTITIONS]),
-                f" and {more} more" if (more := len(behind) - _LOGGED_PARTITIONS) > 0 else "",
-            )
-
-    def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
-        """Return the offset at which each partition is read next. Partitions that must wait are
-        left out.
-        """
-        found: Positions = {}
-        resets: Positions = {}
-        for tp, at in served.items():
-            log = logs.get(tp)
-            if log is None:
-                if at.offset is not None:
-                    found[tp] = at.offset
-            elif at.offset is not None and self._short.must_wait(tp, at.offset, log):
-                found[tp] = at.offset
-            elif at.offset is not None and not at.is_stored:
-                strict = self._options.fail_on_data_loss
-                found[tp] = offset_resolution.within(tp, at.offset, log, fail_on_data_loss=strict)
-                if found[tp] != at.offset:
-                    group.reset(tp, at, found[tp], "the log no longer contains the offset")
-            elif at.offset is None or not log.start <= at.offset <= log.end:
-                found[tp] = resets[tp] = self._reset(group, tp, at, log)
-            else:
-                found[tp] = at.offset
-        if resets:
-            self._log_new({tp: at for tp, at in resets.items() if served[tp].offset is None})
-            group.commit()
-        return found
-
-    def _reset(self, group: Membership, tp: TopicPartition, at: Served, log: LogRange) -> int:
-        """Apply `auto.offset.reset` as the old consumer does.
-
-        It applies if the group has no offset, or one that the log does not contain.
-        """
-        policy = self._options.config.auto_offset_reset
-        offset = log.start if policy == "smallest" else log.end
-        why = "the group has no stored offset"
-        if at.offset is not None:
-            why = f"the log has offsets {log.start} to {log.end}, and the group's is {at.offset}"
-            _log.warning(
-                "%s: %s continues at offset %d: %s (auto.offset.reset=%s)",
-                self._name,
-                tp,
-                offset,
-                why,
-                policy,
-            )
-        group.reset(tp, at, offset, why)
-        return offset
-
-    def _log_new(self, offsets: Positions) -> None:
-        """Log where partitions start for which the group has no stored offset, in one line."""
-        if offsets:
-            _log.info(
-                "%s: the group has no stored offset for %d partitions; they start at"
-                " auto.offset.reset=%s: %s",
-                self._name,
-                len(offsets),
-                self._options.config.auto_offset_reset,
-                _few(f"{tp} at {offset}" for tp, offset in offsets.items()),
-            )
 
 
 # ---- The reader ----------------------------------------------------------------------------------
@@ -246,9 +92,6 @@ NO_LIMIT: Final = 2**63 - 1
 
 LOG_EVERY_S: Final = 60.0
 """Seconds between two log lines about the same wait."""
-
-_LOGGED_PARTITIONS: Final = 10
-"""Maximum number of partitions that one log line names."""
 
 _WAITS: Final = (RebalanceBlockedError, UnsupportedPeerError)
 """Errors that end by themselves when other members release partitions or leave. The query waits."""
@@ -424,7 +267,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             sum(one.size for one in ranges),
             len(ranges),
             len(made),
-            _few(f"{one.tp} {one.start} to {one.end - 1}" for one in ranges) or "nothing",
+            few(f"{one.tp} {one.start} to {one.end - 1}" for one in ranges) or "nothing",
         )
         return made
 
@@ -585,7 +428,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             len(served),
             len(wanted),
             said,
-            _few(unread),
+            few(unread),
         )
 
     def _has_lease(self, group: Membership) -> bool:
@@ -696,7 +539,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
                     " subscribe",
                 )
             self._warn_repeatedly(
-                "topics", "waiting for topics that do not exist: %s", _few(missing)
+                "topics", "waiting for topics that do not exist: %s", few(missing)
             )
 
     def _log_ownership(self, group: Membership) -> None:
@@ -708,7 +551,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             )
         if owned != self._owned and (owned or self._owned):
             _log.info(
-                "%s: owns %d partitions: %s", self._name, len(owned), _few(sorted(owned)) or "none"
+                "%s: owns %d partitions: %s", self._name, len(owned), few(sorted(owned)) or "none"
             )
             self._owned = frozenset(owned)
         if owned:
@@ -732,12 +575,6 @@ def _nothing_of(offset: StreamOffset) -> list[OffsetRange]:
 
 def _known(logs: Mapping[TopicPartition, LogRange | str]) -> Logs:
     return {tp: one for tp, one in logs.items() if isinstance(one, LogRange)}
-
-
-def _few(things: Iterable[object]) -> str:
-    some = [str(one) for one in things]
-    more = f" and {len(some) - _LOGGED_PARTITIONS} more" if len(some) > _LOGGED_PARTITIONS else ""
-    return ", ".join(some[:_LOGGED_PARTITIONS]) + more
 
 
 def _wait(condition: Callable[[], bool], limit_s: float) -> None:

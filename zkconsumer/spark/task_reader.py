@@ -29,6 +29,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import Fault, FaultKind, KafkaFetcher, Reset
+from zkconsumer.kafka.logs import SHORT_LOG_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
@@ -55,10 +56,6 @@ FETCH_WAIT_MS: Final = 10
 # Time until librdkafka checks a full queue again (ms). A full queue of 1 KB messages lasts 5 ms. A
 # task only reads, so its queue is not full for long, unlike a stream's.
 QUEUE_BACKOFF_MS: Final = 1
-
-# Seconds during which a leader may report a log end before the end of the range. A leader that was
-# just elected knows of fewer messages than it stores until its followers fetch from it again.
-SHORT_LOG_S: Final = 5.0
 
 # Allocations between two cyclic garbage collections while a task reads. Messages and timestamps are
 # never part of a cycle; Python's default of 700 would cost a fifth of the time.

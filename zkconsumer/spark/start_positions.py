@@ -1,0 +1,181 @@
+"""Where the batches of a query in group mode start in each partition.
+
+A query starts at the group's offsets, at those of its checkpoint, or by `auto.offset.reset`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark import offset_resolution
+from zkconsumer.spark.batch_member import Membership, Served
+from zkconsumer.spark.cluster_logs import ShortLogs
+from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+_LOGGED_PARTITIONS: Final = 10
+"""Maximum number of partitions that one log line names."""
+
+Positions = dict[TopicPartition, int]
+Logs = Mapping[TopicPartition, LogRange]
+Partitions = Mapping[TopicPartition, Served]
+
+
+class StartPositions:
+    """Where one query's batches start in each partition.
+
+    Attributes:
+        replayed: the start of each batch that was replayed before the member joined.
+        checkpoint: the last batch of the checkpoint with which this process started.
+    """
+
+    def __init__(self, options: SourceOptions, name: str) -> None:
+        self._options, self._name = options, name
+        self.replayed: Positions = {}
+        self.checkpoint: Mapping[TopicPartition, OffsetRange] = {}
+        self._short = ShortLogs()
+
+    def resume(
+        self, group: Membership, served: Partitions, before: Mapping[TopicPartition, OffsetRange]
+    ) -> bool:
+        """Apply the checkpoint's offsets to partitions that this process serves for the first time.
+
+        The group's offset is lower than the checkpoint's in two cases: the query died between the
+        two commits, or an operator moved the group back. A mark beside the offset identifies an
+        operator's edit. If the replayed batch started at the operator's offset, the query has
+        already applied the edit.
+
+        Return False if the marks cannot be read now.
+        """
+        rule = self._options.on_restart
+        moves = {
+            tp: before[tp].end
+            for tp, at in served.items()
+            if at.is_first
+            and tp in before
+            and at.offset != before[tp].end
+            and (
+                at.offset is None
+                or rule == "checkpoint"
+                or (rule == "max" and at.offset < before[tp].end)
+            )
+        }
+        if rule == "max" and moves:
+            marked = group.marked(sorted(moves))
+            if marked is None:
+                return False
+            for tp in marked:
+                edit = served[tp].offset
+                if edit != self.replayed.get(tp):
+                    end = moves.pop(tp)
+                    _log.info(
+                        "%s: %s continues from offset %s, which an operator set, and not from %d",
+                        self._name,
+                        tp,
+                        edit,
+                        end,
+                    )
+        self._warn_of_unmarked_resets(served, moves)
+        for tp, end in moves.items():
+            group.place(tp, served[tp], end)
+        if moves:
+            group.commit()
+        return True
+
+    def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
+        """Warn of group offsets that are lower than the checkpoint's and that the query ignores.
+
+        The JVM's tools leave no mark, so their reset looks like an offset that was never committed.
+        There is no warning if the group's offset is the start of the checkpoint's last batch: then
+        the query most likely died between the two commits.
+        """
+        if self._options.on_restart != "max":
+            return
+        behind = [
+            f"{tp} {'none' if served[tp].offset is None else served[tp].offset} behind {end}"
+            for tp, end in sorted(moves.items())
+            if tp not in self.checkpoint or served[tp].offset != self.checkpoint[tp].start
+        ]
+        if behind:
+            _log.warning(
+                "%s: the group's offsets are behind the checkpoint's, and the query continues from"
+                " the checkpoint: %s%s. If a tool other than `zkconsumer offsets` has reset them,"
+                " the reset has no effect and is overwritten: to honour it, start the query with"
+                " offsets.on.restart=zookeeper, or reset with `zkconsumer offsets`",
+                self._name,
+                ", ".join(behind[:_LOGGED_PARTITIONS]),
+                f" and {more} more" if (more := len(behind) - _LOGGED_PARTITIONS) > 0 else "",
+            )
+
+    def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
+        """Return the offset at which each partition is read next. Partitions that must wait are
+        left out.
+        """
+        found: Positions = {}
+        resets: Positions = {}
+        for tp, at in served.items():
+            log = logs.get(tp)
+            if log is None:
+                if at.offset is not None:
+                    found[tp] = at.offset
+            elif at.offset is not None and self._short.must_wait(tp, at.offset, log):
+                found[tp] = at.offset
+            elif at.offset is not None and not at.is_stored:
+                strict = self._options.fail_on_data_loss
+                found[tp] = offset_resolution.within(tp, at.offset, log, fail_on_data_loss=strict)
+                if found[tp] != at.offset:
+                    group.reset(tp, at, found[tp], "the log no longer contains the offset")
+            elif at.offset is None or not log.start <= at.offset <= log.end:
+                found[tp] = resets[tp] = self._reset(group, tp, at, log)
+            else:
+                found[tp] = at.offset
+        if resets:
+            self._log_new({tp: at for tp, at in resets.items() if served[tp].offset is None})
+            group.commit()
+        return found
+
+    def _reset(self, group: Membership, tp: TopicPartition, at: Served, log: LogRange) -> int:
+        """Apply `auto.offset.reset` as the old consumer does.
+
+        It applies if the group has no offset, or one that the log does not contain.
+        """
+        policy = self._options.config.auto_offset_reset
+        offset = log.start if policy == "smallest" else log.end
+        why = "the group has no stored offset"
+        if at.offset is not None:
+            why = f"the log has offsets {log.start} to {log.end}, and the group's is {at.offset}"
+            _log.warning(
+                "%s: %s continues at offset %d: %s (auto.offset.reset=%s)",
+                self._name,
+                tp,
+                offset,
+                why,
+                policy,
+            )
+        group.reset(tp, at, offset, why)
+        return offset
+
+    def _log_new(self, offsets: Positions) -> None:
+        """Log where partitions start for which the group has no stored offset, in one line."""
+        if offsets:
+            _log.info(
+                "%s: the group has no stored offset for %d partitions; they start at"
+                " auto.offset.reset=%s: %s",
+                self._name,
+                len(offsets),
+                self._options.config.auto_offset_reset,
+                few(f"{tp} at {offset}" for tp, offset in offsets.items()),
+            )
+
+
+def few(things: Iterable[object]) -> str:
+    """Return a log line's list of things, with the number of those that it leaves out."""
+    some = [str(one) for one in things]
+    more = f" and {len(some) - _LOGGED_PARTITIONS} more" if len(some) > _LOGGED_PARTITIONS else ""
+    return ", ".join(some[:_LOGGED_PARTITIONS]) + more
