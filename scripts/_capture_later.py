@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.kafka_391 import ask  # noqa: E402
-from support.later_cases import case, placements  # noqa: E402
+from support.later_cases import case, decisions, placements  # noqa: E402
 
 FOLDER = ROOT / "tests" / "golden" / "later"
 
@@ -47,6 +47,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     FOLDER.mkdir(exist_ok=True)
     write("assignors", [case(seed) for seed in range(options.cases)])
+    write("decisions", list(decisions(random.Random("decisions"), 300)))
     write("placement", list(placements(random.Random("placement"), 200)))
 
 

@@ -108,8 +108,8 @@ def _later(why: str, *where: str) -> tuple[Rule, ...]:
 
 SINGLE_TESTS = (
     *_later(
-        "Takes 10 s, because it starts a JVM for 4,500 random requests. The normal lane compares "
-        "3,000 captured ones.",
+        "Takes 10 s, because it starts a JVM for 6,100 random requests. The normal lane compares "
+        "3,600 captured ones.",
         "tests/golden/test_later.py::test_fresh_cases",
     ),
     *_later(

@@ -12,10 +12,16 @@ from typing import Any
 
 import pytest
 from support.kafka_391 import ask
-from support.later_cases import case, placements
+from support.later_cases import case, decisions, placements
 
 from zkconsumer.protocol.later.assignors import Assignor
 from zkconsumer.protocol.later.cases import read_case
+from zkconsumer.protocol.later.coordination import (
+    MemberState,
+    ReconcilingMember,
+    reconcile,
+    vote,
+)
 from zkconsumer.protocol.later.placement import (
     bytes_hash,
     coordinator_partition,
@@ -24,6 +30,7 @@ from zkconsumer.protocol.later.placement import (
     partition_of_key,
     place_replicas,
 )
+from zkconsumer.protocol.model import TopicPartition
 
 FOLDER = Path(__file__).with_name("later")
 FRESH_CASES = 4000
@@ -33,6 +40,35 @@ def lines(name: str) -> Iterator[dict[str, Any]]:
     """The captured requests of a file, with their answers."""
     with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as file:
         yield from map(json.loads, file)
+
+
+def reconciled(request: dict[str, Any]) -> dict[str, Any]:
+    """The next state of a member of KIP-848."""
+
+    def partitions(found: list[list[Any]]) -> frozenset[TopicPartition]:
+        return frozenset(TopicPartition(topic, number) for topic, number in found)
+
+    before, owned = request["member"], request["owned"]
+    after = reconcile(
+        ReconcilingMember(
+            MemberState(before["state"]),
+            before["epoch"],
+            before["previous_epoch"],
+            partitions(before["assigned"]),
+            partitions(before["revoking"]),
+        ),
+        target_epoch=request["target_epoch"],
+        target=partitions(request["target"]),
+        owned=None if owned is None else partitions(owned),
+        held=partitions(request["held"]),
+    )
+    return {
+        "state": after.state.value,
+        "epoch": after.epoch,
+        "previous_epoch": after.previous_epoch,
+        "assigned": sorted(map(list, after.assigned)),
+        "revoking": sorted(map(list, after.revoking)),
+    }
 
 
 def computed(request: dict[str, Any]) -> dict[str, Any]:
@@ -61,10 +97,14 @@ def computed(request: dict[str, Any]) -> dict[str, Any]:
                 racks={int(one): rack for one, rack in racks.items()} if racks else None,
             )
             return {str(one): replicas for one, replicas in found.items()}
+        case "vote":
+            return {"assignor": vote(request["members"])}
+        case "reconcile":
+            return reconciled(request)
     return read_case(request, f"case {request['case']}").result()
 
 
-@pytest.mark.parametrize("name", ["assignors", "placement"])
+@pytest.mark.parametrize("name", ["assignors", "decisions", "placement"])
 def test_captured(name: str) -> None:
     """Each captured request has the answer of Kafka's class."""
     wrong = [line for line in lines(name) if computed(line) != line["answer"]]
@@ -83,6 +123,7 @@ def test_fresh_cases() -> None:
     """Kafka's classes, called now, answer as zkconsumer does to cases that no run has seen."""
     seed = random.SystemRandom().randrange(2**40)
     requests = [case(seed + one) for one in range(FRESH_CASES)]
+    requests += decisions(random.Random(seed), 300)
     requests += placements(random.Random(seed), 500)
     answers = ask(requests)
     wrong = [

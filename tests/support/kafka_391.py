@@ -108,6 +108,10 @@ class Live:
                 return self._partitioner(request)
             case "placement":
                 return self._placement(request)
+            case "vote":
+                return self._vote(request)
+            case "reconcile":
+                return self._reconcile(request)
         raise ValueError(request["call"])
 
     def _partitioner(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,6 +143,93 @@ class Live:
         return {
             str(entry.getKey()): [int(one) for one in entry.getValue()]
             for entry in found.entrySet()
+        }
+
+    def _vote(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a `ClassicGroup` select its protocol."""
+        logs = _java("org.apache.kafka.common.utils.LogContext")()
+        states = _java(f"{SERVER}.classic.ClassicGroupState")
+        clock = _java("org.apache.kafka.common.utils.Time").SYSTEM
+        registry = _java("org.apache.kafka.timeline.SnapshotRegistry")(logs)
+        metrics = _java(f"{SERVER}.metrics.GroupCoordinatorMetricsShard")(
+            registry, self.hash_map(), self.partition("__consumer_offsets", 0)
+        )
+        groups = _java(f"{SERVER}.classic.ClassicGroup")
+        group = groups(logs, "group", states.EMPTY, clock, metrics)
+        member = _java(f"{SERVER}.classic.ClassicGroupMember")
+        message = "org.apache.kafka.common.message.JoinGroupRequestData$JoinGroupRequestProtocol"
+        for name, assignors in request["members"].items():
+            protocols = _java(f"{message}Collection")()
+            for assignor in assignors:
+                one = _java(message)().setName(assignor)
+                protocols.add(one.setMetadata(jpype.JArray(jpype.JByte)(b"")))
+            none = self.optional.empty()
+            group.add(member(name, none, "client", "host", 1000, 1000, "consumer", protocols))
+        return {"assignor": str(group.selectProtocol())}
+
+    def _reconcile(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a `CurrentAssignmentBuilder` build the next state of a member."""
+        ids = {name: self.uuid(1, place) for place, name in enumerate(request["topics"])}
+        names = {str(one): name for name, one in ids.items()}
+
+        def by_topic(partitions: Iterable[list[Any]]) -> Any:
+            found = self.hash_map()
+            for topic, number in partitions:
+                found.computeIfAbsent(ids[topic], lambda _: self.hash_set()).add(
+                    self.integer(number)
+                )
+            return found
+
+        states = _java(f"{SERVER}.modern.MemberState")
+        members = _java(f"{SERVER}.modern.consumer.ConsumerGroupMember$Builder")
+        before = request["member"]
+        member = (
+            members("member")
+            .setState(states.valueOf(before["state"]))
+            .setMemberEpoch(before["epoch"])
+            .setPreviousMemberEpoch(before["previous_epoch"])
+            .setAssignedPartitions(by_topic(before["assigned"]))
+            .setPartitionsPendingRevocation(by_topic(before["revoking"]))
+            .build()
+        )
+        held = {(str(ids[topic]), number) for topic, number in request["held"]}
+        epochs = jpype.JProxy(
+            "java.util.function.BiFunction",
+            dict={
+                "apply": lambda topic, number: self.integer(
+                    1 if (str(topic), int(number)) in held else -1
+                )
+            },
+        )
+        builder = _java(f"{SERVER}.modern.consumer.CurrentAssignmentBuilder")(member)
+        target = _java(f"{SERVER}.modern.Assignment")(by_topic(request["target"]))
+        builder.withTargetAssignment(request["target_epoch"], target)
+        builder.withCurrentPartitionEpoch(epochs)
+        if request["owned"] is not None:
+            owned = by_topic(request["owned"])
+            message = "org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestData"
+            part = _java(f"{message}$TopicPartitions")
+            builder.withOwnedTopicPartitions(
+                self.list(
+                    part().setTopicId(one.getKey()).setPartitions(self.list(one.getValue()))
+                    for one in owned.entrySet()
+                )
+            )
+        after = builder.build()
+
+        def plain(partitions: Any) -> list[list[Any]]:
+            return sorted(
+                [names[str(one.getKey())], int(number)]
+                for one in partitions.entrySet()
+                for number in one.getValue()
+            )
+
+        return {
+            "state": str(after.state().name()),
+            "epoch": int(after.memberEpoch()),
+            "previous_epoch": int(after.previousMemberEpoch()),
+            "assigned": plain(after.assignedPartitions()),
+            "revoking": plain(after.partitionsPendingRevocation()),
         }
 
     def result(self, case: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,3 +184,46 @@ def placements(chance: random.Random, count: int) -> Iterator[dict[str, Any]]:
             "start": chance.randrange(15),
             "first_partition": chance.choice([0, 0, 3]),
         }
+
+
+# ---- the coordinator's decisions -----------------------------------------------------------------
+
+NAMES = ("range", "roundrobin", "sticky", "cooperative-sticky", "Aa", "BB")
+STATES = ("STABLE", "UNREVOKED_PARTITIONS", "UNRELEASED_PARTITIONS")
+
+
+def decisions(chance: random.Random, count: int) -> Iterator[dict[str, Any]]:
+    """Yield random votes and reconciliations, `count` of each."""
+    for _ in range(count):
+        common = chance.choice(NAMES)
+        members = {}
+        for one in range(chance.randrange(1, 12)):
+            names = set(chance.sample(NAMES, chance.randrange(4))) | {common}
+            members[f"m{chance.getrandbits(20):x}-{one}"] = chance.sample(sorted(names), len(names))
+        yield {"call": "vote", "members": members}
+    for _ in range(count):
+        topics = [f"t{one}" for one in range(chance.randrange(1, 4))]
+        every = [[topic, number] for topic in topics for number in range(chance.randrange(1, 5))]
+
+        def some(partitions: list[Any]) -> list[Any]:
+            share = chance.choice([0, 0.3, 0.7, 1])
+            return [one for one in partitions if chance.random() < share]
+
+        assigned, epoch = some(every), chance.randrange(1, 6)
+        state = chance.choice(STATES)
+        free = [one for one in every if one not in assigned]
+        yield {
+            "call": "reconcile",
+            "topics": topics,
+            "member": {
+                "state": state,
+                "epoch": epoch,
+                "previous_epoch": epoch - 1,
+                "assigned": assigned,
+                "revoking": some(free) if state == "UNREVOKED_PARTITIONS" else [],
+            },
+            "target_epoch": epoch + chance.randrange(3),
+            "target": some(every),
+            "owned": None if chance.random() < 0.3 else some(every),
+            "held": assigned + some(free),
+        }
