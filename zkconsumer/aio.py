@@ -25,12 +25,13 @@ from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, Given
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.positions import ASK_S, OwnedPartition
 from zkconsumer.consumer.status import Status
-from zkconsumer.consumer.stream import BUFFER_MESSAGES
+from zkconsumer.consumer.stream import ARROW_MESSAGES, BUFFER_MESSAGES, to_arrow
 from zkconsumer.consumer.stream import Stream as CoreStream
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    import pyarrow
     from prometheus_client import CollectorRegistry
 
     from zkconsumer.consumer.listener import ConsumerRebalanceListener
@@ -125,8 +126,21 @@ class Stream(Generic[K, V]):
             raise self._stream.closed_error()
         return self._stream.take(0)
 
-    async def _wait(self, timeout_s: float | None) -> bool:
+    async def poll_arrow(
+        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float = 0.5
+    ) -> pyarrow.RecordBatch:
+        """Return the available messages as columns; see `zkconsumer.Stream.poll_arrow`."""
+        to_arrow()
+        if await self._wait(timeout_s, as_columns=self._stream.has_columns):
+            return self._stream.take_arrow(max_messages)
+        if self._stream.closed:
+            raise self._stream.closed_error()
+        return self._stream.take_arrow(0)
+
+    async def _wait(self, timeout_s: float | None, *, as_columns: bool = False) -> bool:
         """Wait until a message can be handed out; return False after the time-out or the shutdown.
+
+        With `as_columns` it waits for a run of messages as columns.
 
         The wait in the stream's thread has no limit, so one wait serves all calls.
         """
@@ -137,6 +151,7 @@ class Stream(Generic[K, V]):
                 remedy="give each task its own stream",
             )
         self._is_waiting = True
+        self._stream.as_columns = as_columns
         try:
             async with asyncio.timeout(timeout_s):
                 # A wait that began before the stream was closed may hold an error.

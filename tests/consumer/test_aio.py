@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.members import SETTINGS, Group
-from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, TopicPartition, aio, white_list
@@ -62,6 +62,30 @@ def reader(log: Log) -> Iterator[Both]:
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Like asyncio.run, but a wrong test ends too."""
     asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
+
+
+# ---- columns ----------------------------------------------------------------------------------
+
+
+def test_columns_can_be_awaited(log: Log) -> None:
+    """`poll_arrow` returns every message once, also between polls of messages."""
+    columns = ColumnLog(log.topic, log.sandbox).fetcher if isinstance(log, KafkaLog) else None
+    reader = Both(log, timeout_s=None, connect_columns=columns)
+    reader.grant(0, 0)
+    found: list[int] = []
+
+    async def main() -> None:
+        while len(found) < 3000:
+            batch = await reader.aio.poll_arrow(max_messages=700, timeout_s=LIMIT_S)
+            found.extend(batch["offset"].to_pylist())
+            if len(found) == 1400:
+                messages = await reader.aio.poll(max_messages=10, timeout_s=LIMIT_S)
+                found.extend(one.offset for one in messages)
+        assert (await reader.aio.poll_arrow(timeout_s=0.05)).num_rows == 0
+
+    run(main())
+    reader.close()
+    assert found == list(range(3000))
 
 
 # ---- a stream -----------------------------------------------------------------------------------

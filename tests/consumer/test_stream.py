@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import Producer
-from support.streams import KafkaLog, Log, MemoryLog, Reader, SharedLog
+from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader, SharedLog
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.messages import Batch, Message, TimestampType
@@ -31,7 +31,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka", "shared"])
+@pytest.fixture(params=["memory", "kafka", "shared", "columns"])
 def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
     topic = unique("stream")
@@ -40,8 +40,8 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
         return
     sandbox: Sandbox = request.getfixturevalue("sandbox")
     sandbox.create_topic(topic, partitions=3)
-    if request.param == "kafka":
-        yield KafkaLog(topic, sandbox)
+    if request.param != "shared":
+        yield {"kafka": KafkaLog, "columns": ColumnLog}[request.param](topic, sandbox)
         return
     shared = SharedLog(topic, sandbox)
     yield shared

@@ -21,10 +21,11 @@ from support.streams import KafkaLog
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
+from zkconsumer.kafka.columns import from_messages
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.spark import arrow, task_reader
+from zkconsumer.spark import task_reader
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.schema import SCHEMA
 from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
@@ -148,7 +149,9 @@ def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str) -> No
         )
     ]
     assert sum(sizes) == 20_000
-    assert all(arrow.ROWS <= size < arrow.ROWS + task_reader.CHUNK for size in sizes[:-1])
+    assert all(
+        from_messages.ROWS <= size < from_messages.ROWS + task_reader.CHUNK for size in sizes[:-1]
+    )
     sandbox.produce(topic, [os.urandom(50_000)] * 200, partition=1)
     wide = [
         batch.nbytes
@@ -377,8 +380,8 @@ def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None
 
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence names the interpreter and what to install."""
-    monkeypatch.delitem(sys.modules, "zkconsumer.spark.arrow")
-    monkeypatch.delattr("zkconsumer.spark.arrow")
+    monkeypatch.delitem(sys.modules, "zkconsumer.kafka.columns.from_messages")
+    monkeypatch.delattr("zkconsumer.kafka.columns.from_messages")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SparkSourceError) as caught:
         next(read_ranges([OffsetRange("t", 0, 0, 1)], ["value"], ReadSettings({}, 1.0)))

@@ -220,6 +220,7 @@ class Reader:
         timeout_s: float | None = LIMIT_S,
         codec: Codec[object, object] | None = None,
         connect: Callable[[], Fetcher | None] | None = None,
+        connect_columns: Callable[[], Fetcher | None] | None = None,
     ) -> None:
         self.topic = log.topic
         self.reports: list[StreamReport] = []
@@ -236,6 +237,7 @@ class Reader:
             number=0,
             gate=self.gate,
             connect=connect or partial(log.fetcher, *others),
+            connect_columns=connect_columns,
             reset=reset,
             timeout_s=timeout_s,
             retry_s=0.05,

@@ -431,6 +431,14 @@ class ConsumerConfig(ConnectionConfig):
         0.1,
         "The maximum time that a broker waits for fetch.min.bytes.",
     )
+    fetch_engine: Literal["auto", "librdkafka", "columns"] = setting(
+        "fetch.engine",
+        Choice(("auto", "librdkafka", "columns")),
+        "auto",
+        "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
+        "zkconsumer's own columnar reader. auto: the columnar reader for poll_arrow if the extra "
+        "fast is installed and the reader supports the SASL mechanism; otherwise librdkafka.",
+    )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",
         Choice(("smallest", "largest")),

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
@@ -33,6 +34,7 @@ from zkconsumer.consumer.stream_fetcher import (
 from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
 from zkconsumer.errors import (
     AccessDeniedError,
+    ConfigError,
     ConsumerIdTakenError,
     ZooKeeperUnreachableError,
     displayed,
@@ -405,12 +407,18 @@ def stream(
         shared = pool
         connect, moved = lambda: shared.fetcher(made.alarm), lambda: False
         background, turn_s = inline, IDLE_S
+    columns = None
+    if (chosen := engine(config)) is not None:
+        columns, columns_moved = clients(config, brokers, chosen)
+        if config.fetch_engine == "columns":
+            connect, moved, background, turn_s = columns, columns_moved, in_thread, TURN_S
     made: Stream[Any, Any] = Stream(
         topic=topic,
         thread_id=thread,
         number=number,
         gate=gate,
         connect=connect,
+        connect_columns=columns,
         moved=moved,
         reset=Reset(config.auto_offset_reset),
         timeout_s=config.consumer_timeout_s,
@@ -436,7 +444,7 @@ def fetcher_pool(
     `brokers` returns the registered brokers. It may wait for ZooKeeper, so only background threads
     call it.
     """
-    if streams <= OWN_CLIENTS:
+    if streams <= OWN_CLIENTS or config.fetch_engine == "columns":
         return None
     connect, moved = clients(config, brokers)
     limits = fetch_settings(config)
@@ -451,8 +459,45 @@ def fetcher_pool(
     )
 
 
+# What the columnar reader needs; `auto` also requires the compiler, because plain Python is slower
+# than librdkafka.
+_NEEDED: Final = ("pyarrow", "google_crc32c")
+_COMPILER: Final = "numba"
+# SASL mechanisms of the columnar reader; the empty one stands for a cluster without SASL.
+_MECHANISMS: Final = frozenset({"", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+
+
+def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
+    """Return what makes columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
+
+    Nothing is imported yet: numba alone takes 0.15 s. Raises ConfigError if `fetch.engine=columns`
+    lacks a package.
+    """
+    needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
+    missing = [name for name in needed if find_spec(name) is None]
+    mechanism = str(config.kafka.get("sasl.mechanism") or config.kafka.get("sasl.mechanisms", ""))
+    lacks = bool(missing) or mechanism.upper() not in _MECHANISMS
+    if config.fetch_engine == "librdkafka" or (lacks and config.fetch_engine == "auto"):
+        return None
+    if missing:
+        raise ConfigError(
+            f"fetch.engine=columns needs {' and '.join(missing)}",
+            where="fetch.engine",
+            remedy="install zkconsumer[fast]",
+        )
+    return _column_fetcher
+
+
+def _column_fetcher(settings: KafkaSettings) -> Fetcher:
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see `engine`
+
+    return ColumnFetcher(settings)
+
+
 def clients(
-    config: ConsumerConfig, brokers: Callable[[], Brokers]
+    config: ConsumerConfig,
+    brokers: Callable[[], Brokers],
+    make: Callable[[KafkaSettings], Fetcher] = KafkaFetcher,
 ) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
     """Return two functions: one connects a broker client; one tells whether all its brokers have
     moved.
@@ -465,7 +510,7 @@ def clients(
             return None
         first_servers.clear()
         first_servers.update(servers(known))
-        return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
+        return make({**fetch_settings(config), **broker_settings(known)})
 
     def moved() -> bool:
         known = brokers()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
+from operator import methodcaller
 from typing import Any, Generic, TypeVar, cast, overload
 
 from confluent_kafka import (
@@ -49,6 +51,11 @@ def key_of(topic: str | None) -> KeyOf:
     None) topic and number do; the pair equals a `TopicPartition`.
     """
     return RawMessage.partition if topic is not None else _topic_and_number
+
+
+def key_of_any(topic: str | None) -> KeyOf:
+    """As `key_of`, for messages and runs of the columnar reader too; it costs more."""
+    return methodcaller("partition") if topic is not None else _topic_and_number
 
 
 def _topic_and_number(raw: RawMessage) -> Hashable:
@@ -267,6 +274,12 @@ class Batch(Sequence[Message[K, V]]):
             state.tp: Position(state.epoch, cast(int, raw.offset()) + 1)
             for state, raw in ((self._held[key], raw) for key, raw in last.items())
         }
+
+    def runs(self) -> Iterator[tuple[TopicPartition, int, list[RawMessage]]]:
+        """Yield runs of undecoded messages of one partition, with partition and fencing token."""
+        for key, run in groupby(self._raws, self._key_of):
+            held = self._held[key]
+            yield held.tp, held.epoch, list(run)
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} messages)"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from copy import copy
 from operator import length_hint
-from typing import Any, Final, Generic, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
@@ -54,12 +55,32 @@ __all__ = [
     "Coverage",
 ]
 
+if TYPE_CHECKING:
+    import pyarrow
+
 K = TypeVar("K")
 V = TypeVar("V")
+
+# Upper bound of the messages of one `poll_arrow`, unless the user gives another. The reader fills
+# its batches up to this number.
+ARROW_MESSAGES: Final = 8000
 
 # Upper bound of the messages taken from the broker client at once. Each is checked again before it
 # is handed out. A higher bound gains nothing measurable; a lower one costs throughput.
 BUFFER_MESSAGES: Final = 1000
+
+
+def to_arrow() -> ModuleType:
+    """Return the module that makes Arrow record batches. Raises ConfigError without pyarrow."""
+    try:
+        from zkconsumer.consumer import arrow_batches  # noqa: PLC0415 - see the error
+    except ImportError as error:
+        raise ConfigError(
+            f"messages cannot be returned as columns: {error}",
+            where="poll_arrow",
+            remedy="install zkconsumer[fast], or zkconsumer[arrow] without the compiled reader",
+        ) from error
+    return arrow_batches
 
 
 class Stream(Generic[K, V]):
@@ -81,6 +102,7 @@ class Stream(Generic[K, V]):
         number: int,
         gate: LeaseGate,
         connect: Callable[[], Fetcher | None],
+        connect_columns: Callable[[], Fetcher | None] | None = None,
         moved: Callable[[], bool] = lambda: False,
         reset: Reset,
         timeout_s: float | None,
@@ -96,12 +118,12 @@ class Stream(Generic[K, V]):
             gate: the member's lease. Its `clock` measures all time-outs and pauses.
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
+            connect_columns: the same for `poll_arrow`; None converts librdkafka's messages.
             moved: called when brokers cannot be reached; tells whether all of them have new
                 addresses.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: pause after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
-            report: gets what the member should know. The user's thread calls it, so it must only
-                enqueue.
+            report: gets what the member should know. It must only enqueue.
             background: runs `connect` and `moved`, so that the user's thread waits for neither.
             turn_s: longest call of the fetcher's `consume`, in seconds.
         """
@@ -117,6 +139,7 @@ class Stream(Generic[K, V]):
             thread_id=thread_id,
             partitions=self._partitions,
             connect=connect,
+            connect_columns=connect_columns,
             moved=moved,
             reset=reset,
             retry_s=retry_s,
@@ -127,8 +150,8 @@ class Stream(Generic[K, V]):
         )
         self._turn_s = turn_s
         self._in_use = threading.Lock()  # held while a thread uses the feed
-        # An exception from outside this package may have lost fetched messages; fetch them again at
-        # the next call.
+        self.as_columns = False  # whether the user wants columns next; the waiting thread obeys
+        # An exception from outside this package may have lost fetched messages; refetch them next.
         self._is_interrupted = False
         self._iterator: Iterator[Message[K, V]] | None = None
 
@@ -148,8 +171,10 @@ class Stream(Generic[K, V]):
         return itertools.chain.from_iterable(self._batches())
 
     def _batches(self) -> Generator[Iterator[Message[K, V]], None, None]:
+        self.as_columns = False
         while self.wait(self.timeout_s, BUFFER_MESSAGES):
             yield self.ready()
+            self.as_columns = False
 
     def __next__(self) -> Message[K, V]:
         """Return the next message; raise StopIteration after the shutdown.
@@ -177,10 +202,35 @@ class Stream(Generic[K, V]):
                 is raised by every call.
         """
         try:
+            self.as_columns = False
             if self.wait(timeout_s, max_messages):
                 return self.take(max_messages)
         except ConsumerTimeoutError:
             return self.take(0)
+        raise self.closed_error()
+
+    def poll_arrow(
+        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float = 0.5
+    ) -> pyarrow.RecordBatch:
+        """Return the available messages as columns; wait up to `timeout_s` for the first.
+
+        The columns are those of Spark's Kafka connector (key, value, topic, partition, offset,
+        timestamp, timestampType) and `token`, the fencing token. Keys and values are not decoded.
+        As with `poll`, all its messages are finished when the user asks for the next batch. A
+        change between this method and the others fetches again what was not handed out.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+            ConnectorClosedError: the connector was shut down.
+            ZkConsumerError: as `poll`.
+        """
+        to_arrow()
+        try:
+            self.as_columns = self.has_columns
+            if self.wait(timeout_s, max_messages):
+                return self.take_arrow(max_messages)
+        except ConsumerTimeoutError:
+            return self.take_arrow(0)
         raise self.closed_error()
 
     # ---- waiting, then handing out ---------------------------------------------------------------
@@ -246,9 +296,18 @@ class Stream(Generic[K, V]):
             raise
 
     @property
+    def has_columns(self) -> bool:
+        """Whether `poll_arrow` reads columns; otherwise it converts librdkafka's messages."""
+        return self._fetcher.has_columns
+
+    @property
     def may_hand_out(self) -> bool:
         """Tell whether the lease still holds and nothing has changed since `wait` returned."""
-        return self._gate.is_open and not self._partitions.has_changed
+        return (
+            self._gate.is_open
+            and not self._partitions.has_changed
+            and self._fetcher.is_columns is self.as_columns
+        )
 
     def take(self, max_messages: int) -> Batch[K, V]:
         """Hand out the fetched messages as a batch of at most `max_messages`."""
@@ -260,6 +319,47 @@ class Stream(Generic[K, V]):
         except BaseException:
             self._redeliver()
             raise
+
+    def take_arrow(self, max_messages: int) -> pyarrow.RecordBatch:
+        """Hand out the fetched messages as columns, at most `max_messages`."""
+        if not self._fetcher.is_columns:
+            return to_arrow().of_messages(self.take(max_messages))
+        try:
+            runs: list[Any] = []
+            left = max_messages
+            waiting: list[Any] = [*self._fetcher.buffer]
+            while waiting and left > 0:
+                run = waiting.pop(0)
+                if run.batch.num_rows > left:
+                    waiting.insert(0, run.cut(left))
+                    run = run.cut(0, left)
+                runs.append(run)
+                left -= run.batch.num_rows
+            self._fetcher.buffer = iter(waiting)
+            return self._hand_out_runs(runs)
+        except BaseException:
+            self._redeliver()
+            raise
+
+    def _hand_out_runs(self, runs: list[Any]) -> pyarrow.RecordBatch:
+        """Hand out runs of messages, as `_hand_out` does with messages."""
+        key_of = self._fetcher.key_of
+        first: dict[Hashable, Any] = {}
+        for run in runs:
+            first.setdefault(key_of(run), run)
+        held = {key: self._fetcher.index[key] for key in first}
+        for key, state in held.items():
+            state.unfinished = first[key]  # MARK
+        gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
+        for key in gone:
+            held.pop(key).unfinished = None
+        for run in runs:
+            if (key := key_of(run)) in held:
+                held[key].last = run.last
+        if gone:
+            self._partitions.recheck_releases()
+        kept = [(run, held[key].epoch) for run in runs if (key := key_of(run)) in held]
+        return to_arrow().of_runs(kept)
 
     def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
         key_of = self._fetcher.key_of
@@ -292,6 +392,7 @@ class Stream(Generic[K, V]):
         for state in self._fetcher.states.values():
             state.unfinished = None  # FINISH
         while True:
+            self._fetcher.use_columns(self.as_columns)
             if self._is_interrupted:
                 self._fetcher.restart()
                 partitions.has_changed = True  # the interrupted call may have cleared it

@@ -17,15 +17,18 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from confluent_kafka import Message as RawMessage
 
-from zkconsumer.consumer.messages import key_of
+from zkconsumer.consumer.messages import key_of, key_of_any
 from zkconsumer.consumer.stream_partitions import PartitionState, StreamPartitions
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.fetcher import LOOKUP_S, Answers, Fault, FaultKind, Fetcher, Reset
 from zkconsumer.protocol.model import TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 
 T = TypeVar("T")
 
@@ -132,8 +135,9 @@ class StreamFetcher:
     Attributes:
         states: the partitions that the stream serves.
         not_fetched: the partitions of `states` that are not being fetched, each with the reason.
-        buffer: the fetched messages that were not handed out yet; a list iterator, so `length_hint`
-            counts them.
+        buffer: the fetched messages that were not handed out yet, or runs of them as columns; a
+            list iterator, so `length_hint` counts them.
+        is_columns: whether `buffer` has runs.
         index: finds a message's state: `index[key_of(message)]`.
         ends: the known ends of the logs.
         fetched_bytes: topic -> bytes of keys and values fetched, partly estimated.
@@ -146,6 +150,7 @@ class StreamFetcher:
         thread_id: str,
         partitions: StreamPartitions,
         connect: Callable[[], Fetcher | None],
+        connect_columns: Callable[[], Fetcher | None] | None,
         moved: Callable[[], bool],
         reset: Reset,
         retry_s: float,
@@ -162,7 +167,8 @@ class StreamFetcher:
         self._topic = topic
         self._thread_id = thread_id
         self._partitions = partitions
-        self._connect, self._moved = connect, moved
+        self._connect, self._connect_columns, self._moved = connect, connect_columns, moved
+        self.is_columns = False
         self._reset = reset
         self._retry_s = max(retry_s, 0.01)
         self._report = report
@@ -188,6 +194,20 @@ class StreamFetcher:
     def queued(self) -> int:
         """Messages in the client's queue, if the client counts them; any thread may read it."""
         return getattr(self._client, "queued", 0)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether a client for columns can be made."""
+        return self._connect_columns is not None
+
+    def use_columns(self, wanted: bool) -> None:
+        """Fetch columns from now on, or messages.
+
+        A change discards the client, and what was not handed out is fetched again.
+        """
+        if wanted is not self.is_columns:
+            self.restart()
+            self.is_columns = wanted
 
     def apply_grants(self) -> None:
         """Serve exactly the partitions that are granted now."""
@@ -243,9 +263,8 @@ class StreamFetcher:
             now = self._clock()
             due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
-            messages = self._client.consume(max_messages, turn_s)
+            messages = self._consume(self._client, max_messages, turn_s)
             self.buffer = iter(messages)
-            self._count_bytes(messages)
             # Read the ends with the first messages too: the user may process one of them for a long
             # time.
             if now >= self._ends_due or (messages and not self.ends):
@@ -257,6 +276,18 @@ class StreamFetcher:
             if not messages and now >= self._check_due and self._client is not None:
                 self._check_due = now + SILENT_S + self._client.wait_s
                 self._check_progress(self._client)
+
+    def _consume(self, client: Fetcher, max_messages: int, turn_s: float) -> list[Any]:
+        """Return fetched messages or runs, and count their bytes."""
+        if not self.is_columns:
+            messages = client.consume(max_messages, turn_s)
+            self._count_bytes(messages)
+            return messages
+        # A request of the coordinator does not wake a client for columns.
+        runs = cast("ColumnFetcher", client).fetch(min(turn_s, TURN_S))
+        for run in runs:
+            self.fetched_bytes[run.tp.topic] += run.batch.nbytes
+        return runs
 
     def _take_answers(self, now: float) -> None:
         """Take the results of the calls that have ended on other threads."""
@@ -348,7 +379,11 @@ class StreamFetcher:
 
     def _connected(self, due: list[TopicPartition], now: float) -> Fetcher | None:
         """Return the client; None while it is being made or no broker is registered."""
-        if self._connecting is None:
+        if self._connecting is None and self.is_columns:
+            assert self._connect_columns is not None
+            self._connecting = in_thread(self._connect_columns)
+            self._notify_at_end(self._connecting)
+        elif self._connecting is None:
             self._connecting = self._in_background(self._connect)
         if not self._connecting.done():
             return None
@@ -359,6 +394,8 @@ class StreamFetcher:
             self.not_fetched.update(dict.fromkeys(due, waiting))
         else:
             self._check_due = now + SILENT_S + fetcher.wait_s
+            is_own = getattr(fetcher, "has_own_messages", False)
+            self.key_of = (key_of_any if is_own else key_of)(self._topic)
         return fetcher
 
     def _take_offsets(
@@ -452,7 +489,8 @@ class StreamFetcher:
         fetcher = self._forget()
         if fetcher is not None:
             self._background(fetcher.close)  # closing may wait for brokers that do not answer
-        self.not_fetched = dict.fromkeys(self.states, _RESTARTED)
+        paused = [tp for tp, one in self.not_fetched.items() if one is _PAUSED]
+        self.not_fetched = dict.fromkeys(self.states, _RESTARTED) | dict.fromkeys(paused, _PAUSED)
 
     def close(self) -> None:
         """Close the client and discard the buffer."""

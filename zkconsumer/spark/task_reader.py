@@ -177,7 +177,7 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
 def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
     """Import and return `arrow.record_batches`. Raises SparkSourceError if pyarrow is missing."""
     try:
-        from zkconsumer.spark.arrow import record_batches  # noqa: PLC0415 - see the error
+        from zkconsumer.kafka.columns.from_messages import record_batches  # noqa: PLC0415 - see the error
     except ImportError as error:
         raise SparkSourceError(
             f"an executor cannot read: {error}",

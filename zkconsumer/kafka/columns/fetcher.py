@@ -33,6 +33,7 @@ from zkconsumer.kafka.columns import loops, requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.lookups import LOST, OUT_OF_RANGE, PERMANENT, Lookup, name_of, why
 from zkconsumer.kafka.columns.record_sets import (
+    BYTES,
     CorruptError,
     Engine,
     RecordSet,
@@ -60,23 +61,39 @@ _CONNECT_S: Final = 10.0
 
 
 class Run(NamedTuple):
-    """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`."""
+    """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`.
+
+    Its methods have the names of a message's, so that a stream finds its partition in the same way.
+    """
 
     tp: TopicPartition
     batch: pa.RecordBatch
 
-    @property
-    def first(self) -> int:
-        """The offset of the first message."""
+    def topic(self) -> str:
+        return self.tp.topic
+
+    def partition(self) -> int:
+        return self.tp.partition
+
+    def offset(self) -> int:
+        """Return the offset of the first message."""
         return int(self.batch.column(_OFFSET)[0].as_py())
 
     @property
-    def last(self) -> int:
-        """The offset of the last message."""
-        return int(self.batch.column(_OFFSET)[-1].as_py())
+    def last(self) -> Run:
+        """The last message as a run."""
+        return self.cut(self.batch.num_rows - 1)
+
+    def cut(self, first: int, count: int | None = None) -> Run:
+        """Return `count` messages from the message number `first` on."""
+        return Run(self.tp, self.batch.slice(first, count))
 
 
 _OFFSET: Final = 4
+
+# Runs of several partitions are returned together until they have this many messages, so that a
+# program gets few small batches from many partitions, and large ones one by one.
+_TOGETHER: Final = 1000
 
 
 class _Partition:
@@ -112,6 +129,9 @@ class _Broker:
 
 class ColumnFetcher:
     """The `Fetcher` that reads columns; `fetch` returns them, and `consume` single messages."""
+
+    # The messages of `consume` are no `confluent_kafka.Message`.
+    has_own_messages: Final = True
 
     def __init__(
         self, settings: Settings, *, engine: Engine | None = None, with_headers: bool = False
@@ -178,8 +198,8 @@ class ColumnFetcher:
         if gone and self._rows:
             self._rows = deque(row for row in self._rows if row.tp not in gone)
 
-    def fetch(self, timeout_s: float) -> Run | None:
-        """Return the next messages of some partition; None if none come in time, or at a new fault.
+    def fetch(self, timeout_s: float) -> list[Run]:
+        """Return the next messages of some partitions; none after the time, or at a new fault.
 
         Blocks for at most `timeout_s` seconds, and up to a few milliseconds for parsing.
         """
@@ -187,19 +207,29 @@ class ColumnFetcher:
         known = len(self.faults)
         while True:
             if (run := self._parsed()) is not None:
-                return run
+                return self._with_others(run)
             if len(self.faults) > known:
-                return None
+                return []
             self._advance()
             left_s = deadline - time.monotonic()
             self._wait(max(0.0, left_s))
             if left_s <= 0 and not self._pending:
-                return None
+                return []
+
+    def _with_others(self, run: Run) -> list[Run]:
+        """Add further runs to a small one, as far as they were received."""
+        runs, count, size = [run], run.batch.num_rows, run.batch.nbytes
+        while count < _TOGETHER and size < BYTES and (more := self._parsed()) is not None:
+            runs.append(more)
+            count += more.batch.num_rows
+            size += more.batch.nbytes
+        return runs
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         self._with_headers = True
-        if not self._rows and (run := self.fetch(timeout_s)) is not None:
-            self._rows.extend(messages_of(run))
+        if not self._rows:
+            for run in self.fetch(timeout_s):
+                self._rows.extend(messages_of(run))
         found = [self._rows.popleft() for _ in range(min(max_messages, len(self._rows)))]
         return found  # type: ignore[return-value]  # they have the methods of librdkafka's messages
 

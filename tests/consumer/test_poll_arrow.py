@@ -1,0 +1,174 @@
+"""`poll_arrow`: batches of columns with the promises of `poll`, over each fetch engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
+from support.wait import LIMIT_S
+
+from zkconsumer.consumer.arrow_batches import SCHEMA_WITH_TOKEN
+from zkconsumer.errors import ConnectorClosedError
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(params=["memory", "kafka", "columns"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of three empty partitions; the first two are read through librdkafka's messages."""
+    topic = unique("arrow")
+    if request.param == "memory":
+        return MemoryLog(topic)
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    sandbox.create_topic(topic, partitions=3)
+    return {"kafka": KafkaLog, "columns": ColumnLog}[request.param](topic, sandbox)
+
+
+@pytest.fixture
+def reader(log: Log) -> Iterator[Reader]:
+    is_columns = isinstance(log, ColumnLog)
+    # With the columnar engine `poll` still uses librdkafka, as in a connector.
+    plain = KafkaLog(log.topic, log.sandbox) if is_columns else log
+    one = Reader(plain, connect_columns=log.fetcher if is_columns else None)
+    yield one
+    one.stream.close()
+
+
+def polled(reader: Reader, count: int, *, most: int = 8000) -> list[pa.RecordBatch]:
+    """Batches with `count` messages in all; the last one is unfinished."""
+    found: list[pa.RecordBatch] = []
+    deadline = time.monotonic() + LIMIT_S
+    while sum(one.num_rows for one in found) < count:
+        assert time.monotonic() < deadline
+        one = reader.stream.poll_arrow(max_messages=most, timeout_s=0.2)
+        assert one.schema == SCHEMA_WITH_TOKEN
+        assert one.num_rows <= most
+        one.validate(full=True)
+        found += [one] if one.num_rows else []
+    return found
+
+
+def rows(batches: list[pa.RecordBatch], partition: int, name: str = "offset") -> list[object]:
+    table = pa.Table.from_batches(batches).to_pylist()
+    return [row[name] for row in table if row["partition"] == partition]
+
+
+def test_the_columns_say_what_the_messages_say(log: Log, reader: Reader) -> None:
+    """Keys, values, places, times and the fencing token are those of the messages."""
+    log.append_keyed(0, "k", "v")
+    log.append_keyed(0, None, None)
+    token = reader.grant(0, 0)
+    found = pa.Table.from_batches(polled(reader, 2)).to_pylist()
+    assert [(row["key"], row["value"]) for row in found] == [(b"k", b"v"), (None, None)]
+    for offset, row in enumerate(found):
+        assert (row["topic"], row["partition"], row["offset"]) == (log.topic, 0, offset)
+        assert (row["token"], row["timestampType"]) == (token, 0)
+        assert abs(row["timestamp"] - datetime.now(UTC)).total_seconds() < LIMIT_S
+
+
+def test_a_batch_is_finished_when_the_next_is_asked_for(log: Log, reader: Reader) -> None:
+    """A commit covers the messages of the earlier batches only."""
+    log.append(0, map(str, range(30)))
+    reader.grant(0, 0)
+    first = polled(reader, 1, most=10)
+    count = first[0].num_rows
+    assert (reader.finished(0), reader.delivered(0)) == (0, count)
+    polled(reader, 1, most=10)
+    assert reader.finished(0) == count
+
+
+def test_no_message_is_lost_between_small_batches(log: Log, reader: Reader) -> None:
+    """`max_messages` cuts a run; the next batch begins where it was cut."""
+    for partition in (0, 1):
+        log.append(partition, map(str, range(50)))
+        reader.grant(partition, 0)
+    found = polled(reader, 100, most=7)
+    for partition in (0, 1):
+        assert rows(found, partition) == list(range(50))
+
+
+def test_no_message_comes_in_time(reader: Reader) -> None:
+    """Without a message the batch is empty, and has all columns."""
+    reader.grant(0, 0)
+    found = reader.stream.poll_arrow(timeout_s=0.05)
+    assert (found.num_rows, found.schema) == (0, SCHEMA_WITH_TOKEN)
+
+
+def test_nothing_of_a_withdrawn_partition_comes(log: Log, reader: Reader) -> None:
+    """A revoked partition stops at once; the other continues without a gap."""
+    for partition in (0, 1):
+        log.append(partition, map(str, range(500)))
+        reader.grant(partition, 0)
+    before = polled(reader, 1, most=10)
+    reader.withdraw(0)
+    after = polled(reader, 500 - len(rows(before, 1)), most=100)
+    assert rows(after, 0) == []
+    assert rows(before + after, 1) == list(range(500))
+
+
+def test_pause_and_seek(log: Log, reader: Reader) -> None:
+    """A paused partition delivers nothing, and a seek is obeyed exactly."""
+    log.append(0, map(str, range(100)))
+    reader.grant(0, 0)
+    polled(reader, 1, most=10)
+    reader.stream.pause([reader.tp(0)])
+    assert reader.stream.poll_arrow(timeout_s=0.2).num_rows == 0
+    reader.stream.resume([reader.tp(0)])
+    reader.stream.seek(reader.tp(0), 60)
+    assert rows(polled(reader, 40), 0) == list(range(60, 100))
+
+
+def test_nothing_comes_without_a_lease(log: Log, reader: Reader) -> None:
+    """While the gate is shut no batch is handed out; afterwards none is missing."""
+    log.append(0, map(str, range(100)))
+    reader.grant(0, 0)
+    before = polled(reader, 1, most=10)
+    reader.gate.shut()
+    assert reader.stream.poll_arrow(timeout_s=0.2).num_rows == 0
+    reader.gate.open(reader.gate.clock() + 3600)
+    after = polled(reader, 100 - len(rows(before, 0)))
+    assert rows(before + after, 0) == list(range(100))
+
+
+def test_both_kinds_of_poll_may_alternate(log: Log, reader: Reader) -> None:
+    """What one poll has not handed out is delivered by the other, once."""
+    log.append(0, map(str, range(100)))
+    reader.grant(0, 0)
+    found = rows(polled(reader, 10, most=10), 0)
+    found += [one.offset for one in reader.stream.poll(max_messages=10, timeout_s=LIMIT_S)]
+    found += rows(polled(reader, 10, most=10), 0)
+    found += [next(reader.stream).offset]
+    found += rows(polled(reader, 100 - len(found)), 0)
+    assert found == list(range(100))
+
+
+def test_a_release_waits_for_the_batch(log: Log, reader: Reader) -> None:
+    """A partition is released when its batch is finished, and not before."""
+    log.append(0, map(str, range(100)))
+    reader.grant(0, 0)
+    polled(reader, 1, most=10)
+    released: list[bool] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: released.append(True))
+    assert not released
+    assert reader.stream.poll_arrow(timeout_s=0.05).num_rows == 0
+    assert released == [True]
+
+
+def test_a_closed_stream_says_so(reader: Reader) -> None:
+    """After the shutdown every call raises ConnectorClosedError."""
+    reader.stream.close()
+    for _ in range(2):
+        with pytest.raises(ConnectorClosedError):
+            reader.stream.poll_arrow(timeout_s=0.05)
+
+
+def test_pandas_follows(log: Log, reader: Reader) -> None:
+    """`to_pandas` of a batch has a row for each message."""
+    log.append(0, ["a", "b"])
+    reader.grant(0, 0)
+    frame = pa.Table.from_batches(polled(reader, 2)).to_pandas()
+    assert list(frame["value"]) == [b"a", b"b"]
+    assert list(frame["offset"]) == [0, 1]
