@@ -15,7 +15,6 @@ from support.scenes import Hands, hands_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
-from zkconsumer.cli.apply import Progress
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES
@@ -326,20 +325,3 @@ def test_clear_errors(
     assert (done.exit_code, done.stdout) == (code, "")
     assert why in done.stderr
     assert hands.tree("g") == before
-
-
-def test_long_changes_say_how_far_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At most one line in each interval, on standard error; the end is told by the result."""
-    monkeypatch.setattr(Progress, "INTERVAL_S", 0.0)
-    progress = Progress()
-    progress.advanced(250, 1000)
-    monkeypatch.setattr(Progress, "INTERVAL_S", 3600.0)
-    for done in (500, 750, 1000):
-        progress.advanced(done, 1000)
-    progress.end()
-    said = capsys.readouterr()
-    assert said.err.splitlines() == ["zkconsumer: 250 of 1000 changes"]
-    assert said.out == ""
-    assert progress.done == 1000

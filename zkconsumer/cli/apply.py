@@ -16,8 +16,6 @@ writes nothing, as in Kafka's own tool. `changing` adds the options; `carry_out`
 from __future__ import annotations
 
 import inspect
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +27,7 @@ import typer
 from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, command_of, say, say_all
+from zkconsumer.cli.progress import Progress
 from zkconsumer.errors import Advice, ConfigError, Step
 from zkconsumer.protocol import paths
 
@@ -191,7 +190,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
         from zkconsumer.admin.broker_offsets import BrokerOffsets
 
         store = BrokerOffsets.of(connection)
-    progress = Progress()
+    progress = Application()
     try:
         report = apply(
             connection,
@@ -203,8 +202,15 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
             on_progress=progress.advanced,
         )
     except KeyboardInterrupt:
-        if progress.backup is not None:
-            made = f"interrupted: at least {progress.done} of {len(plan)} changes were made"
+        progress.end()
+        if progress.backup is None:
+            say("interrupted: nothing was written")
+        else:
+            left = len(plan) - progress.done
+            made = (
+                f"interrupted: {progress.done} of {len(plan)} changes were made, and {left} were"
+                " not, or it is unknown whether they were"
+            )
             then = command_of(Advice(Step.COMPLETE_OR_UNDO, value=str(progress.backup)))
             say(f"{made}; complete the change, or undo it: `{then}`")
         raise
@@ -221,45 +227,21 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     say(f"done: {_changes(report.applied)} made{already}")
 
 
-class Progress:
-    """Prints the path of the backup, and the number of changes made at most once per second.
+class Application(Progress):
+    """The progress of a plan's changes.
 
     Attributes:
-        done: number of changes that are known to be written.
         backup: path of the backup; None before the first write.
     """
 
-    INTERVAL_S = 1.0
-
     def __init__(self) -> None:
-        self.done = 0
+        super().__init__("changes")
         self.backup: Path | None = None
-        self._said_at = time.monotonic()
-        self._is_open = False
 
     def saved(self, backup: Path) -> None:
         """Record and print the path of the backup, which is now on the disk."""
         self.backup = backup
         say(f"backup: {backup} (`zkconsumer undo` takes it back)")
-
-    def advanced(self, done: int, total: int) -> None:
-        """Record the number of changes made, and print it if a second has passed."""
-        self.done = done
-        now = time.monotonic()
-        if now - self._said_at < self.INTERVAL_S or done == total:
-            return
-        self._said_at = now
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{done} of {total} changes")
-            sys.stderr.flush()
-            self._is_open = True
-        else:
-            say(f"{done} of {total} changes")
-
-    def end(self) -> None:
-        """End the line of the counter on a terminal."""
-        if self._is_open:
-            sys.stderr.write("\n")
 
 
 # ---- zkconsumer apply ----------------------------------------------------------------------------

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import ROWS, Column, Output, Table, say, say_all
 from zkconsumer.cli.partition_rows import COLUMNS, GROUP, STATUS, group_words, partition_rows
+from zkconsumer.cli.progress import Progress
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 from zkconsumer.protocol.paths import consumer_of
@@ -18,6 +19,9 @@ from zkconsumer.protocol.paths import consumer_of
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection, Status, Window
     from zkconsumer.zk.client import ZooKeeperClient
+
+SLICE: Final = 500
+"""Groups that are read together; progress is shown after each slice."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -116,7 +120,19 @@ class Reader:
         from zkconsumer.admin.lag import group_lags
 
         names = read_group_names(self._connection) if self._names is None else self._names
-        found = group_lags(self._connection, names, limit_s=self._limit_s, only=self._only)
+        found: dict[str, GroupLag] = {}
+        progress = Progress("groups")
+        try:
+            for at in range(0, len(names), SLICE):
+                some = names[at : at + SLICE]
+                found |= group_lags(self._connection, some, limit_s=self._limit_s, only=self._only)
+                progress.advanced(at + len(some), len(names))
+        except KeyboardInterrupt:
+            if progress.done:
+                say(f"interrupted: {progress.done} of {progress.total} groups were read")
+            raise
+        finally:
+            progress.end()
         for name in self._names or ():
             if name not in found:
                 raise unknown_group(name)
