@@ -94,8 +94,8 @@ OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
 OF_FULL_WORLDS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.RETAIN})
 """Faults that happen in full worlds only."""
 
-SMALL, LARGE, FULL = 7, 1, 4
-"""Seven worlds in twelve are small, one is large, and four are full. Small worlds run faster, and
+SMALL, FULL, LARGE = 14, 7, 3
+"""Of 24 worlds 14 are small, seven are full, and three are large. Small worlds run faster, and
 their failures shrink to less.
 """
 
@@ -104,10 +104,10 @@ Drawn = tuple[Plan, int, int]
 
 def draw_world(decide: Decide) -> Drawn:
     """Draw a small world, a large one, or a full one."""
-    drawn = decide(SMALL + LARGE + FULL)
+    drawn = decide(SMALL + FULL + LARGE)
     if drawn < SMALL:
         return draw_plan(decide)
-    return draw_large(decide) if drawn < SMALL + LARGE else draw_full(decide)
+    return draw_full(decide) if drawn < SMALL + FULL else draw_large(decide)
 
 
 def draw_full(decide: Decide) -> Drawn:
