@@ -97,7 +97,7 @@ def _explored(
     totals = Totals()
 
     def told(so_far: Totals) -> None:
-        if so_far.schedules % 10_000 == 0:
+        if so_far.schedules % 1_000 == 0:
             print(f"{so_far.schedules} schedules, {time.monotonic() - started:.0f} s", flush=True)
 
     explore_swarm(

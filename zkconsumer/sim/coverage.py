@@ -107,7 +107,44 @@ def _faults() -> Iterator[Pair]:
             yield Pair(phase.value, do.value)
 
 
-EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {}
+_OFFLINE = frozenset({Phase.OFFLINE.value})
+
+
+def _all_but(*phases: Phase) -> frozenset[str]:
+    return frozenset(one.value for one in LIVE if one not in phases)
+
+
+EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
+    (
+        _OFFLINE,
+        frozenset(
+            {
+                *("Triggered", "OwnerNodeChanged", "OwnersChanged", "TopicDeleted", "Diagnosed"),
+                *("Denied", "MemberNodeGone"),
+            }
+        ),
+    ): "before its first connection a member has sent no request and set no watch",
+    (
+        _OFFLINE,
+        frozenset({"ReleaseReady", "PositionsCollected", "CommitTimedOut", "PositionReset"}),
+    ): "before its first connection a member has no partition and no user",
+    (
+        _OFFLINE,
+        frozenset({"ClientDied", "Suspended", Do.EXPIRE.value}),
+    ): "the report of the first connection is in the inbox before these, and keeps its place",
+    (
+        _all_but(Phase.REGISTERING, Phase.READING, Phase.SETTLED),
+        frozenset({"Denied"}),
+    ): "only a registration, a reading and a nudge can be refused as a whole; the refusal of a "
+    "commit counts as `commit: Denied`, and other outcomes name the refused partitions",
+    (
+        _all_but(
+            *(Phase.REGISTERING, Phase.READING, Phase.RELEASING, Phase.CLAIMING, Phase.SETTLED)
+        ),
+        frozenset({"MemberNodeGone"}),
+    ): "only a reading, a release, a claim and a nudge look for the id znode; a commit that misses "
+    "it counts as `commit: MemberNodeGone`",
+}
 """(phases, names) that cannot occur together -> the reason."""
 
 
