@@ -108,6 +108,11 @@ def _later(why: str, *where: str) -> tuple[Rule, ...]:
 
 SINGLE_TESTS = (
     *_later(
+        "Takes 20 s, because it runs groups of up to 200 members. The other lessons run in each "
+        "run, and tests/sim runs the herd with smaller groups.",
+        "tests/docs/test_lessons.py::test_the_commands[04-herd-effect]",
+    ),
+    *_later(
         "Takes 10 s, because it starts a JVM for 6,100 random requests. The normal lane compares "
         "3,600 captured ones.",
         "tests/golden/test_later.py::test_fresh_cases",

@@ -101,6 +101,14 @@ def test_the_coordinator(ask: Ask) -> None:
     assert (found["hash"], found["partition"]) == (-(2**31), 0)
 
 
+def test_the_vote(ask: Ask) -> None:
+    """The group's choice, or a dash without a common assignor."""
+    for ballots, choice in ((["m=a,b", "n=b,a", "o=b,a"], "b"), (["m=a", "n=b"], "-")):
+        code, out, _ = ask("explain", "vote", *ballots)
+        assert code == 0
+        assert {line.split()[-1] for line in out.splitlines()[1:]} == {choice}
+
+
 def test_the_partitioners(ask: Ask) -> None:
     """A key's partition by murmur2 and by Java's hash codes of bytes and of a string."""
     code, out, _ = ask("explain", "partitioner", "--key", "21", "--partitions", "10", "-o", "json")
@@ -136,6 +144,9 @@ def test_cases_of_explain(ask: Ask, tmp_path: Path) -> None:
     [
         ("coordinator",),
         ("coordinator", "billing", "--partitions", "0"),
+        ("vote",),
+        ("vote", "m1"),
+        ("vote", "m1=range,,sticky"),
         ("partitioner", "--key-hex", "6", "--partitions", "3"),
         ("partitioner", "--key-hex", "6b"),
         ("partitioner", "--key-hex", "6b", "--key", "k", "--partitions", "3"),

@@ -1,4 +1,4 @@
-"""`zkconsumer explain coordinator`, `partitioner` and `placement`: where Kafka puts things.
+"""`zkconsumer explain coordinator`, `vote`, `partitioner` and `placement`: what brokers decide.
 
 None of these commands connects to a server. Each also computes a file of cases.
 """
@@ -15,7 +15,7 @@ import typer
 
 from zkconsumer.cli.options import Display, operator
 from zkconsumer.cli.output import Align, Column, Output
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, shown
 
 MAX_PARTITIONS = 200_000
 """Highest number of partitions of one topic or of one placement. A cluster of Kafka 3.9 has at most
@@ -36,8 +36,9 @@ Cases = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the three commands to the command `explain`."""
+    """Add these commands to the command `explain`."""
     app.command("coordinator")(coordinator)
+    app.command("vote")(vote)
     app.command("partitioner")(partitioner)
     app.command("placement")(placement)
 
@@ -82,6 +83,62 @@ def _coordinator(case: Case) -> list[Answer]:
     count = _number(count, "partitions", least=1)
     found = coordinator_partition(name, count)
     return [{"group": name, "hash": java_hash(name), "partitions": count, "partition": found}]
+
+
+# ---- the vote ------------------------------------------------------------------------------------
+
+
+@operator()
+def vote(
+    display: Display,
+    *,
+    members: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MEMBER=ASSIGNOR,...",
+            help="A member with its assignors, the preferred one first; repeatable.",
+        ),
+    ] = None,
+    cases: Cases = None,
+) -> None:
+    """Show which assignor a group of the classic protocol chooses.
+
+    Each member votes for the first of its assignors that all members have, and most votes win. A
+    dash as the choice means that no assignor is common to all: Kafka refuses the last member with
+    INCONSISTENT_GROUP_PROTOCOL. No server is asked.
+
+    Example: zkconsumer explain vote m1=range,sticky m2=sticky,range m3=sticky
+    """
+    columns = (Column("member"), Column("assignors", show=_joined), Column("choice"))
+    one = {"members": dict(map(_ballot, members))} if members else None
+    _show(display, columns, _vote, one, cases)
+
+
+def _vote(case: Case) -> list[Answer]:
+    from zkconsumer.protocol.later import coordination
+
+    members = case.get("members")
+    if not isinstance(members, dict) or not members:
+        raise ConfigError("members is not an object with at least one member", remedy=_REMEDY)
+    for name, assignors in members.items():
+        if not isinstance(assignors, list) or not all(isinstance(one, str) for one in assignors):
+            raise ConfigError(f"{shown(name)} has no list of assignors", remedy=_REMEDY)
+    choice = coordination.vote(members)
+    return [
+        {"member": name, "assignors": assignors, "choice": choice}
+        for name, assignors in members.items()
+    ]
+
+
+def _ballot(text: str) -> tuple[str, list[str]]:
+    member, equals, assignors = text.partition("=")
+    if not equals or not member or not all(assignors.split(",")):
+        raise ConfigError(
+            f"{shown(text)} does not name a member and its assignors",
+            where="MEMBER=ASSIGNOR,...",
+            remedy="use m1=range,sticky",
+        )
+    return member, assignors.split(",")
 
 
 # ---- the partition of a key ----------------------------------------------------------------------

@@ -86,15 +86,18 @@ def test_roundrobin_with_unequal_subscriptions() -> None:
     }
 
 
+# The order in which texts deal the partitions of T1 and T2 to C1, C2 and C3.
+PRINTED = ["T2-0", "T1-3", "T1-0", "T2-1", "T1-2", "T2-2", "T1-1", "T2-3"]
+
+
 def test_the_old_roundrobin_of_threads() -> None:
-    """The old consumer deals partitions in the order of their hash codes to the threads."""
-    order = [
-        *(TopicPartition("T2", 0), TopicPartition("T1", 3), TopicPartition("T1", 0)),
-        *(TopicPartition("T2", 1), TopicPartition("T1", 2), TopicPartition("T2", 2)),
-        *(TopicPartition("T1", 1), TopicPartition("T2", 3)),
-    ]
+    """The old consumer deals partitions to threads in the order of hash codes, not as printed."""
     form = old.KeyForm.BRACKET
-    by_hash = sorted(order, key=lambda one: java_hash(form.value.format(**one._asdict())))
+    order = sorted(
+        (TopicPartition(topic, number) for topic in ("T1", "T2") for number in range(4)),
+        key=lambda one: java_hash(form.value.format(**one._asdict())),
+    )
+    assert [str(one) for one in order] == sorted(PRINTED)
     found = old.assign(
         old.Strategy.ROUND_ROBIN,
         subscriptions={member: {"T1": 1, "T2": 1} for member in ("C1", "C2", "C3")},
@@ -102,7 +105,7 @@ def test_the_old_roundrobin_of_threads() -> None:
         key_form=form,
     )
     turn = ["C1-0", "C2-0", "C3-0"]
-    assert [found[one] for one in by_hash] == [turn[one % 3] for one in range(8)]
+    assert [found[one] for one in order] == [turn[one % 3] for one in range(8)]
 
 
 def test_sticky_against_roundrobin() -> None:

@@ -1,0 +1,47 @@
+"""The lessons: each command that a lesson shows has the output that the lesson shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+
+FOLDER = Path(__file__).parents[2] / "docs" / "lessons"
+LESSONS = sorted(FOLDER.glob("*.md"))
+BLOCK = re.compile(r"```console\n\$ zkconsumer ([^\n]*)\n(.*?)```", re.DOTALL)
+
+# Lines of a lesson; a printed page has about so many.
+MAX_LINES = 66
+
+
+def output(command: str) -> str:
+    """What a command writes; spaces at the ends of lines are left out."""
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert result.exit_code == 0, result.output
+    return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: str(path.stem))
+def test_the_commands(
+    path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page shows what its commands write; `pytest THIS_FILE --rewrite` writes it."""
+    monkeypatch.chdir(FOLDER)
+    page = path.read_text(encoding="utf-8")
+    wanted = BLOCK.sub(lambda one: f"```console\n$ zkconsumer {one[1]}\n{output(one[1])}```", page)
+    if request.config.getoption("--rewrite"):
+        path.write_text(wanted, encoding="utf-8")
+    assert page == wanted
+    assert BLOCK.search(page)
+
+
+def test_the_lessons_are_short() -> None:
+    """There are ten lessons, and each fits on a page."""
+    lengths = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in LESSONS}
+    assert len(lengths) == 10
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
