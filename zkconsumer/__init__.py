@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.connector import ConsumerConnector
-    from zkconsumer.consumer.listener import ConsumerRebalanceListener, ConsumerThreadId
+    from zkconsumer.consumer.listener import (
+        ConsumerRebalanceListener,
+        ConsumerThreadId,
+        RebalanceCallbacks,
+    )
     from zkconsumer.consumer.messages import Batch, Message, TimestampType
     from zkconsumer.consumer.positions import OwnedPartition
     from zkconsumer.consumer.status import Status
@@ -67,6 +71,7 @@ __all__ = [
     "Status",
     "TopicPartition",
     "ConsumerRebalanceListener",
+    "RebalanceCallbacks",
     "ConsumerThreadId",
     "OffsetAndMetadata",
     "OwnedPartition",
@@ -121,6 +126,7 @@ _HOMES = {
     "TimestampType": "zkconsumer.consumer.messages",
     "TopicPartition": "zkconsumer.protocol.model",
     "ConsumerRebalanceListener": "zkconsumer.consumer.listener",
+    "RebalanceCallbacks": "zkconsumer.consumer.listener",
     "ConsumerThreadId": "zkconsumer.consumer.listener",
     "OwnedPartition": "zkconsumer.consumer.positions",
     "OffsetAndMetadata": "zkconsumer.protocol.model",

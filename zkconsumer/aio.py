@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import connector as core
 from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, Given
+from zkconsumer.consumer.listener import Callbacks, RebalanceCallbacks
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.positions import ASK_S, OwnedPartition
 from zkconsumer.consumer.status import Status
@@ -194,8 +195,23 @@ class ConsumerConnector:
     committed, so it is redelivered.
     """
 
-    def __init__(self, config: ConsumerConfig | Mapping[str, object]) -> None:
-        """Connect nowhere yet; a mapping of properties becomes a `ConsumerConfig`."""
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, object],
+        *,
+        on_assigned: Callable[[list[TopicPartition]], object] | None = None,
+        on_revoked: Callable[[list[TopicPartition]], object] | None = None,
+        on_lost: Callable[[list[TopicPartition]], object] | None = None,
+        callbacks: RebalanceCallbacks | None = None,
+    ) -> None:
+        """Store the arguments; `start` connects.
+
+        The arguments are those of `zkconsumer.ConsumerConnector`. Coroutine functions among the
+        callbacks run in the event loop, other functions in a thread.
+        """
+        self._functions = Callbacks.of(
+            callbacks, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
+        )
         if not isinstance(config, ConsumerConfig):
             config = ConsumerConfig(config)
         self.config = config
@@ -205,8 +221,9 @@ class ConsumerConnector:
 
     async def start(self) -> None:
         """Connect to ZooKeeper; raises the same errors as `zkconsumer.ConsumerConnector()`."""
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._connect)
+            await asyncio.to_thread(self._connect, loop)
         except asyncio.CancelledError:
             # Write before reading `_core`; the thread writes `_core` before it reads this.
             self._is_cancelled = True
@@ -214,8 +231,14 @@ class ConsumerConnector:
                 _Worker("discard").submit(self._core.shutdown)
             raise
 
-    def _connect(self) -> None:
-        self._core = core.ConsumerConnector(self.config)
+    def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
+        given = self._functions or Callbacks()
+        self._core = core.ConsumerConnector(
+            self.config,
+            on_assigned=_in_loop(given.on_assigned, loop),
+            on_revoked=_in_loop(given.on_revoked, loop),
+            on_lost=_in_loop(given.on_lost, loop),
+        )
         if self._is_cancelled:
             self._core.shutdown()
 
@@ -440,6 +463,22 @@ class ConsumerConnector:
         finally:
             for stream in self._streams:
                 stream.stop()
+
+
+def _in_loop(
+    function: Callable[[list[TopicPartition]], object] | None, loop: asyncio.AbstractEventLoop
+) -> Callable[[list[TopicPartition]], object] | None:
+    """Return a function for the listener's thread that runs a coroutine function in the loop."""
+    if function is None:
+        return None
+
+    def call(partitions: list[TopicPartition]) -> object:
+        result: object = function(partitions)
+        if asyncio.iscoroutine(result):
+            return asyncio.run_coroutine_threadsafe(result, loop).result()
+        return result
+
+    return call
 
 
 def _mark_seen(over: asyncio.Future[bool]) -> None:

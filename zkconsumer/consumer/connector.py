@@ -16,7 +16,11 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member, metrics, positions
 from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.group_member import GroupMember
-from zkconsumer.consumer.listener import ConsumerRebalanceListener
+from zkconsumer.consumer.listener import (
+    Callbacks,
+    ConsumerRebalanceListener,
+    RebalanceCallbacks,
+)
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.metrics import Exports, Figures
 from zkconsumer.consumer.positions import OwnedPartition
@@ -66,10 +70,22 @@ class ConsumerConnector:
     so it is redelivered.
     """
 
-    def __init__(self, config: ConsumerConfig | Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, object],
+        *,
+        on_assigned: Callable[[list[TopicPartition]], object] | None = None,
+        on_revoked: Callable[[list[TopicPartition]], object] | None = None,
+        on_lost: Callable[[list[TopicPartition]], object] | None = None,
+        callbacks: RebalanceCallbacks | None = None,
+    ) -> None:
         """Connect to ZooKeeper; creating streams registers the member.
 
-        A mapping of properties becomes a `ConsumerConfig`.
+        Args:
+            config: a mapping of properties becomes a `ConsumerConfig`.
+            on_assigned, on_revoked, on_lost: functions that a thread of the connector calls with
+                the partitions concerned, as `RebalanceCallbacks` describes.
+            callbacks: an object with these three methods.
 
         Raises:
             ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session` and
@@ -83,6 +99,10 @@ class ConsumerConnector:
         self._streams: Streams = {}
         self._pool: FetcherPool | None = None
         self._listener: ConsumerRebalanceListener | None = None
+        self._callbacks = Callbacks.of(
+            callbacks, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
+        )
+        self._is_leaving = False
         self._exports = Exports(self._figures)
         self._closed = False
         self._has_raised = False
@@ -229,7 +249,7 @@ class ConsumerConnector:
                 where=self.consumer_id,
                 remedy="create another connector, or create all streams in one call",
             )
-        settings = self._member.settings(registration, self._listener)
+        settings = self._member.settings(registration, self._listener or self._callbacks)
         counts = list(counts)
         self._pool = group_member.fetcher_pool(
             self.config,
@@ -255,7 +275,13 @@ class ConsumerConnector:
         }
         # Open the trace file last, so that an earlier error leaves no file open.
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
-        self._member.start(settings, self._streams, trace=trace, listener=self._listener)
+        self._member.start(
+            settings,
+            self._streams,
+            trace=trace,
+            listener=self._listener,
+            callbacks=self._callbacks,
+        )
         try:
             self._member.wait_registered()
         except BaseException:
@@ -577,12 +603,16 @@ class ConsumerConnector:
         self._raise_failure()
 
     def _leave(self, purpose: Purpose) -> None:
-        if self._closed:
+        if self._is_leaving:
             return
-        self._closed = True
-        self._exports.end()
+        self._is_leaving = True
         for stream in self._streams.values():
             stream.halt()
+        if self._coordinator is not None:
+            # Before `_closed`, because `on_revoked` may still commit.
+            self._coordinator.revoke_all(self.config.release_grace_s)
+        self._closed = True
+        self._exports.end()
         if self._coordinator is None:
             self._member.stop()
             return

@@ -19,7 +19,12 @@ from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
-from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
+from zkconsumer.consumer.listener import (
+    Callbacks,
+    ConsumerRebalanceListener,
+    ListenerThread,
+    PartitionNews,
+)
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import Tally
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
@@ -97,6 +102,7 @@ class Coordinator(threading.Thread):
         store: KafkaOffsetStore | None = None,
         trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Create the thread; `start` starts it.
 
@@ -134,11 +140,19 @@ class Coordinator(threading.Thread):
         if trace is not None:
             self._observers["trace"] = trace.write
         self._log = NoticeLog(logger, settings.consumer, gate.clock)
-        self._listener = (
-            None
-            if listener is None
-            else ListenerThread(listener, settings.consumer, post=self.post, clock=gate.clock)
-        )
+        self._listener: ListenerThread | None = None
+        self._news: PartitionNews | None = None
+        if listener is not None or callbacks is not None:
+            self._listener = ListenerThread(
+                listener,
+                settings.consumer,
+                callbacks=callbacks,
+                post=self.post,
+                clock=gate.clock,
+            )
+        if self._listener is not None and callbacks is not None:
+            self._news = PartitionNews(self._listener.tell)
+            self._observers["callbacks"] = self._news.observe
         if store is not None:
             store.start()
 
@@ -187,6 +201,12 @@ class Coordinator(threading.Thread):
         running.
         """
         self.post(CommitAbandoned(asked.answer))
+
+    def revoke_all(self, limit_s: float) -> None:
+        """Tell the user's callbacks that the member leaves; wait at most `limit_s` seconds."""
+        if self._news is not None:
+            has_session = self.failure is None and self.state.session is not None
+            self._news.end("on_revoked" if has_session else "on_lost", limit_s)
 
     def leave(self, purpose: Purpose) -> None:
         self.post(LeaveRequested(purpose))
@@ -260,6 +280,7 @@ class Coordinator(threading.Thread):
         death = ClientDeath(command.reason, command.refused)
         self.failure = self._session.death_error(death).ending()
         self._reject(self.failure)
+        self._lose_all()
         logger.error("%s: the member ends: %s", self._settings.consumer, self.failure)
         return self.failure
 
@@ -295,6 +316,11 @@ class Coordinator(threading.Thread):
         self.failure = error
         self._reject(error)
         self._loop.fail(error)
+        self._lose_all()
+
+    def _lose_all(self) -> None:
+        if self._news is not None:
+            self._news.end("on_lost", 0.0)
 
     def _finish(self) -> None:
         """End the session, then everything else.

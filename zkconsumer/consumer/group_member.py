@@ -20,7 +20,7 @@ from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.executor import log_broker
-from zkconsumer.consumer.listener import ConsumerRebalanceListener
+from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import (
@@ -114,7 +114,9 @@ class GroupMember:
         self._session.start()
 
     def settings(
-        self, registration: Registration, listener: ConsumerRebalanceListener | None = None
+        self,
+        registration: Registration,
+        listener: ConsumerRebalanceListener | Callbacks | None = None,
     ) -> Settings:
         """Return the settings of the state machine; only after `connect`.
 
@@ -133,6 +135,7 @@ class GroupMember:
         *,
         trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
+        callbacks: Callbacks | None = None,
     ) -> Coordinator:
         """Start the coordinator, which registers the member; return before that is done."""
         coordinator = self.coordinator = Coordinator(
@@ -143,6 +146,7 @@ class GroupMember:
             store=offset_store(self.config, self.consumer_id, self.brokers),
             trace=trace,
             listener=listener,
+            callbacks=callbacks,
         )
         coordinator.session_changed(self._connection)
         if self._death is not None:
@@ -274,7 +278,7 @@ def settings(
     session: ZooKeeperSession,
     consumer: ConsumerId,
     registration: Registration,
-    listener: ConsumerRebalanceListener | None,
+    listener: ConsumerRebalanceListener | Callbacks | None,
 ) -> Settings:
     """Return the settings of the state machine.
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from zkconsumer.member.commands import Callback, CallListener
-from zkconsumer.member.events import Finished, ListenerReturned
+from zkconsumer.member.commands import Callback, CallListener, Command, StartFetching
+from zkconsumer.member.events import Event, Finished, ListenerReturned
+from zkconsumer.member.state import State
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -58,22 +59,136 @@ class ConsumerRebalanceListener(Protocol):
         """
 
 
+class RebalanceCallbacks(Protocol):
+    """Callbacks with the names of confluent-kafka and franz-go, for the constructor's `callbacks`.
+
+    Each gets the partitions concerned, in order, and is never called without one.
+    """
+
+    def on_assigned(self, partitions: list[TopicPartition], /) -> object:
+        """Called when this member has claimed partitions.
+
+        The member waits for it, for at most `release.grace.ms`, before it fetches the partitions of
+        a new assignment. Partitions that another member released late are already fetched.
+        """
+
+    def on_revoked(self, partitions: list[TopicPartition], /) -> object:
+        """Called before partitions are released, also at the shutdown.
+
+        Delivery has stopped. Offsets of the partitions can still be committed. The member waits for
+        at most `release.grace.ms`.
+        """
+
+    def on_lost(self, partitions: list[TopicPartition], /) -> object:
+        """Called after the session has ended, or another client has deleted owner znodes.
+
+        Other members may own the partitions by now, so nothing can be committed.
+        """
+
+
+PartitionsCallback = Callable[[list[TopicPartition]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """The user's functions; None for one that the user did not pass."""
+
+    on_assigned: PartitionsCallback | None = None
+    on_revoked: PartitionsCallback | None = None
+    on_lost: PartitionsCallback | None = None
+
+    @classmethod
+    def of(
+        cls, given: RebalanceCallbacks | None, **functions: PartitionsCallback | None
+    ) -> Callbacks | None:
+        """Return the methods of an object, overridden by functions; None without any."""
+        found = {
+            name: function if function is not None else getattr(given, name, None)
+            for name, function in functions.items()
+        }
+        return cls(**found) if any(one is not None for one in found.values()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Partitions of which a callback is to be told; `done` is set when it has returned."""
+
+    name: str
+    partitions: list[TopicPartition]
+    done: threading.Event
+
+
+class PartitionNews:
+    """Finds out which partitions were assigned, revoked and lost, and tells the listener's thread.
+
+    `observe` runs on the coordinator's thread, `end` on the thread that shuts the connector down.
+    """
+
+    def __init__(self, tell: Callable[[str, list[TopicPartition]], threading.Event]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._known: dict[TopicPartition, int] = {}  # assigned partition -> its fencing token
+
+    def observe(
+        self, before: State, event: Event, after: State, commands: Iterable[Command]
+    ) -> None:
+        """Compare the owned partitions with those of which the user knows."""
+        owned = {tp: one.epoch for tp, one in after.owned.items()}
+        if owned == self._known and not commands:
+            return
+        with self._lock:
+            lost = [tp for tp, epoch in self._known.items() if owned.get(tp) != epoch]
+            self._gone("on_lost", lost)
+            for command in commands:
+                if isinstance(command, CallListener) and command.callback is Callback.RELEASING:
+                    self._gone("on_revoked", [tp for tp in command.partitions if tp in self._known])
+                elif isinstance(command, CallListener):
+                    self._came(owned)
+                elif isinstance(command, StartFetching):
+                    self._came({tp: owned[tp] for tp in command.grants if tp in owned})
+
+    def end(self, name: str, limit_s: float) -> None:
+        """Tell the user that all partitions are gone; wait at most `limit_s` seconds."""
+        with self._lock:
+            gone = list(self._known)
+            self._known.clear()
+        if gone:
+            self._tell(name, sorted(gone)).wait(limit_s)
+
+    def _came(self, owned: Mapping[TopicPartition, int]) -> None:
+        news = sorted(tp for tp in owned if tp not in self._known)
+        self._known |= {tp: owned[tp] for tp in news}
+        if news:
+            self._tell("on_assigned", news)
+
+    def _gone(self, name: str, partitions: Iterable[TopicPartition]) -> None:
+        gone = sorted(partitions)
+        for tp in gone:
+            del self._known[tp]
+        if gone:
+            self._tell(name, gone)
+
+
 class ListenerThread:
     """Calls a listener, one call at a time; then `post` gets the event of the call's end.
 
     While a call runs, at most three others wait. A new call replaces waiting calls that it makes
-    obsolete (see `call`). The listener and `post` run on this thread.
+    obsolete (see `call`). Callbacks that `tell` has queued run before the next call of the
+    listener. The listener, the callbacks and `post` run on this thread.
     """
 
     def __init__(
         self,
-        listener: ConsumerRebalanceListener,
+        listener: ConsumerRebalanceListener | None,
         consumer_id: str,
         *,
+        callbacks: Callbacks | None = None,
         post: Callable[[Finished], None],
         clock: Callable[[], float],
     ) -> None:
         self._listener, self._consumer_id = listener, consumer_id
+        self._callbacks = callbacks or Callbacks()
+        self._told: list[_Told] = []
         self._post, self._clock = post, clock
         self._waiting: list[CallListener] = []
         self._changed = threading.Condition()
@@ -97,28 +212,67 @@ class ListenerThread:
             self._changed.notify()
             return len(before) + 1 - len(self._waiting)
 
+    def tell(self, name: str, partitions: list[TopicPartition]) -> threading.Event:
+        """Queue a call of the callback `name`; the event is set when it has returned.
+
+        Partitions that are lost before the user was told of their assignment are never mentioned.
+        """
+        with self._changed:
+            if name == "on_lost":
+                unseen = {
+                    tp for one in self._told if one.name == "on_assigned" for tp in one.partitions
+                }
+                for one in self._told:
+                    if one.name == "on_assigned":
+                        one.partitions[:] = [tp for tp in one.partitions if tp not in partitions]
+                partitions = [tp for tp in partitions if tp not in unseen]
+            told = _Told(name, partitions, threading.Event())
+            self._told.append(told)
+            self._changed.notify()
+            return told.done
+
     def close(self) -> None:
-        """Make no more calls; do not wait for a running one."""
+        """Call the listener no more; callbacks that are queued still run. Waits for nothing."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
-    def _next(self) -> CallListener | None:
+    def _next(self) -> tuple[list[_Told], CallListener | None] | None:
         with self._changed:
             self.is_calling = False
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            if self._closed:
+            self._changed.wait_for(lambda: self._waiting or self._told or self._closed)
+            told, self._told = self._told, []
+            if self._closed and not told:
                 return None
             self.is_calling = True
-            return self._waiting.pop(0)
+            return told, self._waiting.pop(0) if self._waiting and not self._closed else None
 
     def _run(self) -> None:
-        while (command := self._next()) is not None:
-            outcome = ListenerReturned(command.callback, self._called(command))
-            self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
+        while (work := self._next()) is not None:
+            told, command = work
+            errors = [error for one in told if (error := self._call_back(one))]
+            if command is not None:
+                error = self._called(command) or "; ".join(errors)
+                outcome = ListenerReturned(command.callback, error)
+                self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
+
+    def _call_back(self, told: _Told) -> str:
+        """Call a callback; return what it raised as text, or an empty text."""
+        function = getattr(self._callbacks, told.name)
+        try:
+            if function is not None and told.partitions:
+                function(told.partitions)
+        except Exception as error:  # the user's callback may raise anything
+            logger.exception("%s: %s raised", self._consumer_id, told.name)
+            return f"{told.name}: {type(error).__name__}: {error}"
+        finally:
+            told.done.set()
+        return ""
 
     def _called(self, command: CallListener) -> str:
         """Call the listener; return what it raised as text, or an empty text."""
+        if self._listener is None:
+            return ""
         try:
             if command.callback is Callback.RELEASING:
                 self._listener.before_releasing_partitions(released(command.partitions))

@@ -1,0 +1,109 @@
+"""The callbacks on_assigned, on_revoked and on_lost, in a real group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from support.members import SETTINGS, Group
+from support.wait import LIMIT_S, eventually
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, RebalanceCallbacks, TopicPartition, aio
+from zkconsumer.sandbox import Sandbox
+
+
+class Heard:
+    """Callbacks that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, set[int]]] = []
+        self.commit: Callable[[], None] = lambda: None
+
+    def on_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("assigned", {tp.partition for tp in partitions}))
+
+    def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.commit()
+        self.calls.append(("revoked", {tp.partition for tp in partitions}))
+
+    def on_lost(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("lost", {tp.partition for tp in partitions}))
+
+
+def connected(group: Group, callbacks: RebalanceCallbacks, **settings: Any) -> ConsumerConnector:
+    connect = group.sandbox.zookeeper_connect
+    given = {**SETTINGS, "zookeeper_connect": connect, "release_grace_s": 10.0, **settings}
+    return ConsumerConnector(ConsumerConfig(group_id=group.name, **given), callbacks=callbacks)
+
+
+def test_assigned_and_revoked(group: Group) -> None:
+    """A member hears what it claims, what it releases to another member, and what it leaves."""
+    heard = Heard()
+    with connected(group, heard, consumer_id="a", auto_commit_enable=False) as connector:
+        (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
+        eventually(lambda: heard.calls == [("assigned", {0, 1, 2, 3})])
+        read = 0
+        while read < 40:
+            read += len(stream.poll(timeout_s=LIMIT_S))
+        heard.commit = connector.commit_offsets
+        group.join("b")
+        eventually(lambda: (stream.poll(timeout_s=0.1), len(heard.calls) == 2)[1])
+        assert heard.calls[1:] == [("revoked", {2, 3})]
+        assert [group.stored(n) for n in (2, 3)] == ["10", "10"]
+        group.sandbox.produce(group.topic, 2, partition=0)
+        eventually(lambda: len(stream.poll(timeout_s=0.1)))
+    assert heard.calls[2:] == [("revoked", {0, 1})]
+    assert group.stored(0) in ("11", "12")
+
+
+def test_a_partition_is_lost_with_its_owner_znode(group: Group) -> None:
+    """If another client deletes an owner znode, the member hears on_lost, and then on_assigned."""
+    heard = Heard()
+    with connected(group, heard) as connector:
+        connector.create_message_streams({group.topic: 1})
+        eventually(lambda: heard.calls == [("assigned", {0, 1, 2, 3})])
+        group.admin.delete(group.owner(2))
+        eventually(lambda: heard.calls[1:] == [("lost", {2}), ("assigned", {2})])
+
+
+def test_callbacks_as_parameters_that_raise(group: Group) -> None:
+    """A callback that raises is counted, and the member continues."""
+
+    def bad(partitions: list[TopicPartition]) -> None:
+        raise ValueError(partitions)
+
+    connect = group.sandbox.zookeeper_connect
+    config = ConsumerConfig(group_id=group.name, **{**SETTINGS, "zookeeper_connect": connect})
+    with ConsumerConnector(config, on_assigned=bad) as connector:
+        (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
+        assert next(stream).offset == 0
+        eventually(lambda: connector.metrics().get("listener_failed") == 1)
+
+
+def test_coroutine_functions(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """asyncio: a coroutine function runs in the loop and may await a commit."""
+    topic = unique("callbacks")
+    sandbox.create_topic(topic)
+    sandbox.produce(topic, 3)
+    tp = TopicPartition(topic, 0)
+    calls: list[tuple[str, list[TopicPartition]]] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def revoked(partitions: list[TopicPartition]) -> None:
+            assert asyncio.get_running_loop() is loop
+            await connector.commit_offsets()
+            calls.append(("revoked", partitions))
+
+        properties: dict[str, object] = {"zookeeper.connect": sandbox.zookeeper_connect}
+        properties |= {"group.id": topic, "auto.offset.reset": "smallest"}
+        async with aio.ConsumerConnector(
+            properties, on_assigned=lambda one: calls.append(("assigned", one)), on_revoked=revoked
+        ) as connector:
+            (stream,) = (await connector.create_message_streams({topic: 1}))[topic]
+            await anext(stream)
+
+    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+    assert calls == [("assigned", [tp]), ("revoked", [tp])]
