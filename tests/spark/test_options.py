@@ -25,6 +25,7 @@ from zkconsumer.spark.options import (
     Topics,
 )
 from zkconsumer.spark.schema import SCHEMA
+from zkconsumer.spark.tables import options as tables
 
 NEEDED = {"zookeeper": "h:2181/kafka", "subscribe": "a"}
 SECRET = {
@@ -154,7 +155,6 @@ def test_a_bad_position_says_what_is_allowed(text: str) -> None:
         ("groupId", "group.id"),
         ("auto.offset.rest", "auto.offset.reset"),
         ("kafka.bootstrap.servers", "set zookeeper"),
-        ("kafka.fetch.max.bytes", "fetch.max.bytes"),
         ("kafka.group.id", "group.id"),
         ("path", "subscribe"),
     ],
@@ -299,3 +299,19 @@ def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
     sent = cloudpickle.dumps((source, reader))
     assert b"hidden" not in sent
     assert cloudpickle.loads(sent)[1]._columns == tuple(SCHEMA.names)
+
+
+def test_librdkafka_s_properties_are_passed_on() -> None:
+    """`kafka.` options and `broker.listener` reach the configuration, whatever their case."""
+    secured = {
+        "broker.listener": "EXTERNAL",
+        "kafka.SSL.ca.location": "/ca.pem",
+        "kafka.sasl.password": "canary",
+    }
+    options = SourceOptions.parse({"zookeeper": "z:1", "subscribe": "t", **secured})
+    assert options.config.broker_listener == "EXTERNAL"
+    assert options.config.kafka == {"ssl.ca.location": "/ca.pem", "sasl.password": "canary"}
+    assert "canary" not in repr(pickle.loads(pickle.dumps(options)))
+    table = tables.parse({"zookeeper": "z:1", "table": "lag", **secured})
+    assert table.config.kafka == options.config.kafka
+    assert table.config.broker_listener == "EXTERNAL"

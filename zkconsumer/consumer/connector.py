@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -31,6 +34,7 @@ from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import (
     CommitError,
     ConnectorClosedError,
+    ForkedError,
     MessageStreamsExistError,
 )
 from zkconsumer.kafka.pool import FetcherPool
@@ -104,6 +108,8 @@ class ConsumerConnector:
         )
         self._is_leaving = False
         self._exports = Exports(self._figures)
+        self._pid = os.getpid()
+        _connectors.add(self)
         self._closed = False
         self._has_raised = False
         if config.metrics_port is not None:
@@ -599,6 +605,8 @@ class ConsumerConnector:
             ZkConsumerError: the member ended because of an error, before or during the call, so the
                 last commit was not made. The error names the cause. A second call raises nothing.
         """
+        if os.getpid() != self._pid:
+            raise _forked_error(self.consumer_id)
         self._leave(Purpose.LEAVE)
         self._raise_failure()
 
@@ -673,7 +681,21 @@ class ConsumerConnector:
             self._has_raised = True
             raise copy(failure) from failure.__cause__
 
+    def _forked(self) -> None:
+        """Make this copy of the connector unusable, in the child process of a fork.
+
+        Its threads do not exist here, and its connections belong to the parent process. librdkafka
+        would wait for its threads without a limit, so the child never deletes its clients.
+        """
+        self._member.gate.shut()
+        for stream in self._streams.values():
+            stream.forked(_forked_error(self.consumer_id))
+        self._is_leaving = self._closed = True
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
     def _require_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise _forked_error(self.consumer_id)
         if self._coordinator is not None and self._coordinator.failure is not None:
             raise copy(self._coordinator.failure)
         if self._closed:
@@ -692,6 +714,31 @@ class ConsumerConnector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if os.getpid() != self._pid:
+            return  # the end of the block in a child process must not end the parent's member
         self._leave(Purpose.LEAVE if kind is None else Purpose.RELEASE)
         if kind is None:
             self._raise_failure()
+
+
+# ---- fork ----------------------------------------------------------------------------------------
+
+
+_connectors: weakref.WeakSet[ConsumerConnector] = weakref.WeakSet()
+
+
+def _forked_error(where: str) -> ForkedError:
+    return ForkedError(
+        "the connector was created in the parent process of this process",
+        where=where,
+        remedy="create a connector in each process, after the fork",
+    )
+
+
+def _after_fork() -> None:
+    for connector in list(_connectors):
+        connector._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -154,6 +154,7 @@ class Stream(Generic[K, V]):
         # An exception from outside this package may have lost fetched messages; refetch them next.
         self._is_interrupted = False
         self._iterator: Iterator[Message[K, V]] | None = None
+        self._fork_error: ZkConsumerError | None = None
 
     def __repr__(self) -> str:
         return f"Stream({self.topic!r}, {self.thread_id!r})"
@@ -241,6 +242,8 @@ class Stream(Generic[K, V]):
         If it returns True, the lease was valid a moment ago, and the user has finished every
         message that was handed out before.
         """
+        if self._fork_error is not None:
+            raise copy(self._fork_error)
         if self._in_use.locked() and not self.closed:
             raise ZkConsumerError(
                 "a stream was asked for messages by two threads at once",
@@ -566,6 +569,15 @@ class Stream(Generic[K, V]):
         The user's thread or `close` closes the fetcher.
         """
         self._partitions.end(error)
+
+    def forked(self, error: ZkConsumerError) -> None:
+        """Make each later call raise `error`, in the child process of a fork.
+
+        No lock is taken: a thread of the parent process may have held it.
+        """
+        self._partitions.failure = error
+        self._partitions.closed = self._partitions.has_changed = True
+        self._fork_error = error
 
     def halt(self) -> None:
         """End the iteration; a waiting user's thread returns within `TURN_S` seconds.

@@ -11,11 +11,12 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from zkconsumer.config.kafka_properties import PREFIX
 from zkconsumer.config.secrets import CREDENTIAL_NAME, from_environment
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
@@ -51,6 +52,22 @@ def named(
             remedy="; ".join(f"{name}: {hint}" for name, hint in faults),
         )
     return given
+
+
+def passed_on(
+    options: Mapping[str, str], *, but: Container[str] = ()
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return librdkafka's properties, which begin with `kafka.`, and the other options.
+
+    Spark passes names in lower case, as are all names of librdkafka. `but` are names that look like
+    librdkafka's properties and are not.
+    """
+    kafka = {
+        key.lower(): str(value).strip()
+        for key, value in options.items()
+        if key.lower().startswith(PREFIX) and key.lower() not in but
+    }
+    return kafka, {key: one for key, one in options.items() if key.lower() not in kafka}
 
 
 SECRET: Final = "zookeeper.auth.secret"

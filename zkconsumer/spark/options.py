@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal, Self
 
+from zkconsumer.config.kafka_properties import PREFIX
 from zkconsumer.config.settings import TABLE, ConsumerConfig
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
@@ -33,6 +34,7 @@ from zkconsumer.spark.option_parsing import (
     parse_partitions,
     parse_time,
     parse_times,
+    passed_on,
     positive_integer,
     with_credential,
 )
@@ -316,7 +318,8 @@ _FOREIGN: Final = {
 
 def _named(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their documented names, with their values as text."""
-    given = named(options, _NAMES, hint=_hint)
+    kafka, others = passed_on(options, but=_FOREIGN)
+    given = named(others, _NAMES, hint=_hint) | kafka
     if given.pop("includeHeaders", "false").lower() != "false":
         raise ConfigError(
             "headers cannot be read",
@@ -330,10 +333,7 @@ def _hint(key: str) -> str:
     name = key.lower()
     if name in _FOREIGN:
         return _FOREIGN[name]
-    found = nearest(name.removeprefix("kafka."), _NAMES)
-    if name.startswith("kafka."):
-        return f"settings of the new consumer do not apply here; {found}"
-    return found
+    return nearest(name, _NAMES)
 
 
 def _check_together(given: Mapping[str, str], mode: Mode) -> None:
@@ -381,7 +381,9 @@ def _check_together(given: Mapping[str, str], mode: Mode) -> None:
 
 
 def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
-    properties = {name: given[name] for name in _PROPERTIES if name in given}
+    properties = {
+        name: one for name, one in given.items() if name in _PROPERTIES or name.startswith(PREFIX)
+    }
     connect = {given[name] for name in ("zookeeper", "zookeeper.connect") if name in given}
     if len(connect) > 1:
         raise ConfigError(

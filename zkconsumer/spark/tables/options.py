@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from zkconsumer.config.kafka_properties import PREFIX
 from zkconsumer.config.settings import TABLE, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
@@ -21,6 +22,7 @@ from zkconsumer.spark.option_parsing import (
     choice,
     named,
     nearest,
+    passed_on,
     positive_integer,
     with_credential,
 )
@@ -71,7 +73,10 @@ OPTIONS: Final = (
 """The options besides the properties `zookeeper.*`."""
 
 # The connection to ZooKeeper: servers, time limits, authentication, TLS.
-_PROPERTIES: Final = tuple(row.name for row in TABLE if row.name.startswith("zookeeper."))
+_PROPERTIES: Final = (
+    "broker.listener",
+    *(row.name for row in TABLE if row.name.startswith("zookeeper.")),
+)
 _NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 _MAX_INT: Final = 2**31 - 1
 
@@ -127,7 +132,8 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
             or contradict each other.
         InvalidNameError: a group's or a topic's name is not legal.
     """
-    given = named(options, _NAMES, hint=lambda key: nearest(key, _NAMES))
+    kafka, others = passed_on(options)
+    given = named(others, _NAMES, hint=lambda key: nearest(key, _NAMES)) | kafka
     table = choice(given, _TABLE, {one.value: one for one in Table}, None)
     if table is None:
         raise ConfigError(
@@ -165,7 +171,9 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
 
 
 def _config(given: Mapping[str, str]) -> ConnectionConfig:
-    properties = {name: given[name] for name in _PROPERTIES if name in given}
+    properties = {
+        name: one for name, one in given.items() if name in _PROPERTIES or name.startswith(PREFIX)
+    }
     if (_ZOOKEEPER in given) is (_CONNECT in given):
         raise ConfigError(
             "ZooKeeper is set twice" if _CONNECT in given else "no ZooKeeper is set",

@@ -1,0 +1,70 @@
+"""Several processes, each with a member of its own, as fast as the machine has cores.
+
+    python docs/examples/processes.py ZOOKEEPER GROUP TOPIC PROCESSES
+
+Each process creates its connector itself: a connector does not survive a fork. Ends when no message
+came for five seconds, or with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from typing import NoReturn
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, ConsumerTimeoutError, Message
+
+
+def handle(message: Message[bytes, bytes]) -> None:
+    """Your work; must bear repetition, since delivery is at least once."""
+    line = f"{message.partition} {message.offset} {message.token} {message.value!r}\n"
+    sys.stdout.write(line)  # one call, since other processes write, too
+    sys.stdout.flush()
+
+
+def stop(*_: object) -> NoReturn:
+    sys.exit(0)
+
+
+def work(zookeeper: str, group: str, topic: str) -> None:
+    """Read until no message came for five seconds; runs in a process of its own."""
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    config = ConsumerConfig(
+        zookeeper_connect=zookeeper,
+        group_id=group,
+        auto_offset_reset="smallest",
+        consumer_timeout_s=5.0,
+    )
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        try:
+            for message in stream:
+                handle(message)
+        except ConsumerTimeoutError:
+            pass
+
+
+def main(zookeeper: str, group: str, topic: str, processes: str) -> int:
+    # "spawn" starts each process anew. "fork" works too, as this process has no connector.
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=work, args=(zookeeper, group, topic)) for _ in range(int(processes))
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            worker.join()
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
+        return 130
+    return max(worker.exitcode or 0 for worker in workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""In the child process of a fork, a connector raises at once, and the parent's member continues."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+from support.members import Group
+from support.wait import LIMIT_S
+
+from zkconsumer import ConsumerConnector, ForkedError, Stream
+
+
+def in_child(act: Callable[[], None]) -> int:
+    """The exit code of a forked process that calls `act` and ends like any Python program."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        act()
+        code = 0
+    except BaseException:  # noqa: BLE001  # the child must not return into pytest
+        traceback.print_exc()
+    os._exit(code)
+
+
+def refused(*calls: Callable[[], object]) -> None:
+    for call in calls:
+        with pytest.raises(ForkedError, match="created in the parent process"):
+            call()
+
+
+def test_use_after_fork_raises_at_once(group: Group) -> None:
+    """Each call of the connector and of a stream raises ForkedError; the parent reads on."""
+    connector: ConsumerConnector = group.member(consumer_timeout_s=60.0).connector
+    stream: Stream[bytes, bytes]
+    (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
+    iterator = iter(stream)
+    first = next(iterator)  # the rest of its batch is fetched already
+
+    def act() -> None:
+        refused(lambda: next(iterator), lambda: next(stream), stream.poll)
+        refused(connector.commit_offsets, connector.shutdown, lambda: connector.pause([]))
+        with connector:
+            pass
+
+    assert in_child(act) == 0
+    offsets = {(first.partition, first.offset)}
+    while len(offsets) < 40:
+        batch = stream.poll(timeout_s=LIMIT_S)
+        assert batch
+        offsets |= {(one.partition, one.offset) for one in batch}
+    connector.commit()
+    assert group.stored(0) == "10"
+
+
+def test_a_child_may_end_as_usual(group: Group) -> None:
+    """A child that deletes its copy of the connector does not hang."""
+    connector = group.member(consumer_timeout_s=60.0).connector
+    held = [connector, *connector.create_message_streams({group.topic: 1})[group.topic]]
+    next(held[1])  # type: ignore[call-overload]
+
+    def act() -> None:
+        nonlocal connector
+        held.clear()
+        del connector
+
+    assert in_child(act) == 0
