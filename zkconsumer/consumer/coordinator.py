@@ -143,18 +143,23 @@ class Coordinator(threading.Thread):
         self._listener: ListenerThread | None = None
         self._news: PartitionNews | None = None
         if listener is not None or callbacks is not None:
-            self._listener = ListenerThread(
-                listener,
-                settings.consumer,
-                callbacks=callbacks,
-                post=self.post,
-                clock=gate.clock,
-            )
-        if self._listener is not None and callbacks is not None:
-            self._news = PartitionNews(self._listener.tell)
-            self._observers["callbacks"] = self._news.observe
+            self._listen(listener, callbacks)
         if store is not None:
             store.start()
+
+    def _listen(
+        self, listener: ConsumerRebalanceListener | None, callbacks: Callbacks | None
+    ) -> None:
+        self._listener = ListenerThread(
+            listener,
+            self._settings.consumer,
+            callbacks=callbacks,
+            post=self.post,
+            clock=self.clock,
+        )
+        if callbacks is not None:
+            self._news = PartitionNews(self._listener.tell)
+            self._observers["callbacks"] = self._news.observe
 
     @property
     def state(self) -> State:
