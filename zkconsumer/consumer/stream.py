@@ -94,6 +94,8 @@ class Stream(Generic[K, V]):
     finished messages only.
     """
 
+    _fork_error: ZkConsumerError | None = None  # set in the child process of a fork
+
     def __init__(
         self,
         *,
@@ -154,7 +156,6 @@ class Stream(Generic[K, V]):
         # An exception from outside this package may have lost fetched messages; refetch them next.
         self._is_interrupted = False
         self._iterator: Iterator[Message[K, V]] | None = None
-        self._fork_error: ZkConsumerError | None = None
 
     def __repr__(self) -> str:
         return f"Stream({self.topic!r}, {self.thread_id!r})"
