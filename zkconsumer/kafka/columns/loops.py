@@ -10,6 +10,7 @@ Kafka: `org.apache.kafka.common.record.DefaultRecord` and `DefaultRecordBatch` (
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -28,6 +29,14 @@ Array = Any
 def _loop(function: F) -> F:
     """Let compiled functions call this one; Python can still call it too."""
     return function if register_jitable is None else register_jitable(function)
+
+
+def _inlined(function: F) -> F:
+    """As `_loop`, for what runs several times for each record.
+
+    A call passes every array as seven numbers, which takes longer than the work.
+    """
+    return function if register_jitable is None else register_jitable(inline="always")(function)
 
 
 # ---- one row of the table of batches -------------------------------------------------------------
@@ -131,7 +140,7 @@ def int64(data: Array, at: int) -> int:
     return int32(data, at) * (1 << 32) + low
 
 
-@_loop
+@_inlined
 def varint(data: Array, at: int, end: int) -> tuple[int, int]:
     """Return a zigzag number and the position after it; the position is -1 if it is malformed.
 
@@ -213,8 +222,10 @@ if overload is not None:
     # LLVM makes vector instructions of this loop; a slice would cost several times as much.
     def _compiled_copy(source: Array, at: int, size: int, target: Array, to: int) -> Any:
         def compiled(source: Array, at: int, size: int, target: Array, to: int) -> None:
-            for number in range(size):
-                target[to + number] = source[at + number]
+            # An unsigned index cannot count from the end, so each step needs no comparison.
+            source_at, target_at = np.uint64(at), np.uint64(to)
+            for number in range(np.uint64(size)):
+                target[target_at + number] = source[source_at + number]
 
         return compiled
 
@@ -443,7 +454,7 @@ def _parse_batch(
     return CORRUPT if status == DONE and at != end else status
 
 
-@_loop
+@_inlined
 def _record(data: Array, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
     """Return the parts of a record of format v2.
 
@@ -493,7 +504,7 @@ def _parse_messages(
     return status
 
 
-@_loop
+@_inlined
 def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, headers: int) -> bool:
     """Tell whether a record fits; if not, note what it needs."""
     row = cursor[FILLED]
@@ -510,7 +521,7 @@ def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, heade
     return False
 
 
-@_loop
+@_inlined
 def _set_known(known: Array, row: int, bit: int) -> None:
     if row & 7 == 0:
         known[row >> 3] = bit
@@ -518,7 +529,7 @@ def _set_known(known: Array, row: int, bit: int) -> None:
         known[row >> 3] |= bit << (row & 7)
 
 
-@_loop
+@_inlined
 def _add(
     data: Array,
     key_at: int,
@@ -548,7 +559,7 @@ def _add(
         out.header_ends[row + 1] = used + headers
 
 
-@_loop
+@_inlined
 def _add_time(offset: int, time: int, time_type: int, cursor: Array, out: Columns) -> None:
     """Write offset and time into the row `FILLED`, and complete the row."""
     row = cursor[FILLED]
@@ -588,6 +599,7 @@ def compiled() -> Loops:
     from numba's cache, which is next to this file, or in `NUMBA_CACHE_DIR`.
     """
     from numba import njit, types  # noqa: PLC0415 - costs 0.15 s
+    from numba.core.errors import NumbaPedanticWarning  # noqa: PLC0415
 
     seen = types.Array(types.uint8, 1, "C", readonly=True)
     octets, ints, longs = (types.Array(t, 1, "C") for t in (types.uint8, types.int32, types.int64))
@@ -601,5 +613,12 @@ def compiled() -> Loops:
         long(seen, longs, long, longs, long, long, columns),
         long(seen, long, long),
     )
-    make = [njit([one], nogil=True, cache=True) for one in signatures]
-    return Loops(*(maker(loop) for maker, loop in zip(make, PLAIN, strict=True)))
+    # The functions create no arrays. With `_nrt` each call would count the references to all arrays
+    # that it passes, which takes 20 times as long as a record.
+    options = {"nogil": True, "cache": True, "_nrt": False, "error_model": "numpy"}
+    make = [njit([one], **options) for one in signatures]
+    with warnings.catch_warnings():
+        # numba 0.68 warns of its own inlining; nothing is wrong with the compiled code.
+        warnings.simplefilter("ignore", NumbaPedanticWarning)
+        made = [maker(loop) for maker, loop in zip(make, PLAIN, strict=True)]
+    return Loops(*made)

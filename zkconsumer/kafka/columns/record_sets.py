@@ -64,6 +64,8 @@ class Engine(NamedTuple):
     octets: Callable[[Any], Any]
     ints: Callable[[Any], Any]
     longs: Callable[[Any], Any]
+    table: Callable[[int], Any]
+    """Makes an array of 64-bit numbers; their values may be arbitrary."""
 
 
 def plain_engine() -> Engine:
@@ -73,6 +75,7 @@ def plain_engine() -> Engine:
         lambda data: memoryview(data).cast("B"),
         lambda data: memoryview(data).cast("B").cast("i"),
         lambda data: memoryview(data).cast("B").cast("q"),
+        lambda count: memoryview(_zeros(count)),
     )
 
 
@@ -85,6 +88,8 @@ def compiled_engine() -> Engine:
         lambda data: np.frombuffer(data, np.uint8),
         lambda data: np.frombuffer(data, np.int32),
         lambda data: np.frombuffer(data, np.int64),
+        # The system provides only those pages of the array that are written.
+        lambda count: np.empty(count, np.int64),
     )
 
 
@@ -224,7 +229,7 @@ class RecordSet:
 
     def _scan(self, octets: Any) -> tuple[Any, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
-        table = self._engine.longs(_zeros((len(octets) // 26 + 1) * loops.WIDTH))
+        table = self._engine.table((len(octets) // 26 + 1) * loops.WIDTH)
         found = self._engine.longs(_zeros(loops.SCANNED))
         self._engine.loops.scan(octets, 0, len(octets), table, found)
         count, stopped_at, status, upcoming = found.tolist()
