@@ -100,6 +100,24 @@ def test_set_and_undo(hands: Hands, command: Command) -> None:
     assert (again.exit_code, "nothing to change" in again.stderr) == (0, True)
 
 
+def test_the_last_backup(hands: Hands, command: Command) -> None:
+    """`undo --last` undoes the newest change, or the newest of a group; the list names all."""
+    before = hands.contents("g")
+    hands.offsets("other", {TopicPartition("t", 0): 1})
+    for words in (("g", "t:0=7"), ("other", "t:0=8")):
+        assert command("offsets", "set", *words, "--execute").exit_code == 0
+    listed = rows(command("backups", "list", "-o", "json"))
+    assert [one["groups"] for one in listed] == [["other"], ["g"]]
+    assert [one["groups"] for one in rows(command("backups", "list", "g", "-o", "json"))] == [["g"]]
+    assert rows(command("undo", "--last", "-o", "json"))[0]["group"] == "other"
+    assert command("undo", "--last", "-g", "g", "--execute").exit_code == 0
+    assert hands.contents("g") == before
+    for wrong in (("undo",), ("undo", "--last", "x"), ("undo", "x", "-g", "g")):
+        assert command(*wrong).exit_code == 2
+    nothing = command("undo", "--last", "-g", "nobody")
+    assert (nothing.exit_code, "no backup of group nobody" in nothing.stderr) == (2, True)
+
+
 def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
     """For programs they have a path and no topic; in the table the path stands in its place."""
     room = paths.offsets_of("g", "t")

@@ -34,6 +34,7 @@ def command(group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     """Runs `zkconsumer ARGUMENTS -g GROUP` in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", group.sandbox.zookeeper_connect)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, [*arguments, "-g", group.name, "--timeout", "30"])

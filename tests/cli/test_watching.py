@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import json
 import os
@@ -17,8 +18,10 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
+import yaml
 from support.scenes import Scene, scenes
 
 from zkconsumer.sandbox import ZooKeeperServer
@@ -231,3 +234,81 @@ def test_watch_in_a_pipe(scene: Scene) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("output", ["json", "yaml", "csv"])
+@pytest.mark.parametrize("words", [("members", "g"), ("groups", "list"), ("doctor", "--no-logs")])
+def test_a_stream_that_parses(scene: Scene, words: tuple[str, ...], output: str) -> None:
+    """`--watch` writes JSON as JSON Lines, YAML as documents, and CSV with its titles once."""
+    scene.offset("gone", 0, 1, "g")  # something that doctor finds
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "zkconsumer",
+            *words,
+            "-z",
+            scene.connect,
+            "--watch",
+            "--interval",
+            "0.1",
+            "-o",
+            output,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(40)]
+    finally:
+        process.kill()
+        process.communicate()
+    if output == "json":
+        times = {json.loads(line)["at"] for line in lines}
+    elif output == "csv":
+        times = {row["at"] for row in csv.DictReader(lines)} - {"at"}
+    else:
+        whole = "".join(lines).rpartition("---\n")[0]
+        times = {row["at"] for document in yaml.safe_load_all(whole) for row in document or ()}
+    assert len(times) > 1
+    assert all(datetime.fromisoformat(one) for one in times)
+
+
+def test_what_cannot_be_repeated(scene: Scene) -> None:
+    """A format that is no stream is refused with --watch."""
+    for output in ("legacy", "prometheus"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "zkconsumer",
+                "lag",
+                "g",
+                "-z",
+                scene.connect,
+                "--watch",
+                "-o",
+                output,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "cannot be repeated" in done.stderr
+
+
+def test_debug(scene: Scene) -> None:
+    """`--debug` logs the requests to ZooKeeper; without it the log is silent."""
+    command = [sys.executable, "-m", "zkconsumer", "groups", "list", "-z", scene.connect]
+    quiet, loud = (
+        subprocess.run(command + more, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+        for more in ([], ["--debug"])
+    )
+    assert quiet.stderr == ""
+    assert "/consumers" in loud.stderr
+    assert "kazoo" in loud.stderr
+    assert loud.stdout == quiet.stdout
