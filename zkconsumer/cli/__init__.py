@@ -70,6 +70,10 @@ COMMANDS = {
         "zkconsumer.cli.legacy:app",
         "Run Kafka's old tools, with their arguments and output.",
     ),
+    "compare": (
+        "zkconsumer.cli.compare:app",
+        "Compare what joins and failures cost on the old and the later protocols.",
+    ),
     "simulate": (
         "zkconsumer.cli.simulate:app",
         "Run a group on a simulated ZooKeeper and narrate it.",

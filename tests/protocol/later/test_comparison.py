@@ -1,0 +1,81 @@
+"""One script on each protocol: what moves, what stops, and what has no owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.later.comparison import PROTOCOLS, Cost, compare, read_script
+
+
+def costs(script: str, members: int = 5, partitions: int = 24) -> dict[str, Cost]:
+    """Protocol -> what the script costs."""
+    steps = read_script(script, members)
+    found = compare(steps, members=members, partitions=partitions, protocols=list(PROTOCOLS))
+    return {one.protocol: one for one in found}
+
+
+def test_a_join() -> None:
+    """Sticky protocols move only the newcomer's share; range moves more; eager stops all."""
+    found = costs("join", members=3, partitions=12)
+    assert {name: one.without_need for name, one in found.items()} == {
+        **{"zookeeper-jvm": 3, "zookeeper": 3, "classic-eager": 3},
+        **{"classic-cooperative": 0, "consumer": 0},
+    }
+    assert found["classic-cooperative"].moved == found["consumer"].moved == 3
+    assert found["zookeeper-jvm"].revoked == found["classic-eager"].revoked == 12
+    assert found["zookeeper"].revoked == 6
+    assert found["classic-cooperative"].rebalances == 2
+
+
+def test_a_kill() -> None:
+    """A dead member's partitions have no owner until its session ends."""
+    found = costs("kill c2", members=4, partitions=8)
+    assert found["zookeeper"].unowned_s == 2 * 6.0
+    assert found["consumer"].unowned_s == 2 * 45.0
+    assert all(one.moved >= 2 for one in found.values())
+
+
+def test_a_freeze() -> None:
+    """A freeze shorter than the session moves nothing; a longer one removes the member."""
+    found = costs("freeze c1 10s", members=2, partitions=4)
+    assert (found["consumer"].moved, found["consumer"].rebalances) == (0, 0)
+    assert found["consumer"].unowned_s == 20.0
+    assert (found["zookeeper"].moved, found["zookeeper"].rebalances) == (4, 2)
+    assert found["zookeeper"].unowned_s == 12.0
+
+
+def test_the_last_member_leaves() -> None:
+    """An empty group owns nothing, and the next member gets all."""
+    for cost in costs("leave c1; join", members=1, partitions=4).values():
+        assert (cost.moved, cost.revoked, cost.rebalances) == (0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("jion", "'jion' is not a step"),
+        ("kill", "'kill' is not a step"),
+        ("freeze c1", "is not a step"),
+        ("kill c9", "'c9' is not in the group"),
+        ("leave c1; kill c1", "'c1' is not in the group"),
+        (" ; ", "has no step"),
+    ],
+)
+def test_bad_scripts(script: str, message: str) -> None:
+    """A script with a typo is an error that shows the step."""
+    with pytest.raises(ConfigError, match=message):
+        read_script(script, 5)
+
+
+@pytest.mark.parametrize(("members", "partitions"), [(0, 4), (4, 0), (4, 10**6), (10**6, 4)])
+def test_bad_numbers(members: int, partitions: int) -> None:
+    """Numbers out of range are errors."""
+    with pytest.raises(ConfigError, match="is not from 1 to"):
+        compare([], members=members, partitions=partitions, protocols=["consumer"])
+
+
+def test_an_unknown_protocol() -> None:
+    """An unknown protocol is an error that lists the known ones."""
+    with pytest.raises(ConfigError, match="is not a protocol"):
+        compare([], members=1, partitions=1, protocols=["consumers"])
