@@ -272,6 +272,26 @@ RULES: tuple[Rule, ...] = (
         "Each case takes 20 s. tests/member checks the same decisions separately.",
         ("disconnect ignored", "a tool's lost reply is a refusal"),
     ),
+    # ---- the lab --------------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_page.py::test_a_tour",
+        "Each tour takes a second of a browser. tests/lab/test_engine.py locates the steps of all.",
+        but=("[split-brain]",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_site.py::test_the_static_site",
+        "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
+        "the engine imports.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_accessibility.py::test_a_view",
+        "axe-core takes some seconds for each view. The normal lane checks the panels, menus and "
+        "dialogs of one view.",
+        but=("[tour-dark]",),
+    ),
     # ---- Spark ----------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
@@ -426,18 +446,6 @@ RULES: tuple[Rule, ...] = (
         "tests/history/test_zookeeper_tools.py::test_a_live_server",
         "Each case starts a server and ZooKeeper's tools several times. The other tests of the "
         "file compare with the recorded output of these tools.",
-    ),
-    Rule(
-        Lane.ALL,
-        "tests/lab/test_page.py::test_a_tour",
-        "Each tour takes a second of a browser. tests/lab/test_engine.py locates the steps of all.",
-        but=("[split-brain]",),
-    ),
-    Rule(
-        Lane.ALL,
-        "tests/lab/test_site.py::test_the_static_site",
-        "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
-        "the engine imports.",
     ),
     *SINGLE_TESTS,
 )

@@ -64,8 +64,8 @@ class App extends Component {
     if (box && Math.abs(box.clientWidth - this.state.width) > 1) this.setState({ width: box.clientWidth });
   }
 
-  componentDidUpdate() {
-    this.measure();
+  componentDidUpdate(_, before) {
+    if (before.current !== this.state.current || before.other !== this.state.other) this.measure();
     clearTimeout(this.later);
     this.later = setTimeout(() => this.writeAddress(), 250);
   }
@@ -406,11 +406,11 @@ class App extends Component {
         <main>${this.narration(run, picture)}
           <${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} />
           <${Legend} />
-          ${this.counters(picture)}</main>
+          ${this.counters(picture)}
+          ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} />` : null}</main>
         <aside aria-label="details">${this.side(run, picture, sessions)}</aside>
       </div>
       ${this.timeline(run, picture)}
-      ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} />` : null}
       ${this.dialog()}${this.notices()}</div>`;
   }
 

@@ -4,18 +4,25 @@ import { Component, html, useState } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
 import { compare } from "./model.js";
 
-const SHOWN_NODES = 400; // znodes of one list in the tree; the others are a number
+const SHOWN_NODES = 200; // znodes of one list in the tree; the others are a number
 
 // ---- the tree -----------------------------------------------------------------------------------
 
 export class Tree extends Component {
   shouldComponentUpdate(next) {
-    return next.picture.tree !== this.props.picture.tree || next.picture.at !== this.props.picture.at || next.canAct !== this.props.canAct;
+    return next.picture.tree !== this.props.picture.tree || this.glows || next.canAct !== this.props.canAct;
+  }
+
+  // The sorted paths; values change far more often than paths.
+  paths(tree) {
+    if (this.sorted?.length !== tree.size || !this.sorted.every((path) => tree.has(path))) this.sorted = [...tree.keys()].sort(byNumber);
+    return this.sorted;
   }
 
   render({ picture, menu, sessions }) {
     const lists = new Map();
-    for (const path of [...picture.tree.keys()].sort(byNumber)) {
+    this.glows = picture.gone.length > 0 || picture.at === 0;
+    for (const path of this.paths(picture.tree)) {
       const parts = path.split("/");
       const [title, name] = parts[1] === "consumers" ? [parts[3], parts.slice(4).join("/")] : [parts.slice(1, 3).join("/"), parts.slice(3).join("/")];
       if (!title || !name || (title === "owners" || title === "offsets") && parts.length < 6) continue;
@@ -24,7 +31,7 @@ export class Tree extends Component {
     }
     const order = ["ids", "owners", "offsets", "edits", "brokers/ids", "brokers/topics"];
     const names = [...lists.keys()].sort((a, b) => (order.indexOf(a) + 99) % 99 - (order.indexOf(b) + 99) % 99);
-    return html`<div class="tree">${names.map((title) => html`<section key=${title}><h3>${title} <span>${lists.get(title).length}</span></h3>
+    return html`<div class="tree">${names.map((title) => html`<section key=${title}><h2>${title} <span>${lists.get(title).length}</span></h2>
       <ul>${lists.get(title).slice(0, SHOWN_NODES).map(([path, name]) => this.node(picture, path, name, menu, sessions))}</ul>
       ${lists.get(title).length > SHOWN_NODES ? html`<p class="omitted">${lists.get(title).length - SHOWN_NODES} more are not shown.</p>` : null}
       </section>`)}
@@ -35,15 +42,29 @@ export class Tree extends Component {
   node(picture, path, name, menu, sessions) {
     const node = picture.tree.get(path);
     const who = node.session ? sessions.get(node.session) : undefined;
-    const mark = who === undefined ? {} : { background: paint(who).fill };
-    return html`<li key=${path}><button class="znode ${node.at === picture.at && picture.at ? "glow" : ""}" onClick=${(event) => menu("znode", path, event)} aria-haspopup="menu">
-      <i class="dot ${node.session ? "ephemeral" : ""}" style=${mark} title=${node.session ? "ephemeral: ends with its session" : "persistent"}></i>
-      <span class="path">${name}</span> <span class="data">${node.data}</span></button></li>`;
+    const glows = node.at === picture.at && picture.at > 0;
+    this.glows ||= glows;
+    return html`<${Znode} key=${path} path=${path} name=${name} data=${node.data} session=${node.session} who=${who} glows=${glows} menu=${menu} />`;
   }
 }
 
+class Znode extends Component {
+  shouldComponentUpdate(next) {
+    return ["data", "session", "who", "glows"].some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ path, name, data, session, who, glows, menu }) {
+    const mark = who === undefined ? {} : { background: paint(who).fill };
+    return html`<li><button class="znode ${glows ? "glow" : ""}" onClick=${(event) => menu("znode", path, event)} aria-haspopup="menu">
+      <i class="dot ${session ? "ephemeral" : ""}" style=${mark} title=${session ? "ephemeral: ends with its session" : "persistent"}></i>
+      <span class="path">${name}</span> <span class="data">${data}</span></button></li>`;
+  }
+}
+
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
 function byNumber(a, b) {
-  return a.localeCompare(b, "en", { numeric: true });
+  return COLLATOR.compare(a, b);
 }
 
 // ---- what can happen next -----------------------------------------------------------------------
@@ -107,7 +128,7 @@ export function textOf(run, n) {
 export function TourPanel({ tour, step, go, leave, back, away }) {
   const [shown, setShown] = useState(-1);
   const one = tour.steps[step];
-  return html`<div class="tour"><h3>${tour.title} <span>${step + 1} of ${tour.steps.length}</span></h3>
+  return html`<div class="tour"><h2>${tour.title} <span>${step + 1} of ${tour.steps.length}</span></h2>
     <p class="words">${one.text}</p>
     ${one.question ? html`<div class="question"><p><b>Question.</b> ${one.question}</p>
       ${shown === step ? html`<p class="answer">${one.answer}</p>` : html`<button onClick=${() => setShown(step)}>show the answer</button>`}</div>` : null}
@@ -121,7 +142,7 @@ export function TourPanel({ tour, step, go, leave, back, away }) {
 // ---- a table that the simulator has counted, and its chart --------------------------------------
 
 export function Table({ table }) {
-  return html`<div class="counted"><h3>${table.title}</h3><div class="scroll" tabindex="0" role="region" aria-label=${table.title}><table><thead><tr>${table.head.map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
+  return html`<div class="counted"><h2>${table.title}</h2><div class="scroll" tabindex="0" role="region" aria-label=${table.title}><table><thead><tr>${table.head.map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
     <tbody>${table.rows.map((row) => html`<tr>${row.map((one) => html`<td>${one}</td>`)}</tr>`)}</tbody></table></div>
     ${table.table === "herd" ? html`<${Growth} table=${table} />` : null}
     ${table.words.map((one) => html`<p>${one}</p>`)}</div>`;
@@ -152,7 +173,7 @@ export function Runs({ runs, current, other, show, compareWith, counters }) {
   return html`<div class="runs"><ul>${list.map((run) => html`<li key=${run.number} class=${run.number === current ? "current" : ""}>
       <button onClick=${() => show(run.number)}>${nameOf(run)}</button>
       ${run.number === current ? null : html`<button class="small" onClick=${() => compareWith(run.number === other ? 0 : run.number)}>${run.number === other ? "end comparison" : "compare"}</button>`}</li>`)}</ul>
-    ${two ? html`<h3>Differences</h3><p>The first ${two.same} moves are the same.</p>
+    ${two ? html`<h2>Differences</h2><p>The first ${two.same} moves are the same.</p>
       <table><thead><tr><th scope="col"></th><th scope="col">${nameOf(runs.get(current))}</th><th scope="col">${nameOf(runs.get(other))}</th></tr></thead>
       <tbody>${two.rows.map(([name, a, b]) => html`<tr class=${a === b ? "" : "differs"}><th scope="row">${name.replaceAll("_", " ")}</th><td>${round(a)}</td><td>${round(b)}</td></tr>`)}</tbody></table>` : null}
     ${list.length === 1 ? html`<p class="hint">Go back in time and act: that makes a second run, and this one is kept.</p>` : null}</div>`;

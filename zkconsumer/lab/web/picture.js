@@ -21,7 +21,7 @@ class Pure extends Component {
 }
 
 export function Picture({ picture, run, menu, canAct, selected }) {
-  const by = deliverers(picture);
+  const { by, cells } = derived(picture);
   const shown = picture.members.map((member, who) => [member, who]).filter(([member]) => member.s !== "away");
   const frame = picture.frame;
   const actor = frame ? Number((frame.d || "").split(":")[1] || -1) : -1;
@@ -33,10 +33,10 @@ export function Picture({ picture, run, menu, canAct, selected }) {
     <div class="members ${size}" role="list" aria-label="members">
       ${shown.map(([member, who]) => html`<${Member} key=${who} who=${who} member=${member} names=${picture.partitions.length}
           menu=${menu} canAct=${canAct} kind=${run.kind} flash=${actor === who ? verb + picture.at : ""} selected=${selected === who}
-          crowd=${shown.length > NAMED} left=${leaseLeft(member, picture.t)} cells=${cellsOf(picture, by, who)} />`)}
+          crowd=${shown.length > NAMED} left=${leaseLeft(member, picture.t)} cells=${cells[who]} />`)}
       ${away > 0 && canAct
-        ? html`<button class="join" onClick=${(event) => menu("join", null, event)} title="start another member (key j)">
-            <b>+</b><span>${away} may join</span></button>`
+        ? html`<div class="seat" role="listitem"><button class="join" onClick=${(event) => menu("join", null, event)} title="start another member (key j)">
+            <b>+</b><span>${away} may join</span></button></div>`
         : null}
     </div>
     <${Partitions} picture=${picture} by=${by} menu=${menu} />
@@ -48,14 +48,20 @@ function leaseLeft(member, t) {
   return Math.max(0, member.lease - t).toFixed(1);
 }
 
-// The member's cells as one string, so that an unchanged column is not drawn again.
-function cellsOf(picture, by, who) {
-  const found = [];
+// Who delivers each partition, and each member's cells as one string, so that an unchanged column
+// is not drawn again. Most moves change neither members nor partitions.
+let last = {};
+function derived(picture) {
+  if (last.partitions === picture.partitions && last.members === picture.members) return last;
+  const by = deliverers(picture);
+  const cells = picture.members.map(() => []);
   picture.partitions.forEach((row, number) => {
-    if (row[1] === who || by[number].includes(who))
-      found.push(`${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}`);
+    const cell = `${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}`;
+    if (row[1] >= 0) cells[row[1]]?.push(cell);
+    for (const who of by[number]) if (who !== row[1]) cells[who].push(cell);
   });
-  return found.join(";");
+  last = { partitions: picture.partitions, members: picture.members, by, cells: cells.map((found) => found.join(";")) };
+  return last;
 }
 
 function ZooKeeper({ zookeeper, menu, canAct, kind, verb }) {
@@ -83,8 +89,8 @@ class Member extends Pure {
     const requests = member.w || [0];
     const items = member.i || [0];
     return html`<div class="column ${member.s} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
-      <button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu"
-          aria-label="connection of ${member.n}: ${LINKS[member.c] || member.c}">
+      <button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu">
+        <span class="hidden">connection of ${member.n}: ${LINKS[member.c] || member.c}</span>
         <svg viewBox="0 0 40 100" preserveAspectRatio="none" aria-hidden="true">
           <line x1="20" y1="0" x2="20" y2="100" class="wire ${member.c}" /></svg>
         ${requests[0] ? html`<span class="chip up ${flash.startsWith("serve") ? "" : "fresh"}">↑ ${crowd ? requests[0] : `${requests[1]}${requests[0] > 1 ? ` +${requests[0] - 1}` : ""}`}</span>` : null}

@@ -1,0 +1,89 @@
+"""axe-core finds nothing in any view of the lab, in both themes and at three sizes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab.conftest import LabProcess, Opened
+
+Open = Callable[..., Opened]
+
+AXE = "4.14.1"
+AXE_SHA512 = (
+    "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
+)
+
+VIEWS = {
+    "first": "",
+    "tour": "#tour=split-brain&step=2",
+    "table": "#tour=herd&step=2",
+    "many": '#world={"members":10,"partitions":40}&moves=20,kill:1',
+    "crowd": '#world={"members":40,"partitions":300,"flow":0}',
+}
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core, which npm fetches at a pinned hash."""
+    if shutil.which("npm") is None:
+        assert not os.environ.get("CI"), "CI needs npm"
+        pytest.skip("there is no npm")
+    directory = tmp_path_factory.mktemp("axe")
+    command = ["npm", "pack", "--ignore-scripts", f"axe-core@{AXE}"]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
+    archive: Path = next(directory.glob("*.tgz"))
+    found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    assert found == AXE_SHA512
+    with tarfile.open(archive) as package:
+        member = package.extractfile("package/axe.min.js")
+        assert member is not None
+        return member.read().decode()
+
+
+def violations(one: Opened, axe: str) -> list[str]:
+    one.page.evaluate(axe)
+    found = one.page.evaluate("async () => (await axe.run()).violations")
+    return [f"{it['id']}: {it['help']}: {it['nodes'][0]['html'][:200]}" for it in found]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view(lab: LabProcess, open_page: Open, axe: str, view: str, scheme: str) -> None:
+    """A view has no violation of any rule of axe-core."""
+    one = open_page(color_scheme=scheme).go(lab.url + VIEWS[view])
+    if view == "table":
+        one.has(".counted", 1)
+    assert violations(one, axe) == []
+
+
+def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) -> None:
+    """Each panel, a menu, and each dialog have no violation."""
+    one = open_page().go(lab.url + VIEWS["many"])
+    one.keys("ArrowLeft", "ArrowLeft", "k")
+    for name in ("next", "log", "runs"):
+        one.page.get_by_role("tab", name=name).click()
+        assert violations(one, axe) == [], name
+    one.page.locator("[data-member='0'] .head").click()
+    assert violations(one, axe) == [], "menu"
+    one.keys("Escape")
+    for key in "wte?":
+        one.keys(key)
+        one.has("dialog[open]", 1)
+        assert violations(one, axe) == [], key
+        one.keys("Escape")
+        one.has("dialog", 0)
+
+
+def test_on_a_phone(lab: LabProcess, open_page: Open, axe: str) -> None:
+    """A phone shows everything by scrolling down only, without a violation."""
+    one = open_page(viewport={"width": 390, "height": 844}).go(lab.url + VIEWS["tour"])
+    assert violations(one, axe) == []
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
