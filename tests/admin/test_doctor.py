@@ -370,4 +370,4 @@ def test_what_passes_is_looked_at_twice(scene: Scene) -> None:
 
 def test_hashes_of_passwords_are_not_told() -> None:
     """Of a digest identity only the user is named."""
-    assert rights._names(frozenset({"digest:alice:bHQ="})) == "digest:alice"
+    assert rights.identity_names(frozenset({"digest:alice:bHQ="})) == "digest:alice"

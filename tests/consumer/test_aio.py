@@ -9,11 +9,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from support.internals import connector_of, wait_of
 from support.members import SETTINGS, Group
 from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
 from support.wait import LIMIT_S, eventually
 
-from zkconsumer import ConsumerConfig, TopicPartition, aio, white_list
+from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition, aio, white_list
 from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerTimeoutError,
@@ -235,8 +236,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
     async def main() -> None:
         assert not await reader.aio.poll(timeout_s=0.01)
         reader.stream.fail(RebalanceBlockedError("blocked", where="here"))
-        assert reader.aio._waiting is not None
-        eventually(reader.aio._waiting.done)
+        eventually(wait_of(reader.aio).done)
         gc.collect()
         with pytest.raises(RebalanceBlockedError):
             await anext(reader.aio)
@@ -252,8 +252,7 @@ def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) 
     async def main() -> None:
         async def fetched() -> None:
             assert not await reader.aio.poll(timeout_s=0.0)
-            assert reader.aio._waiting is not None
-            eventually(reader.aio._waiting.done)
+            eventually(wait_of(reader.aio).done)
 
         await fetched()
         reader.stream.pause([reader.tp(0)])
@@ -288,6 +287,7 @@ def test_two_tasks_at_once_are_told(log: Log, reader: Both) -> None:
 def test_closing_ends_it_for_good(reader: Both) -> None:
     """After the shutdown a wait ends, loops end, `poll` raises, and the stream's thread is gone."""
     reader.grant(1, 0)
+    seen: set[str] = set()
 
     async def main() -> None:
         async def use() -> None:
@@ -296,6 +296,7 @@ def test_closing_ends_it_for_good(reader: Both) -> None:
 
         user = asyncio.ensure_future(use())
         await asyncio.sleep(0.05)
+        seen.update(one.name for one in threading.enumerate())
         reader.close()
         await user
         with pytest.raises(StopAsyncIteration):
@@ -304,9 +305,9 @@ def test_closing_ends_it_for_good(reader: Both) -> None:
             await reader.aio.poll()
 
     run(main())
-    assert reader.aio._worker._thread is not None
-    reader.aio._worker._thread.join(LIMIT_S)
-    assert not reader.aio._worker._thread.is_alive()
+    name = f"{reader.stream.thread_id}-{reader.topic}"
+    assert name in seen
+    eventually(lambda: name not in {one.name for one in threading.enumerate()})
 
 
 def test_a_release_waits_for_what_a_task_has_in_hand(reader: Both) -> None:
@@ -421,6 +422,15 @@ def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> No
     assert sum(int(group.stored(number) or 0) for number in range(4)) == 39
 
 
+def is_shut_down(connector: ConsumerConnector) -> bool:
+    """Return whether a connector without streams refuses a commit, which otherwise does nothing."""
+    try:
+        connector.commit_offsets()
+    except ConnectorClosedError:
+        return True
+    return False
+
+
 def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
     """A connection that comes after a cancellation is closed; a failed one raises its error."""
 
@@ -433,8 +443,9 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        while connector._core is None or not connector._core._closed:
+        while (core := connector_of(connector)) is None:
             await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, lambda: is_shut_down(core))
         nowhere = ConsumerConfig(
             group_id="g", zookeeper_connect="127.0.0.1:1", zookeeper_connection_timeout_s=0.2
         )

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
 import pytest
+from support.internals import connector_of, crash
 from support.members import SETTINGS, Group, One
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, aio
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol import paths
-
-
-def crash(connector: object) -> None:
-    """Make the coordinator raise by an unknown item, as a bug would."""
-    connector._coordinator._inbox.put("no such thing")  # type: ignore[attr-defined]
 
 
 def settled(group: Group, **settings: object) -> One:
@@ -77,7 +72,9 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
         (stream,) = (await connector.create_message_streams({group.topic: 1}))[group.topic]
         while not await stream.poll():
             pass
-        crash(connector._core)
+        core = connector_of(connector)
+        assert core is not None
+        crash(core)
         while connector.status().error is None:
             await asyncio.sleep(0.01)
         with pytest.raises(ZkConsumerError, match="coordinator stopped"):
@@ -90,17 +87,6 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
             await connector.shutdown()
 
     asyncio.run(asyncio.wait_for(main(), LIMIT_S))
-
-
-def test_a_trace_that_cannot_be_written_ends_alone(group: Group, tmp_path: Path) -> None:
-    """A trace file that is closed under the member is counted once; the member continues."""
-    one = settled(group, trace_file=str(tmp_path / "trace"))
-    one.connector._coordinator._trace.close()  # type: ignore[union-attr]
-    eventually(lambda: one.counted.get("trace_failed"))
-    group.sandbox.produce(group.topic, 1, partition=0)
-    one.read(41)
-    one.connector.commit_offsets()
-    assert (one.counted["trace_failed"], one.status.error) == (1, None)
 
 
 @pytest.mark.parametrize("name", ["zkconsumer.consumer.journal", "zkconsumer.consumer.coordinator"])

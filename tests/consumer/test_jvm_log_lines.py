@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from support.internals import client_of
 from support.members import Group
 from support.wait import LIMIT_S, eventually
 
@@ -204,7 +205,7 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
     """Another connection ends the member's session."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
-    client = one.connector._member.session._client
+    client = client_of(one.connector)
     twin = KazooClient(group.sandbox.zookeeper_connect, client_id=client.client_id)
     twin.start(60)
     twin.stop()

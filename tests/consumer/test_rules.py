@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from support.internals import coordinator_of
 from support.members import Group
 from support.wait import LIMIT_S, eventually
 
@@ -471,8 +472,7 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
 def test_a_commit_that_comes_too_late_is_answered(group: Group) -> None:
     """A commit during another thread's shutdown never waits without a limit."""
     one = group.join()
-    coordinator = one.connector._coordinator
-    assert coordinator is not None
+    coordinator = coordinator_of(one.connector)
     one.close()
     coordinator.join(LIMIT_S)
     late = coordinator.commit(CommitRequested(None))

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import Producer
+from support.internals import is_in_use
 from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader, SharedLog
 from support.wait import LIMIT_S, eventually
 
@@ -403,7 +404,7 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
 
     user = threading.Thread(target=use)
     user.start()
-    eventually(reader.stream._in_use.locked)
+    eventually(lambda: is_in_use(reader.stream))
     start = time.monotonic()
     reader.stream.close()
     assert time.monotonic() - start < LIMIT_S / 2

@@ -69,32 +69,44 @@ def test_what_is_there_and_does_not_come_is_fetched_anew(
     reader.stream.close()
 
 
+class Checked(MemoryFetcher):
+    """Counts the checks whether the logs have messages that are not fetched."""
+
+    checks = 0
+
+    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+        self.checks += reset is Reset.LARGEST
+        return super().resolve(tps, reset)
+
+
+def connected(log: MemoryLog, kind: type[Checked], made: list[Checked]) -> Checked:
+    """Create a fetcher of this kind, and note it in `made`."""
+    found = fetcher_of(log, kind=kind)
+    assert isinstance(found, Checked)
+    made.append(found)
+    return found
+
+
 def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long silence alone does not replace the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
-    log, made = MemoryLog("quiet"), list[MemoryFetcher]()
-
-    def connect() -> MemoryFetcher:
-        made.append(fetcher_of(log))
-        return made[-1]
-
-    reader, asked = Reader(log, connect=connect), set[float]()
+    log, made = MemoryLog("quiet"), list[Checked]()
+    reader = Reader(log, connect=lambda: connected(log, Checked, made))
     log.append(0, ["one"])
     reader.grant(0, 0)
     assert list(reader.take(1)) == [(0, 0)]
 
-    def asked_often() -> bool:
+    def checked_often() -> bool:
         assert not reader.stream.poll(timeout_s=0.05)
-        asked.add(reader.stream._fetcher._check_due)
-        return len(asked) > 3
+        return made[0].checks > 3
 
-    eventually(asked_often)
+    eventually(checked_often)
     assert len(made) == 1
     assert not reader.reports
     reader.stream.close()
 
 
-class Patient(MemoryFetcher):
+class Patient(Checked):
     """Its broker may delay an answer by an hour."""
 
     wait_s = 3600.0
@@ -103,16 +115,23 @@ class Patient(MemoryFetcher):
 def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long `fetch.wait.max.ms` the fetcher waits longer before a check."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
-    log = MemoryLog("patient")
-    reader = Reader(log, connect=lambda: fetcher_of(log, kind=Patient))
+    log, made = MemoryLog("patient"), list[Checked]()
+    readers = [
+        Reader(log, connect=lambda: connected(log, Patient, made)),
+        Reader(log, connect=lambda: connected(log, Checked, made)),
+    ]
     log.append(0, ["one"])
-    reader.grant(0, 0)
-    first = reader.stream._fetcher._check_due
+    for reader in readers:
+        reader.grant(0, 0)
+        assert list(reader.take(1)) == [(0, 0)]
+    patient, impatient = made
 
-    def asked() -> bool:
-        reader.stream.poll(timeout_s=0.05)
-        return reader.stream._fetcher._check_due != first
+    def checked_often() -> bool:
+        for reader in readers:
+            reader.stream.poll(timeout_s=0.05)
+        return impatient.checks > 3
 
-    eventually(asked)
-    assert reader.stream._fetcher._check_due > first + 3000
-    reader.stream.close()
+    eventually(checked_often)
+    assert patient.checks <= 1, "the first check is due before the fetcher exists"
+    for reader in readers:
+        reader.stream.close()

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
+from support.internals import is_in_use
 from support.streams import KafkaLog, Log, MemoryLog, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.kafka.fetcher import Fetcher
 from zkconsumer.sandbox import Sandbox
 
 
@@ -154,7 +156,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
     user.start()
-    eventually(lambda: got or reader.stream._in_use.locked())
+    eventually(lambda: got or is_in_use(reader.stream))
     assert not got
     reader.gate.open(4000.0)
     user.join(LIMIT_S)
@@ -380,8 +382,17 @@ def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
     assert total >= 5
 
 
-def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log, reader: Reader) -> None:
-    """After `close` no thread of the broker client remains, even if a user's thread was inside."""
+def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log) -> None:
+    """`close` closes the broker client, even while a user's thread waits in the stream."""
+    closed: list[object] = []
+
+    def connect() -> Fetcher:
+        made = log.fetcher()
+        real = made.close
+        made.close = lambda: (real(), closed.append(made))[0]  # type: ignore[method-assign]
+        return made
+
+    reader = Reader(log, connect=connect)
     user = threading.Thread(target=lambda: list(reader.stream))
     reader.grant(0, 2990)
     user.start()
@@ -389,4 +400,4 @@ def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log, reader: Reader)
     reader.stream.close()
     user.join(LIMIT_S)
     assert not user.is_alive()
-    assert reader.stream._fetcher._client is None
+    assert len(closed) == 1

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.internals import is_in_use
 from support.streams import KafkaLog, Log, MemoryLog, Reader
 from support.wait import LIMIT_S, eventually
 
@@ -68,7 +69,7 @@ def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
     user.start()
-    eventually(reader.stream._in_use.locked)
+    eventually(lambda: is_in_use(reader.stream))
     assert not got
     reader.stream.resume([reader.tp(0)])
     user.join(LIMIT_S)
@@ -164,12 +165,11 @@ def test_the_message_in_hand_is_not_finished_by_a_seek(log: Log, reader: Reader)
 
 def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log) -> None:
     """While a seek is reported there is no position; afterwards there is the new one."""
-    reader = Reader(log)
+    found: list[int | None] = []
+    reader = Reader(log, report=lambda _: found.append(reader.delivered(0)))
     reader.grant(0, 0)
     assert list(reader.take(3))[-1] == (0, 2)
-    found: list[int | None] = []
-    told = reader.reports.append
-    reader.stream._report = lambda report: (told(report), found.append(reader.delivered(0)))[0]
+    found.clear()
     assert reader.stream.seek(reader.tp(0), 1)
     assert found == [None]
     assert reader.delivered(0) == 1

@@ -34,7 +34,7 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
     """Parse down to the last subcommand, and run nothing."""
     context = command.make_context(command.name, list(words), parent=parent)
     if hasattr(command, "resolve_command"):
-        rest = [*context._protected_args, *context.args]
+        rest = words[-len(context.args) - 1 :]  # from the subcommand's name on
         _, subcommand, words = command.resolve_command(context, rest)
         _parse(subcommand, words, context)
 

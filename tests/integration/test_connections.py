@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kazoo.client import KazooClient
 from support.crew import LIMIT_S, SESSION_S, Crew, wait_for
+from support.internals import client_of
 from support.proxies import Trap, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
@@ -86,7 +87,7 @@ def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
     last = max(one.t for one in second.delivered)
     assert last < silent_at + SESSION_S * 2 / 3 + HAND_OVER_S
     assert trap.connections == connections
-    assert second.connector._member.session._client.connected
+    assert client_of(second.connector).connected
     trap.pings_only.clear()
     trap.cut()
     crew.settle(first, second)

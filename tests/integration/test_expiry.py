@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 from kazoo.client import KazooClient
 from support.crew import LIMIT_S, Crew, LocalMember, expire, wait_for
+from support.internals import client_of, coordinator_of, member_of
 
 from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event
@@ -45,27 +46,24 @@ class Ambush:
         self._crew, self._member, self._phase, self._going = crew, member, phase, going
         self._connector = member.connector
         self.sprung = threading.Event()
-        coordinator = self._connector._coordinator
-        assert coordinator is not None
-        assert coordinator._trace is not None
-        self._trace = coordinator._trace
-        coordinator._observers["trace"] = self.write
+        observers = coordinator_of(self._connector)._observers  # the only hook on that thread
+        self._write_trace = observers["trace"]
+        observers["trace"] = self.write
 
     def write(self, before: State, event: Event, after: State, commands: Iterable[Command]) -> None:
-        self._trace.write(before, event, after, commands)
+        self._write_trace(before, event, after, commands)
         entered = after.phase is self._phase and before.phase is not self._phase
         if not entered or self.sprung.is_set():
             return
-        client: KazooClient = self._connector._member.session._client
+        client, gate = client_of(self._connector), member_of(self._connector).gate
         identity = client.client_id
-        self._connector._member.gate.shut()
+        gate.shut()
         expire(self._crew.zookeeper, identity)
         if self._going is not Going.AT_ONCE:
             wait_for(lambda: _is_new(client, identity), "a new session")
         if self._going is Going.OVERTAKEN:
             wait_for(self._is_overtaken, "others to own everything")
-            clock = self._connector._member.gate.clock
-            wait_for(lambda: not after.lease.holds(clock()), "the lease to end")
+            wait_for(lambda: not after.lease.holds(gate.clock()), "the lease to end")
         self.sprung.set()
 
     def _is_overtaken(self) -> bool:
@@ -187,7 +185,7 @@ def test_expiry(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> N
 def test_expiry_again_and_again(crew: Crew, stack: ExitStack) -> None:
     """Ten expiries in a row, each as soon as the member has a session: it settles in the end."""
     member, partner = _pair(crew)
-    client = member.connector._member.session._client
+    client = client_of(member.connector)
     for _ in range(10):
         identity = client.client_id
         expire(crew.zookeeper, identity)

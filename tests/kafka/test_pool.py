@@ -59,7 +59,7 @@ def read(fetcher: SharedFetcher, count: int) -> list[tuple[int | None, int | Non
 
 
 def waiting(fetcher: SharedFetcher) -> int:
-    return sum(len(what) for _, what, _ in fetcher._ready if isinstance(what, list))
+    return fetcher.queued
 
 
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(

@@ -89,13 +89,13 @@ def test_what_another_process_brought_stays(tmp_path: Path) -> None:
     before = path.stat()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    jars._download_one(SMALL, tmp_path, scratch)
+    jars.download_one(SMALL, tmp_path, scratch)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A jar whose hash differs from the lock's is refused and does not reach the cache."""
-    monkeypatch.setattr(jars, "_TRIES", 1)
+    monkeypatch.setattr(jars, "TRIES", 1)
     wrong = replace(SMALL, sha256="0" * 64)
     with pytest.raises(
         SandboxError, match=f"has SHA-256 {SMALL.sha256}, but the lock requires 0000"
@@ -106,7 +106,7 @@ def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a network the error is one line with the jar and the remedy."""
-    monkeypatch.setattr(jars, "_TRIES", 1)
+    monkeypatch.setattr(jars, "TRIES", 1)
     for name, value in NO_NETWORK.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SandboxError, match=r"could not be downloaded .*: check the network") as got:
@@ -117,7 +117,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jar_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that the repository does not have is a one-line error."""
-    monkeypatch.setattr(jars, "_TRIES", 1)
+    monkeypatch.setattr(jars, "TRIES", 1)
     absent = replace(SMALL, version="0.0.0")
     with pytest.raises(SandboxError, match=r"slf4j-reload4j:0\.0\.0 could not be downloaded"):
         jars.resolve_jars([absent], title="x", directory=tmp_path, progress=_silent)
@@ -138,7 +138,7 @@ def test_disk_full_while_downloading(tmp_path: Path, monkeypatch: pytest.MonkeyP
             disk.write(b"x")
         return private
 
-    monkeypatch.setattr(jars, "_download", full)
+    monkeypatch.setattr(jars, "download", full)
     with pytest.raises(SandboxError, match=r"No space left on device .*: free some space"):
         jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
 

@@ -105,7 +105,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other sandbox gets a port before its server listens; its holder may bind it again."""
     port = free_port()
-    monkeypatch.setattr(ports, "_RANGE", range(port, port + 1))
+    monkeypatch.setattr(ports, "RANGE", range(port, port + 1))
     with pytest.raises(SandboxError, match="no free port"):
         free_port()
     for _ in range(2):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.internals import client_of
 from support.members import SETTINGS, One
 from support.zk_secure import PASSWORD, USER, SecureZooKeeper
 
@@ -52,7 +53,7 @@ def test_a_member_joins_over_tls(
         member.subscribe(topic)
         member.settled(0, 1, 2)
         if auth:
-            rules, _ = member.connector._member.session._client.get_acls(paths.ids(group))
+            rules, _ = client_of(member.connector).get_acls(paths.ids(group))
             assert ("sasl", USER) in [(one.id.scheme, one.id.id) for one in rules]
             # Whoever comes with the same certificate may do the same.
             assert {one.id.scheme for one in rules} == {"sasl", "x509"}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from support.spark_queries import children, command
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard
@@ -166,8 +167,8 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
 
 def test_what_is_stopped_is_gone(cluster: SparkCluster) -> None:
     """After a stop neither master nor workers exist. (Last test: the module shares them.)"""
-    alive = [(one.pid, one.birth) for one in cluster._processes.values()]
+    mine = [pid for pid in children(os.getpid()) if str(cluster.directory) in command(pid)]
+    alive = [(pid, guard.born(pid)) for pid in mine]
     assert len(alive) == 3
-    assert all(guard.born(pid) == birth for pid, birth in alive)
     cluster.stop()
     assert not any(guard.born(pid) == birth for pid, birth in alive)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryProgress,
 )
+from support.wait import eventually
 
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.protocol import paths
@@ -74,7 +76,9 @@ def test_the_connectors_own_progress(
         listener.onQueryProgress(event)
     assert stored(client, group) == {}
     first, second = events()
+    threads = threading.active_count()
     listener.onQueryProgress(first)
+    assert threading.active_count() > threads, "the listener has a ZooKeeper session"
     assert stored(client, group) == {
         "orders-0": 12,
         "orders-1": 12,
@@ -88,7 +92,7 @@ def test_the_connectors_own_progress(
     assert stored(client, group) == ends
     progress = second.progress
     listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, None, None))
-    assert listener._mirror is None
+    eventually(lambda: threading.active_count() <= threads)
 
 
 def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,6 +147,27 @@ def test_only_what_is_finished_is_committed(
     function.close()
 
 
+def test_the_function_can_be_sent(
+    spark: SparkSession,
+    zookeeper: ZooKeeperServer,
+    client: KazooClient,
+    unique: Callable[[str], str],
+) -> None:
+    """A function that has committed is pickled without its session; the copy commits too."""
+    group = unique("group")
+    function = committing(_ignore, zookeeper=zookeeper.connect, group=group)
+    function(rows(spark, ("a", 0, 1)), 0)
+    copy = pickle.loads(pickle.dumps(function))
+    copy(rows(spark, ("a", 0, 2)), 1)
+    assert stored(client, group) == {"a-0": 3}
+    function.close()
+    copy.close()
+
+
+def _ignore(batch: DataFrame, number: int) -> None:
+    pass
+
+
 def test_a_batch_is_read_once(
     spark: SparkSession, zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
@@ -173,11 +198,8 @@ def test_ranges(spark: SparkSession) -> None:
     assert "partition, offset" in str(caught.value)
 
 
-def test_the_function_can_be_sent(zookeeper: ZooKeeperServer) -> None:
-    """The function is pickled without its session; a wrong property is an error."""
-    function = committing(print, zookeeper=zookeeper.connect, group="g")
-    function._mirror = object()  # type: ignore[assignment]
-    assert pickle.loads(pickle.dumps(function))._mirror is None
+def test_a_wrong_property_is_refused(zookeeper: ZooKeeperServer) -> None:
+    """A wrong property is an error before the function is sent."""
     with pytest.raises(ConfigError):
         committing(
             print, zookeeper=zookeeper.connect, group="g", properties={"auto.offset.reset": "x"}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from support.internals import idle_consumers, let_another_thread_close
 from support.kafka_logs import CODECS, REQUEST_S, producer, write
 from support.streams import KafkaLog
 
@@ -71,8 +72,9 @@ def hundred(sandbox: Sandbox, topic: str) -> str:
 def nothing_kept() -> Iterator[None]:
     """Close the consumers that the tests kept for the next task."""
     yield
-    for kept, _ in task_reader._idle.pop(os.getpid(), {}).values():
+    for kept, _ in idle_consumers().values():
         kept.close()
+    idle_consumers().clear()
 
 
 @pytest.mark.parametrize("columns", [SCHEMA.names, ["value"], ["timestampType", "key", "offset"]])
@@ -184,16 +186,16 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
     """Tasks of one process reuse a consumer in turn; two tasks at once have two."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
-    task_reader._idle.clear()  # of tests that this process ran before
+    idle_consumers().clear()  # of tests that this process ran before
     offsets(sandbox, *asked)
-    ((kept, _),) = task_reader._idle[os.getpid()].values()
+    ((kept, _),) = idle_consumers().values()
     one = read_ranges(asked, ["offset"], settings)
     other = read_ranges(asked, ["offset"], settings)
     assert next(one).num_rows == next(other).num_rows == 100
-    assert not task_reader._idle[os.getpid()]
+    assert not idle_consumers()
     one.close()
     other.close()
-    assert [one for one, _ in task_reader._idle[os.getpid()].values()] == [kept]
+    assert [one for one, _ in idle_consumers().values()] == [kept]
 
 
 def test_an_idle_consumer_is_closed(
@@ -201,10 +203,10 @@ def test_an_idle_consumer_is_closed(
 ) -> None:
     """A worker without tasks closes its consumer after a while; the next task creates another."""
     monkeypatch.setattr(task_reader, "IDLE_S", 0.2)
-    monkeypatch.setattr(task_reader, "_closing", set())  # another thread, which looks more often
-    task_reader._idle.clear()
+    let_another_thread_close(monkeypatch)
+    idle_consumers().clear()
     offsets(sandbox, OffsetRange(hundred, 0, 0, 100))
-    assert until(lambda: not task_reader._idle[os.getpid()], limit_s=60)
+    assert until(lambda: not idle_consumers(), limit_s=60)
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
 
 

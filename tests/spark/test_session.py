@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 def test_the_jvm_leaves_nothing_elsewhere(spark: SparkSession) -> None:
     """The JVM's temporary files are in the session's own directory."""
-    assert spark._jvm is not None
-    temporary = Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))
+    asked = "SELECT reflect('java.lang.System', 'getProperty', 'java.io.tmpdir')"
+    ((found,),) = spark.sql(asked).collect()
+    temporary = Path(found)
     assert temporary.name == "tmp"
     assert temporary.parent / "local" == Path(spark.conf.get("spark.local.dir") or "")
 

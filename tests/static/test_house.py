@@ -150,6 +150,47 @@ def test_every_test_states_its_claim() -> None:
     assert not found, _report(found)
 
 
+# Private parts that tests may touch: names that begin with an underscore and yet are public.
+NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit", "_UNKNOWN_PARTITION"}
+# File of tests -> how many private parts it touches at most, and why no public interface will do.
+PRIVATE_PARTS = {
+    "support/internals.py": (10, "each function states its reason"),
+    "zk/test_kazoo_internals.py": (5, "lists the private parts of kazoo on which `zk` depends"),
+    "zk/test_tools_connection.py": (1, "sets what the server has said"),
+    "support/zk_corpus.py": (1, "sends requests that kazoo has no call for"),
+    "integration/test_expiry.py": (1, "acts on the member's own thread, amid a step"),
+    "consumer/test_stream_fetcher.py": (1, "has a broker client fetch nothing, without an error"),
+    "spark/test_options.py": (1, "reads what was sent to an executor"),
+}
+
+
+def _private_parts(path: Path) -> Iterator[Place]:
+    """Attributes of other objects that begin with one underscore, and patches of such names."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr):
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "cls", "super()"):
+                yield Place(path, node.lineno, f"{owner}.{node.attr}")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            yield from (Place(path, node.lineno, str(one)) for one in names if _is_private(one))
+
+
+def _is_private(name: object) -> bool:
+    words = str(name).rpartition(".")[2]
+    return re.match(r"_[A-Za-z]", words) is not None and words not in NOT_PRIVATE
+
+
+def test_tests_touch_few_private_parts() -> None:
+    """Tests use public interfaces; at most 20 places do not, each for a reason in a table."""
+    tests = ROOT / "tests"
+    for path in sorted(tests.rglob("*.py")):
+        found = list(_private_parts(path))
+        allowed, _ = PRIVATE_PARTS.get(str(path.relative_to(tests)), (0, ""))
+        assert len(found) <= allowed, _report(found)
+    assert sum(count for count, _ in PRIVATE_PARTS.values()) <= 20
+
+
 def test_every_package_is_installed() -> None:
     """`setup.cfg` lists exactly the packages that there are, Spark's two under their own names."""
     listed = ConfigParser()

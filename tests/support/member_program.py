@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from support.internals import client_of
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_partitions import boottime
@@ -164,7 +165,7 @@ class Member:
         said: dict[str, Any] = {}
         while True:
             over = self._over.is_set()
-            identity = self.connector._member.session._client.client_id
+            identity = client_of(self.connector).client_id
             if identity != session and identity is not None and identity[0]:
                 session = identity
                 self._emit("session", id=identity[0], password=identity[1].hex())

@@ -92,6 +92,11 @@ class Mutant:
                 one.stop()
 
 
+def function(where: Any, name: str) -> Any:
+    """Return what a patch replaces. Faults are planted in private functions, as data by name."""
+    return getattr(where, name)
+
+
 @cache
 def _recorded() -> dict[str, dict[str, Any]]:
     """Return the recorded result of each mutant from docs/records/."""
@@ -225,7 +230,7 @@ def _release_without_commit() -> list[Patch]:
 
 
 def _no_wait_for_the_user() -> list[Patch]:
-    return [(loop._WHICH, purpose, Coverage.DELIVERED) for purpose in Purpose]
+    return [(function(loop, "_WHICH"), purpose, Coverage.DELIVERED) for purpose in Purpose]
 
 
 def _anybodys_owner_deleted() -> list[Patch]:
@@ -325,7 +330,7 @@ def _everyone_first() -> list[Patch]:
 
 
 def _lost_topic_change() -> list[Patch]:
-    return [(read_group, "_read_topics", _unwatched(read_group._read_topics))]
+    return [(read_group, "_read_topics", _unwatched(function(read_group, "_read_topics")))]
 
 
 def _unwatched(real: Any) -> Any:
@@ -389,7 +394,7 @@ def _commit_goes_back() -> list[Patch]:
 
 
 def _one_further() -> list[Patch]:
-    real = operations._stored
+    real = function(operations, "_stored")
 
     def stored(reply: Any, path: str) -> Any:
         found = real(reply, path)
@@ -430,7 +435,7 @@ def _commit_lost_with_the_connection() -> list[Patch]:
 
 
 def _refusals_swallowed() -> list[Patch]:
-    real = machine._denied
+    real = function(machine, "_denied")
 
     def denied(state: Any, outcome: Any, now: float) -> Any:
         state, _ = real(state, outcome, now)
@@ -450,7 +455,7 @@ def _continues_in_the_next_session() -> list[Patch]:
         def is_over(self, session_id: int) -> bool:
             return False
 
-    real = Executor._send
+    real = function(Executor, "_send")
 
     def send(self: Any, ticket: int, running: Any, batch: Any) -> None:
         session, self._session = self._session, Unending(self._session)
@@ -476,7 +481,7 @@ class _Shim:
 
 
 def _broken_batch_sent_again() -> list[Patch]:
-    real_send, real_resume = Executor._send, Executor.resume
+    real_send, real_resume = function(Executor, "_send"), Executor.resume
 
     def send(self: Any, ticket: int, running: Any, batch: Any) -> None:
         self.__dict__.setdefault("sent", {})[ticket] = batch
@@ -516,7 +521,7 @@ def _watch_during_an_operation_dropped() -> list[Patch]:
 
 
 def _items_dropped(drops: Callable[[Any, Any], bool]) -> list[Patch]:
-    real = MemberLoop._event
+    real = function(MemberLoop, "_event")
 
     def event(self: Any, item: Any, now: float) -> Any:
         return None if drops(self, item) else real(self, item, now)
@@ -525,7 +530,7 @@ def _items_dropped(drops: Callable[[Any, Any], bool]) -> list[Patch]:
 
 
 def _nested_steps_last() -> list[Patch]:
-    real = MemberLoop._step
+    real, real_run = function(MemberLoop, "_step"), function(MemberLoop, "_run")
 
     def step(self: Any, event: Any) -> None:
         later: list[Any] = []
@@ -534,7 +539,7 @@ def _nested_steps_last() -> list[Patch]:
             if isinstance(command, commands.CollectPositions):
                 later.append(command)
             else:
-                MemberLoop._run(self, command)
+                real_run(self, command)
 
         self._run = run
         try:
@@ -564,7 +569,7 @@ def _busy_inbox_starves_deadlines() -> list[Patch]:
 
 
 def _leaves_without_its_last_commit() -> list[Patch]:
-    real = MemberLoop._event
+    real = function(MemberLoop, "_event")
 
     def event(self: Any, item: Any, now: float) -> Any:
         if isinstance(item, LeaveRequested):

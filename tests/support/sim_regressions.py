@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.sim_mutants import Mutant, Patch
+from support.sim_mutants import Mutant, Patch, function
 from zkconsumer.member import assignment, commits, operations, rebalance
 from zkconsumer.member.operations import release
 from zkconsumer.member.state import Commits, replace
@@ -26,7 +26,7 @@ def _stale_reading_clears() -> list[Patch]:
 
 
 def _retry_in_front_of_a_hand_over() -> list[Patch]:
-    real = commits._again_later
+    real = function(commits, "_again_later")
 
     def again_later(state: Any, asked: Any, reasons: Any, now: float) -> Any:
         waiting = state.commits.queued

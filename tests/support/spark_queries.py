@@ -19,6 +19,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from support.internals import driver_of
 from zkconsumer.sandbox import spark as sparks
 from zkconsumer.sandbox.process import until
 from zkconsumer.spark.process_lifecycle import RUNNER
@@ -90,8 +91,7 @@ class Query:
 
 def sources(spark: SparkSession) -> set[int]:
     """The source processes of this session's queries."""
-    context: Any = spark.sparkContext
-    return {pid for pid in children(context._gateway.proc.pid) if RUNNER in command(pid)}
+    return {pid for pid in children(driver_of(spark)) if RUNNER in command(pid)}
 
 
 def children(parent: int) -> set[int]:
@@ -131,8 +131,7 @@ def main() -> None:
 
     threading.Thread(target=heed, daemon=True).start()
     query.start()
-    context: Any = spark.sparkContext
-    say(event="started", source=query.pid, jvm=context._gateway.proc.pid)
+    say(event="started", source=query.pid, jvm=driver_of(spark))
     told = 0
     while query.query.isActive:
         while told < len(query.begun):

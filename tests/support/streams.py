@@ -221,6 +221,7 @@ class Reader:
         codec: Codec[object, object] | None = None,
         connect: Callable[[], Fetcher | None] | None = None,
         connect_columns: Callable[[], Fetcher | None] | None = None,
+        report: Callable[[StreamReport], object] | None = None,
     ) -> None:
         self.topic = log.topic
         self.reports: list[StreamReport] = []
@@ -242,7 +243,7 @@ class Reader:
             timeout_s=timeout_s,
             retry_s=0.05,
             codec=codec or Codec(),
-            report=self.reports.append,
+            report=report or self.reports.append,
             turn_s=turn_s,
         )
 

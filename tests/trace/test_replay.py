@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.internals import descriptor_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import TraceError
@@ -227,9 +228,10 @@ def test_a_full_disk_ends_the_trace_and_not_the_member(
     )
     with ConsumerConnector(config) as connector, open("/dev/full", "w") as full:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
-        trace = connector._coordinator._trace  # type: ignore[union-attr]
-        os.dup2(full.fileno(), trace._file.fileno())  # type: ignore[union-attr]
+        os.dup2(full.fileno(), descriptor_of(tmp_path / "trace.jsonl"))
         assert until(lambda: "trace_failed" in connector.metrics(), limit_s=60.0)
         sandbox.produce(topic, 1)
         assert next(stream).offset == 0
+        connector.commit_offsets()
         assert connector.metrics()["trace_failed"] == 1
+        assert connector.status().error is None

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from support.crew import expire, wait_for
+from support.internals import client_of
 from support.zk_client import LIMIT_S, Client, tps
 
 from zkconsumer.consumer.executor import Executor, Resume
@@ -60,7 +61,7 @@ def test_an_operation_does_not_go_on_in_the_next_session(
     driver = Driver(client)
     driver.executor.start(FIRST_COMMIT, client.me.session)
     between = driver.inbox.get(timeout=LIMIT_S)
-    kazoo = client.session._client
+    kazoo = client_of(client.session)
     expire(zookeeper.connect, kazoo.client_id)
     before = client.me.session
     wait_for(lambda: kazoo.connected and kazoo.client_id[0] != before, "a new session")
@@ -78,7 +79,7 @@ def test_nothing_begins_in_a_session_that_is_over(
 ) -> None:
     """A command for an expired session is interrupted, although the client has a new session."""
     driver = Driver(client)
-    kazoo = client.session._client
+    kazoo = client_of(client.session)
     expire(zookeeper.connect, kazoo.client_id)
     wait_for(lambda: client.session.is_over(client.me.session), "the session to be over")
     driver.executor.start(FIRST_COMMIT, client.me.session)

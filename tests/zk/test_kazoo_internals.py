@@ -109,10 +109,10 @@ def test_a_request_goes_past_the_public_calls(client: KazooClient) -> None:
 def test_the_session_and_the_watches_are_where_they_were(client: KazooClient) -> None:
     """`_session_id` is the session, and `_data_watchers` holds sets of functions by full path."""
     assert client._session_id == client.client_id[0]
-    assert isinstance(client._data_watchers, defaultdict)
-    events: list[Any] = []
+    watchers, events = client._data_watchers, list[Any]()
+    assert isinstance(watchers, defaultdict)
     client.exists("/zookeeper", watch=events.append)
-    assert client._data_watchers["/zookeeper"] == {events.append}
+    assert watchers["/zookeeper"] == {events.append}
 
 
 def test_the_connection_is_made_of_the_same_calls(client: KazooClient) -> None:

@@ -12,6 +12,7 @@ from queue import Empty, Queue
 
 import pytest
 from kazoo.client import KazooClient
+from support.internals import client_of
 
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -233,7 +234,7 @@ def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, gr
     claim(client, group, T0)
     with following(zookeeper.connect, group) as (observer, followed):
         # A second client with the session's id and password, closed, ends it for real.
-        thief = KazooClient(zookeeper.connect, client_id=observer._client.client_id)
+        thief = KazooClient(zookeeper.connect, client_id=client_of(observer).client_id)
         thief.start()
         thief.stop()
         followed.until(lambda change: change.after == "lost")

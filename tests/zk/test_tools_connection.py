@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.internals import session_of
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError
@@ -86,15 +87,17 @@ def test_a_server_that_takes_single_reads_only(
     server, root = zookeeper_of(release), f"/{unique('single')}"
     paths = [f"{root}/{n}" for n in range(4 * AT_ONCE)]
     with ZooKeeperClient(_config(server)) as connection:
-        assert connection._session.server_release() == tuple(map(int, release.split(".")))
-        assert not connection._session._sender.takes_many
+        session = session_of(connection)
+        sender = session._sender  # what it knows of the server
+        assert session.server_release() == tuple(map(int, release.split(".")))
+        assert not sender.takes_many
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
         assert list(connection.read([*paths, "/none"])) == paths
         # As a newer server had said, before the connection moved: the server refuses the request
         # and closes the connection.
-        connection._session._sender.takes_many = True
+        sender.takes_many = True
         assert list(connection.read([*paths, "/none"])) == paths
-        assert not connection._session._sender.takes_many
+        assert not sender.takes_many
 
 
 def test_a_server_that_was_away(tmp_path: Path) -> None:

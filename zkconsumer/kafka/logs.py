@@ -56,7 +56,7 @@ _EARLIEST: Final = -2
 
 # Number of partitions in one request. librdkafka searches the list of all requested partitions for
 # each result, so 10,000 in one request take half a second. 250 was the fastest for 10,000.
-_AT_ONCE: Final = 250
+AT_ONCE: Final = 250
 
 # Minimum time limit in seconds for each leader, even after the total limit.
 _LEAST_S: Final = 0.1
@@ -271,7 +271,7 @@ def _spec(at: int) -> Any:
 
 def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartition]]:
     left = iter(partitions)
-    while part := list(islice(left, _AT_ONCE)):
+    while part := list(islice(left, AT_ONCE)):
         yield part
 
 

@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 _THREADS = 16
 
 # Attempts per jar, with pauses of 1 and 2 s. After the last one the error is raised.
-_TRIES = 3
+TRIES = 3
 
 # Seconds without a byte from the repository after which an attempt has failed.
 _SILENCE_LIMIT_S = 30
@@ -189,7 +189,7 @@ def _download_missing(jars: list[Jar], cache: Path, *, title: str, progress: Pro
             except queue.Empty:
                 return
             try:
-                _download_one(jar, cache, scratch)
+                download_one(jar, cache, scratch)
             except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
                 done.put(error)
             else:
@@ -223,11 +223,11 @@ def _await(
             progress(f"{title}: {count} of {total} jars")
 
 
-def _download_one(jar: Jar, cache: Path, scratch: Path) -> None:
-    for attempt in range(1, _TRIES + 1):
+def download_one(jar: Jar, cache: Path, scratch: Path) -> None:
+    for attempt in range(1, TRIES + 1):
         try:
             private = Path(tempfile.mkdtemp(dir=scratch))
-            got = _download(jar, private)
+            got = download(jar, private)
             found = _digest(got)
             if found == jar.sha256:
                 _install(got, cache / jar.file_name, jar.sha256)
@@ -243,8 +243,8 @@ def _download_one(jar: Jar, cache: Path, scratch: Path) -> None:
             failure = _network_error(jar, error)
         except (RuntimeError, AssertionError) as error:  # jgo raises these for a 404, a 503, ...
             failure = _network_error(jar, error)
-        if attempt < _TRIES:
-            _log.debug("%s, attempt %d of %d", failure, attempt, _TRIES)
+        if attempt < TRIES:
+            _log.debug("%s, attempt %d of %d", failure, attempt, TRIES)
             time.sleep(2.0 ** (attempt - 1))
     raise failure
 
@@ -262,7 +262,7 @@ def _install(got: Path, target: Path, sha256: str) -> None:
             os.replace(got, target)
 
 
-def _download(jar: Jar, private: Path) -> Path:
+def download(jar: Jar, private: Path) -> Path:
     from jgo.maven import MavenContext
 
     context = MavenContext(repo_cache=private, local_repos=[], timeout=_SILENCE_LIMIT_S)

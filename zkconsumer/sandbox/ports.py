@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 # ports for outgoing connections. A server that restarts on its port must not find a client's
 # connection there, and a client that connects to a stopped server's port must not be connected to
 # itself.
-_RANGE = range(20_000, 32_768)
+RANGE = range(20_000, 32_768)
 
 # A try fails with the probability that a port is in use, so 200 failures have another cause.
 _TRIES = 200
@@ -36,10 +36,10 @@ def free_port() -> int:
     another port.
     """
     for _ in range(_TRIES):
-        port = random.choice(_RANGE)
+        port = random.choice(RANGE)
         if _hold(port) if sys.platform == "linux" else is_free(port):
             return port
-    raise SandboxError(f"no free port in {_RANGE.start} to {_RANGE.stop - 1}")
+    raise SandboxError(f"no free port in {RANGE.start} to {RANGE.stop - 1}")
 
 
 def _hold(port: int) -> bool:

@@ -99,7 +99,10 @@ def of_rights(examined: ExaminedGroup) -> Iterator[Finding]:
     for who, where in able.items():
         if who != widest and not widest <= who:
             yield _locked(
-                examined, who, where, f"only {_names(who)} may" if who else "no identity may"
+                examined,
+                who,
+                where,
+                f"only {identity_names(who)} may" if who else "no identity may",
             )
 
 
@@ -114,7 +117,7 @@ def _locked(examined: ExaminedGroup, who: frozenset[str], where: list[str], may:
     )
     remedy = f"setAcl {where[0]} with {letters} for all members, as an identity that may"
     if who:
-        remedy += f", or run all members as {_names(who)}"
+        remedy += f", or run all members as {identity_names(who)}"
     return Finding(
         Severity.ERROR,
         LOCKED_OUT,
@@ -126,7 +129,7 @@ def _locked(examined: ExaminedGroup, who: frozenset[str], where: list[str], may:
     )
 
 
-def _names(who: frozenset[str]) -> str:
+def identity_names(who: frozenset[str]) -> str:
     """Return identities without the part that may be the hash of a password."""
     parts = sorted(one.split(":")[:2] for one in who)
     return ", ".join(":".join(part) for part in parts)

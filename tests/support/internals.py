@@ -1,0 +1,99 @@
+"""The private parts of zkconsumer and Spark that tests touch, each with the reason.
+
+A test uses a public interface where there is one. tests/static/test_house.py counts the other
+places.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+
+from zkconsumer import ConsumerConnector
+
+if TYPE_CHECKING:
+    import pytest
+
+    from zkconsumer import aio
+    from zkconsumer.consumer.coordinator import Coordinator
+    from zkconsumer.consumer.group_member import GroupMember
+    from zkconsumer.consumer.stream import Stream
+    from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.observer import Observer
+    from zkconsumer.zk.session import ZooKeeperSession
+
+
+def member_of(connector: ConsumerConnector) -> GroupMember:
+    """Return the member: no user may reach its gate, its session or its coordinator."""
+    return connector._member
+
+
+def coordinator_of(connector: ConsumerConnector) -> Coordinator:
+    """Return the coordinator of a connector that has streams."""
+    coordinator = member_of(connector).coordinator
+    assert coordinator is not None
+    return coordinator
+
+
+def client_of(owner: ConsumerConnector | ZooKeeperSession | Observer) -> KazooClient:
+    """Return the kazoo client: a test ends its session, as no user can."""
+    inner = member_of(owner).session if isinstance(owner, ConsumerConnector) else owner
+    return inner._client
+
+
+def session_of(client: ZooKeeperClient) -> Any:
+    """Return the session of a tool's connection: a test sets what the server has said."""
+    return client._session
+
+
+def crash(connector: ConsumerConnector) -> None:
+    """Make the coordinator raise by an unknown item, as a bug would."""
+    coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]
+
+
+def is_in_use(stream: Stream[Any, Any]) -> bool:
+    """Return whether a user's thread waits in a stream; nothing that the user sees tells this."""
+    return stream._in_use.locked()
+
+
+def wait_of(stream: aio.Stream[Any, Any]) -> Future[Any]:
+    """Return the wait that a cancelled call has left behind; it delivers to the next call."""
+    waiting = stream._waiting
+    assert waiting is not None
+    return waiting
+
+
+def connector_of(connector: aio.ConsumerConnector) -> ConsumerConnector | None:
+    """Return the connector that runs on threads, once there is one."""
+    return connector._core
+
+
+def driver_of(spark: Any) -> int:
+    """Return the process id of the JVM that is Spark's driver; Spark does not tell it."""
+    return int(spark.sparkContext._gateway.proc.pid)
+
+
+def idle_consumers() -> dict[Any, Any]:
+    """Return the consumers that this process keeps for the next Spark task."""
+    from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
+
+    return task_reader._idle.setdefault(os.getpid(), {})
+
+
+def let_another_thread_close(patch: pytest.MonkeyPatch) -> None:
+    """Have the next task start a thread that closes idle consumers with the present settings."""
+    from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
+
+    patch.setattr(task_reader, "_closing", set())
+
+
+def descriptor_of(path: Path) -> int:
+    """Return this process's descriptor of an open file."""
+    links = (one for one in Path("/proc/self/fd").iterdir() if re.fullmatch(r"\d+", one.name))
+    (found,) = (one for one in links if one.is_symlink() and os.readlink(one) == str(path))
+    return int(found.name)
