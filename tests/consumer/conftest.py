@@ -1,4 +1,4 @@
-"""A group on the shared servers, with a topic of four partitions and ten messages in each."""
+"""A group on the shared servers, and streams over filled logs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 from kazoo.client import KazooClient
 from support.members import Group
+from support.streams import KafkaLog, Log, MemoryLog, Reader
 
 from zkconsumer.sandbox import Sandbox
 
@@ -36,3 +37,31 @@ def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[Ka
     finally:
         client.stop()
         client.close()
+
+
+# Messages in each partition of a filled log.
+MESSAGES = 3000
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of three partitions with 3,000 messages each, in memory and on a real broker."""
+    topic = unique("filled")
+    log: Log
+    if request.param == "memory":
+        log = MemoryLog(topic)
+    else:
+        sandbox: Sandbox = request.getfixturevalue("sandbox")
+        sandbox.create_topic(topic, partitions=3)
+        log = KafkaLog(topic, sandbox)
+    for partition in range(3):
+        log.append(partition, map(str, range(MESSAGES)))
+    return log
+
+
+@pytest.fixture
+def reader(log: Log) -> Iterator[Reader]:
+    """A stream over the log, without partitions."""
+    reader = Reader(log)
+    yield reader
+    reader.stream.close()

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from support.members import SETTINGS, One
+from support.scenes import Scene, scenes
 from support.wait import eventually
 
-from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
@@ -26,8 +25,6 @@ from zkconsumer.sandbox import ZooKeeperServer
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 CAPTURES = Path(__file__).parents[1] / "golden" / "assignor"
 SOUND = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}'
-# No broker listens there: the test does not fetch.
-BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://127.0.0.1:1"]}'
 BY_RELEASE = pytest.mark.parametrize("release", RELEASES)
 
 
@@ -46,53 +43,32 @@ def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
     return {int(number) for of_topic in topics.values() for number in of_topic}
 
 
-class Scene:
-    """A ZooKeeper chroot with a broker that cannot be reached."""
+class Peers(Scene):
+    """A chroot whose registered broker cannot be reached, and members of zkconsumer in it."""
 
-    def __init__(self, server: ZooKeeperServer, chroot: str, stack: ExitStack) -> None:
-        self.connect = f"{server.connect}/{chroot}"
-        self._stack = stack
-        above = KazooClient(server.connect)
-        above.start(60)
-        above.ensure_path(chroot)
-        above.stop()
-        above.close()
-        self.admin = KazooClient(self.connect)
-        self.admin.start(60)
-        stack.callback(self.admin.close)
-        stack.callback(self.admin.stop)
-        self.admin.create(paths.broker(0), BROKER, makepath=True)
-
-    def topic(self, name: str, payload: bytes | None) -> None:
-        path = paths.topic(name)
-        self.admin.ensure_path(path)
-        self.admin.set(path, payload)
+    stack: ExitStack
 
     def peer(self, consumer: str, payload: bytes | None) -> str:
-        path = paths.member("g", consumer)
-        self.admin.create(path, payload, ephemeral=True, makepath=True)
-        return path
+        return self.hold(paths.member("g", consumer), payload)
 
-    def member(self, suffix: str, topic: str, release: str, strategy: str = "range") -> One:
-        config = ConsumerConfig(
-            group_id="g",
-            zookeeper_connect=self.connect,
+    def consumer(self, suffix: str, topic: str, release: str, strategy: str = "range") -> One:
+        config = self.config(
             consumer_id=suffix,
             peers_release=release,
             partition_assignment_strategy=strategy,
             **SETTINGS,
         )
         one = One(config)
-        self._stack.callback(one.close)
+        self.stack.callback(one.close)
         one.subscribe(topic)
         return one
 
 
 @pytest.fixture
-def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
+def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Peers]:
     """Ends together with its members and sessions."""
-    with ExitStack() as stack:
-        yield Scene(zookeeper, unique("scene"), stack)
+    with scenes(zookeeper, unique("scene"), Peers) as made, ExitStack() as made.stack:
+        yield made
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -100,10 +76,10 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 @BY_RELEASE
-def test_odd_registrations(scene: Scene, release: str) -> None:
+def test_odd_registrations(scene: Peers, release: str) -> None:
     """A payload on which JVM members throw is named and skipped; others are read as by them."""
-    scene.topic("t", SOUND)
-    one = scene.member("b", "t", release)
+    scene.put(paths.topic("t"), SOUND)
+    one = scene.consumer("b", "t", release)
     one.settled(0, 1, 2, 3)
     named = 0
     for case in cases("malformed_registrations"):
@@ -122,7 +98,7 @@ def test_odd_registrations(scene: Scene, release: str) -> None:
             assert not one.status.malformed_peers, case["name"]
         # The member must read the deletion before the next peer registers under the same path.
         seen = one.counted["rebalances"]
-        scene.admin.delete(path)
+        scene.session.delete(path)
         eventually(lambda seen=seen: one.counted["rebalances"] > seen)
         one.settled(0, 1, 2, 3)
         assert not one.status.malformed_peers, case["name"]
@@ -131,16 +107,16 @@ def test_odd_registrations(scene: Scene, release: str) -> None:
 
 
 @BY_RELEASE
-def test_odd_topics(scene: Scene, release: str) -> None:
+def test_odd_topics(scene: Peers, release: str) -> None:
     """A topic that JVM members cannot read is named and waited for; others are assigned."""
-    scene.topic("t", SOUND)
-    one = scene.member("a", "t", release)
+    scene.put(paths.topic("t"), SOUND)
+    one = scene.consumer("a", "t", release)
     named = 0
     for case in cases("malformed_topics"):
         if set(case["topics"]) != {"t"}:
             continue
         one.settled(0, 1, 2, 3)
-        scene.topic("t", _bytes(case["topics"]["t"]))
+        scene.put(paths.topic("t"), _bytes(case["topics"]["t"]))
         expected = part(case, release, "g_a")
         if expected is None:
             named += 1
@@ -150,18 +126,18 @@ def test_odd_topics(scene: Scene, release: str) -> None:
         else:
             eventually(lambda expected=expected: one.owned == expected)
             assert one.counted.get("malformed_topic", 0) == named, case["name"]
-        scene.topic("t", SOUND)
+        scene.put(paths.topic("t"), SOUND)
     one.settled(0, 1, 2, 3)
     assert named >= 3
 
 
 @pytest.mark.parametrize("release", RELEASES[2:])
-def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
+def test_odd_topics_of_peers(scene: Peers, release: str) -> None:
     """Round-robin from 0.10.2 on: a peer's unreadable topic stops the whole group."""
-    scene.topic("t", SOUND)
-    scene.topic("u", b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
+    scene.put(paths.topic("t"), SOUND)
+    scene.put(paths.topic("u"), b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
     scene.peer("g_b", encode_registration(Registration({"t": 1}, timestamp_ms=1)))
-    one = scene.member("a", "u", release, "roundrobin")
+    one = scene.consumer("a", "u", release, "roundrobin")
     named = 0
     for case in cases("malformed_topics", "roundrobin"):
         if set(case["topics"]) != {"t", "u"}:
@@ -169,7 +145,7 @@ def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
         one.settled(0, 1)
         eventually(lambda: not one.status.waiting_for)
         seen = one.counted["rebalances"]
-        scene.topic("t", _bytes(case["topics"]["t"]))
+        scene.put(paths.topic("t"), _bytes(case["topics"]["t"]))
         eventually(lambda seen=seen: one.counted["rebalances"] > seen)
         expected = part(case, release, "g_a")
         if expected is None:
@@ -181,7 +157,7 @@ def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
         # The member must read this before the next payload is written.
         eventually(lambda: one.status.phase in ("settled", "waiting"))
         seen = one.counted["rebalances"]
-        scene.topic("t", SOUND)
+        scene.put(paths.topic("t"), SOUND)
         eventually(lambda seen=seen: one.counted["rebalances"] > seen)
     one.settled(0, 1)
     assert one.counted.get("malformed_topic", 0) == named > 0

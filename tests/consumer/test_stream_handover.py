@@ -7,40 +7,15 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
 from support.internals import is_in_use
-from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.kafka.fetcher import Fetcher
-from zkconsumer.sandbox import Sandbox
-
-
-@pytest.fixture(params=["memory", "kafka"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
-    """A log of three partitions with 3,000 messages each."""
-    topic = unique("hand")
-    log: Log
-    if request.param == "memory":
-        log = MemoryLog(topic)
-    else:
-        sandbox: Sandbox = request.getfixturevalue("sandbox")
-        sandbox.create_topic(topic, partitions=3)
-        log = KafkaLog(topic, sandbox)
-    for partition in range(3):
-        log.append(partition, map(str, range(3000)))
-    return log
-
-
-@pytest.fixture
-def reader(log: Log) -> Iterator[Reader]:
-    reader = Reader(log)
-    yield reader
-    reader.stream.close()
 
 
 def read_on(reader: Reader, partition: int, until: int, start: int) -> None:

@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
 
 import pytest
 from support.internals import is_in_use
-from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.kafka.fetcher import Reset
-from zkconsumer.sandbox import Sandbox
-
-
-@pytest.fixture(params=["memory", "kafka"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
-    """A log of two partitions with 2,000 messages each."""
-    topic = unique("steer")
-    log: Log
-    if request.param == "memory":
-        log = MemoryLog(topic)
-    else:
-        sandbox: Sandbox = request.getfixturevalue("sandbox")
-        sandbox.create_topic(topic, partitions=2)
-        log = KafkaLog(topic, sandbox)
-    for partition in range(2):
-        log.append(partition, map(str, range(2000)))
-    return log
-
-
-@pytest.fixture
-def reader(log: Log) -> Iterator[Reader]:
-    reader = Reader(log)
-    yield reader
-    reader.stream.close()
-
 
 # ---- pausing ------------------------------------------------------------------------------------
 
@@ -53,12 +27,12 @@ def test_a_paused_partition_waits_and_goes_on_without_a_gap(log: Log, reader: Re
         seen[number] += 1
     reader.stream.pause([reader.tp(0)])
     assert reader.stream.paused == {reader.tp(0)}
-    assert list(reader.take(2000 - seen[1])) == [(1, at) for at in range(seen[1], 2000)]
+    assert list(reader.take(3000 - seen[1])) == [(1, at) for at in range(seen[1], 3000)]
     assert len(reader.stream.poll(timeout_s=0.1)) == 0
     assert "paused" in reader.stream.waiting_for
     assert reader.delivered(0) == seen[0]
     reader.stream.resume([reader.tp(0)])
-    assert list(reader.take(2000 - seen[0])) == [(0, at) for at in range(seen[0], 2000)]
+    assert list(reader.take(3000 - seen[0])) == [(0, at) for at in range(seen[0], 3000)]
     assert not reader.stream.paused
 
 
@@ -106,7 +80,7 @@ def test_pausing_without_an_offset_decides_it_later(log: Log) -> None:
         return reader.delivered(0) is not None
 
     eventually(known)
-    assert reader.delivered(0) == 2001
+    assert reader.delivered(0) == 3001
     reader.stream.close()
 
 
@@ -140,11 +114,11 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
     assert reader.stream.seek(reader.tp(0), target)
     assert reader.delivered(0) == target
     seen: list[list[int]] = [[], []]
-    while len(seen[0]) < 2000 - target or len(seen[1]) < 2000 - before:
+    while len(seen[0]) < 3000 - target or len(seen[1]) < 3000 - before:
         for message in [next(reader.stream)] if way == "iterate" else reader.stream.poll():
             seen[message.partition].append(message.offset)
             assert message.partition == 1 or message.token == token
-    assert seen == [list(range(target, 2000)), list(range(before, 2000))]
+    assert seen == [list(range(target, 3000)), list(range(before, 3000))]
     assert [(one.kind, one.tp, one.epoch, one.offset) for one in reader.news] == [
         (ReportKind.SOUGHT, reader.tp(0), token, target)
     ]

@@ -46,7 +46,7 @@ HOURS_S = 3600
 LIMIT_S = 60
 
 
-class Stage:
+class Recipe:
     """The group `billing` and the topic `orders` of a recipe, under names of their own."""
 
     def __init__(self, sandbox: Sandbox, suffix: str, zk: KazooClient) -> None:
@@ -136,7 +136,7 @@ def stage(
     unique: Callable[[str], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Stage]:
+) -> Iterator[Recipe]:
     """In an empty directory, with the environment that the page asks for."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
@@ -144,7 +144,7 @@ def stage(
     zk = KazooClient(sandbox.zookeeper_connect)
     zk.start(LIMIT_S)
     try:
-        yield Stage(sandbox, unique(""), zk)
+        yield Recipe(sandbox, unique(""), zk)
     finally:
         zk.stop()
         zk.close()
@@ -153,19 +153,19 @@ def stage(
 # ---- what there is before a recipe, and after ----------------------------------------------------
 
 
-def at_rest(stage: Stage) -> None:
+def at_rest(stage: Recipe) -> None:
     stage.messages()
     stage.offsets(7, 7)
 
 
-def live(stage: Stage) -> None:
+def live(stage: Recipe) -> None:
     at_rest(stage)
     stage.member("b")
     stage.owner(0, "b-0")
     stage.owner(1, "b-0")
 
 
-def lagging(stage: Stage) -> None:
+def lagging(stage: Recipe) -> None:
     stage.messages()
     stage.offsets(5, 5)
     stage.member("b")
@@ -173,7 +173,7 @@ def lagging(stage: Stage) -> None:
     stage.owner(1, "b-0")
 
 
-def blocked(stage: Stage) -> None:
+def blocked(stage: Recipe) -> None:
     """A thread that is not registered holds what is due to another."""
     at_rest(stage)
     stage.member("b", threads=2)
@@ -181,14 +181,14 @@ def blocked(stage: Stage) -> None:
     stage.owner(1, "a-0")
 
 
-def settled(stage: Stage) -> None:
+def settled(stage: Recipe) -> None:
     at_rest(stage)
     stage.member("b", threads=2)
     stage.owner(0, "b-0")
     stage.owner(1, "b-1")
 
 
-def idle(stage: Stage) -> None:
+def idle(stage: Recipe) -> None:
     """Eight threads for three partitions."""
     stage.messages(partitions=3)
     stage.offsets(7, 7, 7)
@@ -198,13 +198,13 @@ def idle(stage: Stage) -> None:
         stage.owner(partition, f"a-{partition}")
 
 
-def gone(stage: Stage) -> None:
+def gone(stage: Recipe) -> None:
     at_rest(stage)
     stage.sandbox.delete_topic(stage.topic)
     assert until(lambda: not stage.zk.exists(paths.topic(stage.topic)), limit_s=LIMIT_S)
 
 
-def malformed(stage: Stage) -> None:
+def malformed(stage: Recipe) -> None:
     """An empty registration of no session."""
     at_rest(stage)
     stage.member("a")
@@ -213,21 +213,21 @@ def malformed(stage: Stage) -> None:
     stage.zk.create(paths.member(stage.group, f"{stage.group}_old"), b"")
 
 
-def unmoved(stage: Stage) -> None:
+def unmoved(stage: Recipe) -> None:
     assert stage.stored() == ["7", "7"]
 
 
-def copied_and_deleted(stage: Stage) -> None:
+def copied_and_deleted(stage: Recipe) -> None:
     assert stage.stored() == ["7", "7"]
     assert not stage.has_group("billing-test")
 
 
-def in_kafka(stage: Stage) -> None:
+def in_kafka(stage: Recipe) -> None:
     with foreign(stage.sandbox.zookeeper_connect, stage.group, stage.topic) as kafka:
         assert kafka.offsets(0, 1) == {0: 7, 1: 7}
 
 
-def deleted(stage: Stage) -> None:
+def deleted(stage: Recipe) -> None:
     """And the backup leads back, as the page says."""
     assert not stage.has_group("billing")
     name = "zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json"  # as the page does
@@ -236,26 +236,26 @@ def deleted(stage: Stage) -> None:
     assert stage.stored() == ["7", "7"]
 
 
-def forgotten(stage: Stage) -> None:
+def forgotten(stage: Recipe) -> None:
     assert stage.stored() == []
     assert stage.has_group("billing")
 
 
-def mended(stage: Stage) -> None:
+def mended(stage: Recipe) -> None:
     assert stage.zk.get_children(paths.ids(stage.group)) == [f"{stage.group}_a"]
 
 
-def exported(stage: Stage) -> None:
+def exported(stage: Recipe) -> None:
     of = paths.offsets_of(stage.group, stage.topic)
     lines = Path(stage.real("offsets.txt")).read_text().splitlines()
     assert sorted(lines) == [f"{of}/0:7", f"{of}/1:7"]
 
 
-def nothing(stage: Stage) -> None:
+def nothing(stage: Recipe) -> None:
     """A recipe that reads."""
 
 
-Step = Callable[[Stage], None]
+Step = Callable[[Recipe], None]
 # The sessions of the page in their order: what there is before, and what must be so after.
 SCENES: dict[str, list[tuple[Step, Step]]] = {
     "Move a group back an hour": [(at_rest, unmoved), (live, unmoved)],
@@ -290,7 +290,7 @@ def steps(session: str) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize(("recipe", "number"), SESSIONS)
-def test_a_recipe(stage: Stage, recipe: str, number: int) -> None:
+def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
     """Its commands print what the page shows, exit as it says, and have the effect."""
     before, after = SCENES[recipe][number]
     before(stage)
@@ -310,7 +310,7 @@ def test_every_session_is_run() -> None:
     }
 
 
-def test_the_alert(stage: Stage) -> None:
+def test_the_alert(stage: Recipe) -> None:
     """What Prometheus is served has the gauges that the page's rules name."""
     recipe = RECIPES["See the lag, and alert on it"]
     named = set(re.findall(r"expr: .*?(zkconsumer_\w+)", recipe))
@@ -380,7 +380,7 @@ def test_the_precedence() -> None:
     ]
 
 
-def test_the_calls(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_calls(stage: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     """The Python program of the page runs as it stands, but for the names."""
     at_rest(stage)
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -130,7 +130,7 @@ def writes(ops: dict[int, list[Op]]) -> dict[int, list[Op]]:
     return {who: [op for op in some if op.op in WRITES] for who, some in ops.items()}
 
 
-class Driver(Stage):
+class JvmGroup(Stage):
     """A group of JVM members alone, driven as the real ones were."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Driver(Stage):
 
 def test_a_group_that_comes_and_goes() -> None:
     """Joins, consumes, commits, is joined, leaves: every request of both, reads included."""
-    on = Driver()
+    on = JvmGroup()
     on.join(0)
     on.wait(2.0)
     on.consume(0, 1, 3)
@@ -177,7 +177,7 @@ def test_a_group_that_comes_and_goes() -> None:
 
 def test_a_joiner_that_gives_up() -> None:
     """An owner that hangs: three attempts, then idle; the owner goes on, a third member joins."""
-    on = Driver(retries=3, session_s=60.0, auto_commit_s=None)
+    on = JvmGroup(retries=3, session_s=60.0, auto_commit_s=None)
     on.join(0)
     on.wait(1.0)
     on.do(Do.FREEZE, 0)
@@ -195,7 +195,7 @@ def test_a_joiner_that_gives_up() -> None:
 
 def test_a_session_that_expires() -> None:
     """Claims afresh, releases and claims twice for no reason, and stores offsets of 0."""
-    on = Driver()
+    on = JvmGroup()
     on.join(0)
     on.wait(1.0)
     on.do(Do.FREEZE, 0)

@@ -48,7 +48,7 @@ def captured(scenario: str, release: str) -> dict[str, Nodes]:
     return found
 
 
-class Scene:
+class CapturedGroup:
     """A group on the shared servers, and its nodes; `topic` is how its topics' names begin."""
 
     def __init__(self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack) -> None:
@@ -117,10 +117,12 @@ class Scene:
         return found
 
 
-class Stage:
+class Steps:
     """Compares a scene with the steps of a captured scenario."""
 
-    def __init__(self, scene: Scene, steps: dict[str, Nodes], group: str, topic: str) -> None:
+    def __init__(
+        self, scene: CapturedGroup, steps: dict[str, Nodes], group: str, topic: str
+    ) -> None:
         self.scene, self._steps, self._names = scene, steps, (group, topic)
 
     def before(self, step: str) -> None:
@@ -152,17 +154,17 @@ def take(stream: Stream[Any, Any], count: int) -> None:
 
 
 @pytest.fixture
-def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Scene]:
+def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[CapturedGroup]:
     """A scene whose members leave at the end of the test."""
     with ExitStack() as stack:
-        yield Scene(sandbox, unique, stack)
+        yield CapturedGroup(sandbox, unique, stack)
 
 
 @pytest.mark.parametrize("release", TAKEN_FIRST)
-def test_static_members_come_consume_and_go(scene: Scene, release: str) -> None:
+def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) -> None:
     """Joins, a commit, a hand-over and leaves: after each the nodes are those of JVM members."""
     first, topic = TAKEN_FIRST[release], scene.topic
-    stage = Stage(scene, captured("static", release), "seqg", "seq")
+    stage = Steps(scene, captured("static", release), "seqg", "seq")
     scene.sandbox.create_topic(topic, partitions=4)
     for partition, count in first.items():
         scene.sandbox.produce(topic, count, partition=partition)
@@ -191,9 +193,9 @@ def test_static_members_come_consume_and_go(scene: Scene, release: str) -> None:
     stage.ends()
 
 
-def test_a_wildcard_member_and_a_static_one(scene: Scene) -> None:
+def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
     """A topic and a partition appear, a member is killed: the nodes are those of JVM members."""
-    stage = Stage(scene, captured("wildcard", "1.1.1"), "seqgw", "wseq")
+    stage = Steps(scene, captured("wildcard", "1.1.1"), "seqgw", "wseq")
     one, two = f"{scene.topic}1", f"{scene.topic}2"
     scene.sandbox.create_topic(one, partitions=2)
     stage.before("A new+createMessageStreamsByFilter")

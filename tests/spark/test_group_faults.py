@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient
 from kazoo.exceptions import NoNodeError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from support.crew import environment
 from support.jvm import JvmMember
-from support.members import Group
-from support.spark_queries import LIMIT_S, Place, Query, wait
+from support.spark_queries import LIMIT_S, Place, Query, QueryGroup, wait
 from support.traffic import Traffic
 
 from zkconsumer.protocol import paths
@@ -33,31 +33,14 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 
 SESSION_S = 3.0
-OPTIONS: Mapping[str, str] = {
-    "mode": "group",
-    "auto.offset.reset": "smallest",
-    "rebalance.backoff.ms": "200",
-    "zookeeper.session.timeout.ms": "3000",
-    "revoke.grace.ms": "30000",
-}
 log = logging.getLogger(__name__)
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    """Fail if the condition does not hold within a time for a very busy machine."""
-    wait(condition, "what this line says")
-
-
-class Scene(Group):
+class FlowingGroup(QueryGroup):
     """A group, a flow of messages, and queries."""
 
-    stack: ExitStack
-    spark: SparkSession
-    directory: Path
-
-    def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
-        super().__init__(sandbox, name, topic, stack)
-        self.stack = stack
+    def __init__(self, *where: Any, **more: Any) -> None:
+        super().__init__(*where, **more)
         self.flow = self.traffic()
         self.queries: list[Query] = []
         self.others: list[Counter[Place]] = []
@@ -68,14 +51,7 @@ class Scene(Group):
         return made
 
     def options(self, **options: str) -> dict[str, str]:
-        given = {name.replace("__", "."): text for name, text in options.items()}
-        return {
-            "zookeeper": self.sandbox.zookeeper_connect,
-            "group.id": self.name,
-            "subscribe": self.topic,
-            **OPTIONS,
-            **given,
-        }
+        return super().options(**{"revoke__grace__ms": "30000", **options})
 
     def query(self, name: str, **options: str) -> Query:
         """Return a query that has not started; it ends with the test."""
@@ -115,13 +91,12 @@ class Scene(Group):
 @pytest.fixture
 def scene(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
-) -> Iterator[Scene]:
+) -> Iterator[FlowingGroup]:
     """A topic of four partitions, and an empty group."""
     topic = unique("flow")
     sandbox.create_topic(topic, partitions=4)
     with ExitStack() as stack:
-        made = Scene(sandbox, unique("group"), topic, stack)
-        made.spark, made.directory = spark, tmp_path
+        made = FlowingGroup(sandbox, unique("group"), topic, stack, spark=spark, directory=tmp_path)
         stack.callback(made.flow.stop)
         yield made
 
@@ -129,7 +104,7 @@ def scene(
 class Watcher(threading.Thread):
     """Records when an offset in ZooKeeper is lowered."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: FlowingGroup) -> None:
         super().__init__(daemon=True)
         self._scene, self.over = scene, threading.Event()
         self.back: list[tuple[int, int, int]] = []
@@ -144,10 +119,10 @@ class Watcher(threading.Thread):
                 last[partition] = now
 
 
-class Driver:
+class DriverProcess:
     """A query in its own driver process, with its files."""
 
-    def __init__(self, scene: Scene, name: str, **options: str) -> None:
+    def __init__(self, scene: FlowingGroup, name: str, **options: str) -> None:
         self.directory = scene.directory / name
         self.directory.mkdir()
         self.hold = self.directory / "hold"
@@ -159,6 +134,7 @@ class Driver:
                 [sys.executable, program, self.directory, json.dumps(scene.options(**options))],
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=environment(),
                 text=True,
                 start_new_session=True,
             )
@@ -201,14 +177,14 @@ class Driver:
         self.process.wait()
 
 
-def test_queries_join_and_leave(scene: Scene) -> None:
+def test_queries_join_and_leave(scene: FlowingGroup) -> None:
     """While queries join and leave, nothing is lost and nothing is redelivered."""
     one = scene.query("a", consumer__id="a").start()
     scene.flow.start()
-    wait_until(lambda: len(one.read) > 50)
+    wait(lambda: len(one.read) > 50)
     # Longer than it takes to leave, so that its end is not that of its session.
     other = scene.query("b", consumer__id="b", zookeeper__session__timeout__ms="30000").start()
-    wait_until(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
+    wait(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
     scene.flow.stop()
     scene.all_read()
     wait(
@@ -220,11 +196,11 @@ def test_queries_join_and_leave(scene: Scene) -> None:
     )
     started = time.monotonic()
     other.stop()
-    wait_until(lambda: len(scene.members) == 1)
+    wait(lambda: len(scene.members) == 1)
     took_s = time.monotonic() - started
     log.info("znodes gone %.3f s after stop()", took_s)
     assert took_s < 30.0
-    wait_until(lambda: scene.parts() == {f"{scene.name}_a": 4})
+    wait(lambda: scene.parts() == {f"{scene.name}_a": 4})
     for partition in range(4):
         placed = scene.sandbox.produce(scene.topic, 5, partition=partition)
         scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
@@ -232,11 +208,11 @@ def test_queries_join_and_leave(scene: Scene) -> None:
     assert scene.repeated == set()
 
 
-def test_beside_jvm_and_python_members(scene: Scene) -> None:
+def test_beside_jvm_and_python_members(scene: FlowingGroup) -> None:
     """Beside a JVM consumer and a connector each member has its share, and nothing is lost."""
     query = scene.query("a", consumer__id="a", revoke__grace__ms="4000").start()
     scene.flow.start()
-    wait_until(lambda: len(query.read) > 20)
+    wait(lambda: len(query.read) > 20)
     jvm = JvmMember(
         "1.1.1",
         scene.sandbox.zookeeper_connect,
@@ -260,18 +236,18 @@ def test_beside_jvm_and_python_members(scene: Scene) -> None:
     scene.all_read()
 
 
-def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
+def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
     """A peer continues, and the restarted query redelivers only the batch in flight."""
     for partition in range(4):
         placed = scene.sandbox.produce(scene.topic, 50, partition=partition)
         scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
-    driver = Driver(scene, "d", consumer__id="d", maxOffsetsPerTrigger="100")
+    driver = DriverProcess(scene, "d", consumer__id="d", maxOffsetsPerTrigger="100")
     driver.hold.touch()
     open_batch = driver.told("batch")["number"]
     surplus = scene.query("p", consumer__id="p")
     driver.kill()
     started = time.monotonic()
-    wait_until(lambda: scene.members == [])
+    wait(lambda: scene.members == [])
     log.info("znodes gone %.3f s after the driver was killed", time.monotonic() - started)
     surplus.start()
     scene.all_read()
@@ -279,8 +255,8 @@ def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
     scene.queries.append(restarted)
     scene.stack.callback(restarted.stop)
     restarted.start()
-    wait_until(lambda: len(restarted.read) >= 100)
-    wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
+    wait(lambda: len(restarted.read) >= 100)
+    wait(lambda: sorted(scene.parts().values()) == [2, 2])
     batch = {place for place, number in restarted.places if number == open_batch}
     assert scene.repeated == batch and len(batch) == 100
     told = driver.errors.read_text()
@@ -288,28 +264,28 @@ def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
     assert f"group {scene.name}: owns 4 partitions" in told
 
 
-def test_a_source_process_freezes(scene: Scene) -> None:
+def test_a_source_process_freezes(scene: FlowingGroup) -> None:
     """A peer takes over; the resumed process rejoins; nothing is lost, and no offset is lowered."""
     query = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     watcher = Watcher(scene)
     watcher.start()
-    wait_until(lambda: len(query.read) > 50)
+    wait(lambda: len(query.read) > 50)
     peer = scene.query("b", consumer__id="b").start()
-    wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
+    wait(lambda: sorted(scene.parts().values()) == [2, 2])
     os.kill(query.pid, signal.SIGSTOP)
     started = time.monotonic()
-    wait_until(lambda: scene.parts() == {f"{scene.name}_b": 4})
+    wait(lambda: scene.parts() == {f"{scene.name}_b": 4})
     taken_s = time.monotonic() - started
     count = len(peer.read)
-    wait_until(lambda: len(peer.read) > count)
+    wait(lambda: len(peer.read) > count)
     log.info(
         "frozen: taken over after %.1f s, served after %.1f s", taken_s, time.monotonic() - started
     )
     os.kill(query.pid, signal.SIGCONT)
-    wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
+    wait(lambda: sorted(scene.parts().values()) == [2, 2])
     count = len(query.read)
-    wait_until(lambda: len(query.read) > count)
+    wait(lambda: len(query.read) > count)
     scene.flow.stop()
     scene.all_read()
     watcher.over.set()
@@ -319,14 +295,14 @@ def test_a_source_process_freezes(scene: Scene) -> None:
     log.info("frozen: %d of %d twice", len(scene.repeated), len(scene.produced))
 
 
-def test_zookeeper_restarts(scene: Scene) -> None:
+def test_zookeeper_restarts(scene: FlowingGroup) -> None:
     """A query waits for ZooKeeper, continues, and loses nothing."""
     query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
     scene.flow.start()
-    wait_until(lambda: len(query.read) > 20)
+    wait(lambda: len(query.read) > 20)
     scene.sandbox.zookeeper.restart()
     count = len(query.read)
-    wait_until(lambda: len(query.read) > count + 20)
+    wait(lambda: len(query.read) > count + 20)
     scene.flow.stop()
     scene.all_read()
 
@@ -336,18 +312,17 @@ def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
     fast = {"zookeeper.session.timeout.ms": 1500, "unclean.leader.election.enable": "false"}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own, ExitStack() as stack:
         placed = own.create_topic("flow", partitions=4, replicas=2)
-        scene = Scene(own, "group", "flow", stack)
-        scene.spark, scene.directory = spark, tmp_path
+        scene = FlowingGroup(own, "group", "flow", stack, spark=spark, directory=tmp_path)
         stack.callback(scene.flow.stop)
         query = scene.query("a").start()
         scene.flow.start()
-        wait_until(lambda: len(query.read) > 20)
+        wait(lambda: len(query.read) > 20)
         first = own.brokers[placed[0].leader or 0]
         (other,) = (one for one in own.brokers if one is not first)
         first.kill()
         assert_goes_on(scene, query)
         first.start()
-        wait_until(lambda: in_sync(own, "flow") == [2] * 4)
+        wait(lambda: in_sync(own, "flow") == [2] * 4)
         other.stop()
         assert_goes_on(scene, query)
         scene.flow.stop()
@@ -364,7 +339,7 @@ def in_sync(servers: Sandbox, topic: str) -> list[int]:
     return [len(one.isrs) for one in partitions.values()]
 
 
-def assert_goes_on(scene: Scene, query: Query) -> None:
+def assert_goes_on(scene: FlowingGroup, query: Query) -> None:
     """Assert that messages produced from now on are read in all partitions."""
     before = {tp: max(all, default=-1) for tp, all in scene.flow.produced.items()}
     wait(
@@ -376,7 +351,7 @@ def assert_goes_on(scene: Scene, query: Query) -> None:
     )
 
 
-def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:
+def test_an_operator_rewinds_a_stopped_query(scene: FlowingGroup) -> None:
     """A stopped query continues from the offsets that `zkconsumer offsets reset` sets."""
     scene.flow.produced = {
         scene.tp(n): {at.offset for at in scene.sandbox.produce(scene.topic, 10, partition=n)}
@@ -384,21 +359,21 @@ def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:
     }
     query = scene.query("a").start()
     scene.all_read()
-    wait_until(lambda: [scene.stored(n) for n in range(4)] == ["10"] * 4)
+    wait(lambda: [scene.stored(n) for n in range(4)] == ["10"] * 4)
     query.stop()
-    wait_until(lambda: scene.members == [])
+    wait(lambda: scene.members == [])
     command = [sys.executable, "-m", "zkconsumer", "offsets", "reset", "--to-earliest", "--execute"]
     command += ["-z", scene.sandbox.zookeeper_connect, "-g", scene.name, "-t", scene.topic]
     subprocess.run([*command, "--backup-dir", scene.directory], check=True, capture_output=True)
     query.start()
-    wait_until(lambda: set(query.read.values()) == {2} and len(query.read) == 40)
+    wait(lambda: set(query.read.values()) == {2} and len(query.read) == 40)
 
 
-def test_errors_are_one_sentence(scene: Scene) -> None:
+def test_errors_are_one_sentence(scene: FlowingGroup) -> None:
     """An error that ends a query reaches the user as its text, without Python's traceback."""
     scene.sandbox.produce(scene.topic, 5, partition=0)
     query = scene.query("a").start()
-    wait_until(lambda: len(query.read) == 5)
+    wait(lambda: len(query.read) == 5)
     scene.sandbox.delete_topic(scene.topic)
     with pytest.raises(StreamingQueryException) as raised:
         query.query.awaitTermination(LIMIT_S)

@@ -12,39 +12,25 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from support.members import Group
-from support.spark_queries import wait
+from support.spark_queries import QueryGroup, wait
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.spark.progress_listener import progress_of
 
-OPTIONS = {
-    "mode": "group",
-    "auto.offset.reset": "smallest",
-    "rebalance.backoff.ms": "200",
-    "zookeeper.session.timeout.ms": "3000",
-}
 
-
-class Scene(Group):
+class BatchGroup(QueryGroup):
     """A topic of four partitions, a group, and the DataFrames and queries of a test."""
 
-    spark: SparkSession
-    directory: Path
-
-    def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
-        super().__init__(sandbox, name, topic, stack)
-        self.stack = stack
+    def __init__(self, *where: Any, **more: Any) -> None:
+        super().__init__(*where, **more)
         self.rows: list[tuple[int, int]] = []
         # The members of the group while each batch ran.
         self.members: list[list[str]] = []
 
     def frame(self, **options: str) -> DataFrame:
-        given = {name.replace("__", "."): text for name, text in options.items()}
-        reader = self.spark.readStream.format("zkconsumer").options(**(OPTIONS | given))
-        reader = reader.option("zookeeper", self.sandbox.zookeeper_connect)
-        return reader.option("group.id", self.name).option("subscribe", self.topic).load()
+        reader = self.spark.readStream.format("zkconsumer")
+        return reader.options(**self.options(**options)).load()
 
     def start(self, frame: DataFrame, *, name: str = "query", **trigger: Any) -> Any:
         """Start a query; it ends with the test."""
@@ -73,28 +59,26 @@ class Scene(Group):
 @pytest.fixture
 def scene(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
-) -> Iterator[Scene]:
+) -> Iterator[BatchGroup]:
     """Five messages in each partition, and an empty group."""
     topic = unique("queries")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):
         sandbox.produce(topic, 5, partition=partition)
     with ExitStack() as stack:
-        made = Scene(sandbox, unique("group"), topic, stack)
-        made.spark, made.directory = spark, tmp_path
-        yield made
+        yield BatchGroup(sandbox, unique("group"), topic, stack, spark=spark, directory=tmp_path)
 
 
 # ---- Trigger.AvailableNow ------------------------------------------------------------------------
 
 
-def owned_by_another(scene: Scene, *partitions: int) -> None:
+def owned_by_another(scene: BatchGroup, *partitions: int) -> None:
     """A live session that is not a member owns these partitions and never releases them."""
     for partition in partitions:
         scene.admin.create(scene.owner(partition), b"another-0", ephemeral=True, makepath=True)
 
 
-def test_a_run_without_its_share_fails(scene: Scene) -> None:
+def test_a_run_without_its_share_fails(scene: BatchGroup) -> None:
     """AvailableNow beside a live owner of all partitions ends with MissingShareError."""
     owned_by_another(scene, 0, 1, 2, 3)
     with pytest.raises(StreamingQueryException) as raised:
@@ -104,7 +88,7 @@ def test_a_run_without_its_share_fails(scene: Scene) -> None:
     assert "another-0" in str(raised.value)
 
 
-def test_a_run_without_its_share_may_go_on(scene: Scene) -> None:
+def test_a_run_without_its_share_may_go_on(scene: BatchGroup) -> None:
     """failOnMissingShare=false reads what is owned and reports the unread partitions."""
     owned_by_another(scene, 2, 3)
     query = scene.run(scene.frame(failOnMissingShare="false"))
@@ -118,14 +102,14 @@ def test_a_run_without_its_share_may_go_on(scene: Scene) -> None:
 # ---- the warm-up ---------------------------------------------------------------------------------
 
 
-def test_a_query_joins_after_a_batch(scene: Scene) -> None:
+def test_a_query_joins_after_a_batch(scene: BatchGroup) -> None:
     """No member is registered while Spark runs its first batch, which is empty."""
     scene.run(scene.frame())
     assert scene.members[0] == [] and len(scene.members[1]) == 1
     assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
 
 
-def test_the_only_batch_reads(scene: Scene) -> None:
+def test_the_only_batch_reads(scene: BatchGroup) -> None:
     """The only batch of Trigger.Once reads messages."""
     scene.run(scene.frame(), once=True)
     assert len(scene.members) == 1
@@ -135,7 +119,7 @@ def test_the_only_batch_reads(scene: Scene) -> None:
 # ---- one DataFrame, used twice -------------------------------------------------------------------
 
 
-def test_a_union_with_itself(scene: Scene) -> None:
+def test_a_union_with_itself(scene: BatchGroup) -> None:
     """Spark reads both sides of a self-union through one member: each message appears twice."""
     frame = scene.frame()
     scene.run(frame.union(frame))
@@ -143,7 +127,7 @@ def test_a_union_with_itself(scene: Scene) -> None:
     assert sorted(scene.rows) == sorted(every * 2)
 
 
-def test_a_join_with_itself_is_refused(scene: Scene) -> None:
+def test_a_join_with_itself_is_refused(scene: BatchGroup) -> None:
     """A self-join would create two members that split the messages, so it is refused."""
     frame = scene.frame()
     one, other = frame.alias("one"), frame.alias("other")
@@ -157,7 +141,7 @@ def test_a_join_with_itself_is_refused(scene: Scene) -> None:
     assert scene.rows == []
 
 
-def test_a_query_is_started_again(scene: Scene) -> None:
+def test_a_query_is_started_again(scene: BatchGroup) -> None:
     """A DataFrame whose query has ended may be read again, also by two queries in turn."""
     frame = scene.frame()
     for _ in range(2):

@@ -21,6 +21,7 @@ from kazoo.security import make_digest_acl
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from support.scenes import Scene, scenes
+from support.wait import eventually
 
 from zkconsumer.admin.groups import members, read_groups
 from zkconsumer.admin.lag import GroupLag, group_lags
@@ -29,7 +30,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Create
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
-from zkconsumer.sandbox.process import until
 from zkconsumer.spark import tables
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import State
@@ -479,11 +479,7 @@ class Log:
 
     def wait(self, count: int) -> None:
         """Wait for this number of rows."""
-        eventually(lambda: len(self.rows) >= count)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    assert until(lambda: bool(condition()), limit_s=LIMIT_S)
+        eventually(lambda: len(self.rows) >= count, LIMIT_S)
 
 
 @contextmanager
@@ -501,7 +497,7 @@ def _following(frame: DataFrame, checkpoint: Path) -> Iterator[Log]:
 
 def _finished(checkpoint: Path, number: int) -> None:
     """Wait until Spark has recorded that this batch is finished."""
-    eventually((checkpoint / "commits" / str(number)).exists)
+    eventually((checkpoint / "commits" / str(number)).exists, LIMIT_S)
 
 
 def _asked(scene: Scene, **more: Any) -> dict[str, Any]:
@@ -543,7 +539,7 @@ class Follower:
             text = json.dumps(self.reader.latestOffset(json.loads(self.offset), None))
             return text != self.offset
 
-        eventually(is_new)
+        eventually(is_new, LIMIT_S)
         shares = pickle.loads(pickle.dumps(self.reader.partitions(start, json.loads(text))))
         self.offset = text
         return [row for one in shares for part in self.reader.read(one) for row in part.to_pylist()]

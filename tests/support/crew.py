@@ -45,6 +45,13 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
+def environment() -> dict[str, str]:
+    """Return the environment in which a program of tests/support finds the other modules there."""
+    before = os.environ.get("PYTHONPATH")
+    tests = str(Path(__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join([tests, before] if before else [tests])}
+
+
 class Observed:
     """Questions about a member's events.
 
@@ -124,6 +131,7 @@ class Program(Observed):
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
+                env=environment(),
                 start_new_session=True,
             )
         self._read, self._events = 0, list[dict[str, Any]]()

@@ -89,7 +89,7 @@ class Flow(Traffic):
         return sum(map(len, self.produced.values()))
 
 
-class Stage:
+class Topics:
     """The topics that all groups of a scenario consume, and the messages for them."""
 
     def __init__(self, sandbox: Sandbox, topics: Iterable[str], stack: ExitStack) -> None:
@@ -119,7 +119,7 @@ class Group:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: Topics,
         cast: Cast,
         name: str,
         *,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.evidence import Delivery
-from support.mixed_groups import Cast, Group, Stage
+from support.mixed_groups import Cast, Group, Topics
 from support.wait import wait_for
 from support.zk_log import history
 from zkconsumer.consumer.stream_partitions import boottime
@@ -92,7 +92,7 @@ class Scenario:
     ) -> None:
         self._sandbox, self._pool = sandbox, stack.enter_context(ThreadPoolExecutor(2))
         self._first, self._created = f"{name}-a", f"{name}-b"
-        self.stage = Stage(sandbox, (self._first, self._created), stack)
+        self.stage = Topics(sandbox, (self._first, self._created), stack)
         self.mixed = Group(
             self.stage, cast, f"{name}-mixed", ours=ALL_OURS, directory=directory, stack=stack
         )

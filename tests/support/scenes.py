@@ -7,9 +7,9 @@ beside a client for the tools.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 
@@ -21,28 +21,13 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.client import ZooKeeperClient
 
+S = TypeVar("S", bound="Scene")
+
 # A znode: payload, version, access control list.
 Seen = tuple[bytes | None, int, tuple[Any, ...]]
 
 # Nobody listens there.
 BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://127.0.0.1:1"]}'
-
-
-@contextmanager
-def scenes(server: ZooKeeperServer, chroot: str) -> Iterator[Scene]:
-    """A scene below that chroot, which ends with its session."""
-    above = KazooClient(server.connect)
-    above.start(60)
-    above.create(f"/{chroot}", b"")
-    above.stop()
-    above.close()
-    session = KazooClient(f"{server.connect}/{chroot}")
-    session.start(60)
-    try:
-        yield Scene(f"{server.connect}/{chroot}", session)
-    finally:
-        session.stop()
-        session.close()
 
 
 class Scene:
@@ -55,14 +40,14 @@ class Scene:
     def config(self, group: str = "g", **settings: Any) -> ConsumerConfig:
         return ConsumerConfig(group_id=group, zookeeper_connect=self.connect, **settings)
 
-    def put(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> str:
+    def put(self, path: str, data: bytes | None = b"", *, ephemeral: bool = False) -> str:
         if self.session.exists(path):
             self.session.set(path, data)
         else:
             self.session.create(path, data, ephemeral=ephemeral, makepath=True)
         return path
 
-    def hold(self, path: str, data: bytes) -> str:
+    def hold(self, path: str, data: bytes | None) -> str:
         """An ephemeral znode of the scene's session."""
         return self.put(path, data, ephemeral=True)
 
@@ -100,6 +85,27 @@ class Scene:
         for (topic, partition), thread in dealt.items():
             self.owner(topic, partition, thread, group)
             self.offset(topic, partition, 5, group)
+
+
+@contextmanager
+def scenes(
+    server: ZooKeeperServer,
+    chroot: str,
+    kind: Callable[[str, KazooClient], S] = Scene,  # type: ignore[assignment]
+) -> Iterator[S]:
+    """A scene, of this class, below that chroot; it ends with its session."""
+    above = KazooClient(server.connect)
+    above.start(60)
+    above.create(f"/{chroot}", b"")
+    above.stop()
+    above.close()
+    session = KazooClient(f"{server.connect}/{chroot}")
+    session.start(60)
+    try:
+        yield kind(f"{server.connect}/{chroot}", session)
+    finally:
+        session.stop()
+        session.close()
 
 
 class Hands:

@@ -13,20 +13,53 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from support.internals import driver_of
+from support.members import Group
+from support.wait import wait_for
+from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
-from zkconsumer.sandbox.process import until
 from zkconsumer.spark.process_lifecycle import RUNNER
 
 LIMIT_S = 150.0
 
 Place = tuple[str, int, int]
+
+
+class QueryGroup(Group):
+    """A group on the sandbox whose members are queries of Spark; they end with the test."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        name: str,
+        topic: str,
+        stack: ExitStack,
+        *,
+        spark: SparkSession,
+        directory: Path,
+    ) -> None:
+        super().__init__(sandbox, name, topic, stack)
+        self.stack, self.spark, self.directory = stack, spark, directory
+
+    def options(self, **options: str) -> dict[str, str]:
+        """Return the source's options; `__` in a name stands for a dot."""
+        return {
+            "mode": "group",
+            "zookeeper": self.sandbox.zookeeper_connect,
+            "group.id": self.name,
+            "subscribe": self.topic,
+            "auto.offset.reset": "smallest",
+            "rebalance.backoff.ms": "200",
+            "zookeeper.session.timeout.ms": "3000",
+            **{name.replace("__", "."): text for name, text in options.items()},
+        }
 
 
 class Query:
@@ -113,8 +146,9 @@ def command(pid: int) -> str:
         return ""
 
 
-def wait(condition: Any, what: str) -> None:
-    assert until(lambda: bool(condition()), limit_s=LIMIT_S), f"waited for {what}"
+def wait(condition: Callable[[], object], what: str = "what this line says") -> None:
+    """Wait as long as a query may take on a very busy machine."""
+    wait_for(condition, what, LIMIT_S)
 
 
 def main() -> None:

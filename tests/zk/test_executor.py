@@ -26,7 +26,7 @@ def awaited(op: int) -> bool:
     return True
 
 
-class Driver:
+class Running:
     """An executor and its inbox, in place of a coordinator."""
 
     def __init__(self, client: Client) -> None:
@@ -45,30 +45,30 @@ class Driver:
 
 def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
     """A first commit creates the parents, and then writes."""
-    driver = Driver(client)
-    driver.executor.start(FIRST_COMMIT, client.me.session)
-    ended = driver.end()
+    running = Running(client)
+    running.executor.start(FIRST_COMMIT, client.me.session)
+    ended = running.end()
     assert isinstance(ended, Finished)
     assert (ended.op, type(ended.outcome)) == (7, Committed)
     assert client.peer.get(client.offset(T0))[0] == b"5"
-    assert driver.executor.requests > 1
+    assert running.executor.requests > 1
 
 
 def test_an_operation_does_not_go_on_in_the_next_session(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
     """A commit that a session expiry interrupts does not continue in the next session."""
-    driver = Driver(client)
-    driver.executor.start(FIRST_COMMIT, client.me.session)
-    between = driver.inbox.get(timeout=LIMIT_S)
+    running = Running(client)
+    running.executor.start(FIRST_COMMIT, client.me.session)
+    between = running.inbox.get(timeout=LIMIT_S)
     kazoo = client_of(client.session)
     expire(zookeeper.connect, kazoo.client_id)
     before = client.me.session
     wait_for(lambda: kazoo.connected and kazoo.client_id[0] != before, "a new session")
     client.me = replace(client.me, session=kazoo.client_id[0])
     client.register()
-    driver.inbox.put(between)
-    ended = driver.end()
+    running.inbox.put(between)
+    ended = running.end()
     assert isinstance(ended, Finished)
     assert (ended.op, ended.outcome) == (7, Interrupted())
     assert client.peer.exists(client.offset(T0)) is None
@@ -78,12 +78,12 @@ def test_nothing_begins_in_a_session_that_is_over(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
     """A command for an expired session is interrupted, although the client has a new session."""
-    driver = Driver(client)
+    running = Running(client)
     kazoo = client_of(client.session)
     expire(zookeeper.connect, kazoo.client_id)
     wait_for(lambda: client.session.is_over(client.me.session), "the session to be over")
-    driver.executor.start(FIRST_COMMIT, client.me.session)
-    ended = driver.end()
+    running.executor.start(FIRST_COMMIT, client.me.session)
+    ended = running.end()
     assert isinstance(ended, Finished)
     assert ended.outcome == Interrupted()
-    assert driver.executor.requests == 0
+    assert running.executor.requests == 0
