@@ -50,8 +50,8 @@ def read(fetcher: SharedFetcher, count: int) -> list[tuple[int | None, int | Non
     found: list[tuple[int | None, int | None]] = []
 
     def enough() -> bool:
-        messages = fetcher.consume(50, 0.05)
-        found.extend((one.partition(), one.offset()) for one in messages)
+        while len(found) < count and (messages := fetcher.consume(50, 0.05)):
+            found.extend((one.partition(), one.offset()) for one in messages)
         return len(found) >= count
 
     eventually(enough)
