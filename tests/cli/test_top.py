@@ -157,9 +157,9 @@ def test_many_groups() -> None:
             assert len(table.painted) <= SIZE[1]
             await pilot.press("end", "pageup", "k")
             assert table.painted[-1]["name"] > "group-4900"
-            held = table._rows[table._cursor]["name"]
+            held = table.selected["name"]
             table.fill(GROUP_COLUMNS, rows[::-1], key="name")
-            assert table._rows[table._cursor]["name"] == held
+            assert table.selected["name"] == held
             await pilot.press("home")
             assert table.painted[0]["name"] == "group-4999"
 

@@ -587,7 +587,8 @@ def _position_after_the_message_in_hand() -> list[Patch]:
 
 
 def _release_answered_at_once() -> list[Patch]:
-    return [(stream_partitions._Release, "answer_if_idle", stream_partitions._Release.answer)]
+    release = function(stream_partitions, "_Release")
+    return [(release, "answer_if_idle", release.answer)]
 
 
 def _interrupted_messages_lost() -> list[Patch]:
@@ -629,7 +630,7 @@ def _batch_in_flight_is_finished() -> list[Patch]:
 
 
 def _release_during_a_batch() -> list[Patch]:
-    return [(batch_member._Release, "is_due", True)]
+    return [(function(batch_member, "_Release"), "is_due", True)]
 
 
 def _finish_of_a_new_grant() -> list[Patch]:

@@ -120,6 +120,11 @@ class Rows(Widget, can_focus=True):
         return self._rows[self._first : self._first + self._room]
 
     @property
+    def selected(self) -> Row:
+        """Return the row under the cursor; the table must have rows."""
+        return self._rows[self._cursor]
+
+    @property
     def _room(self) -> int:
         return max(1, self.size.height - 1)
 
@@ -143,7 +148,7 @@ class Rows(Widget, can_focus=True):
 
     def action_open(self) -> None:
         if self._rows:
-            self.post_message(self.Opened(self._rows[self._cursor]))
+            self.post_message(self.Opened(self.selected))
 
     def on_resize(self, _: events.Resize) -> None:
         self._clip()
