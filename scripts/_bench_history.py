@@ -6,6 +6,8 @@ which the file is in the page cache.
 
 - `decode`: the compiled decoder, from a file into Arrow columns, checksums included.
 - `decode plain`: the decoder in plain Python, into rows.
+- `report 1GB`: `zkconsumer history report` of 1 GB of logs, one after the other, in a process of
+  its own: seconds, and the most memory that it has resident.
 - `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
   `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads all.
 """
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import random
+import resource
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +28,7 @@ from pathlib import Path
 from zlib import adler32
 
 import jpype  # type: ignore[import-untyped]
-from _bench import Result, at_least, show
+from _bench import Result, at_least, at_most, show
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.columns import ColumnDecoder
@@ -35,7 +39,7 @@ GROUP, TOPICS, PARTITIONS, MEMBERS = "/kafka/consumers/billing", 20, 16, 40
 ACL = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
 DIGEST = struct.pack(">iq", 2, 0)
 FIRST_MS = 1_700_000_000_000
-CASES = ("decode", "decode plain", "decode vs server's reader")
+REPORT_FILES, REPORT_BYTES = 8, 1 << 27
 
 
 # ---- logs ---------------------------------------------------------------------------------------
@@ -121,10 +125,11 @@ class Busy:
         return found + [self._claim(tp, member) for tp in owned]
 
 
-def write_log(path: Path, *, size: int, seed: int = 1) -> int:
-    """Write a log of at least `size` bytes; return its transactions."""
-    group, chance = Busy(seed), random.Random(seed)
-    zxid, time_ms, written = 0, FIRST_MS, 16
+def write_log(
+    path: Path, *, size: int, group: Busy, zxid: int = 0, time_ms: int = FIRST_MS
+) -> tuple[int, int]:
+    """Write a log of at least `size` bytes; return its last zxid and time."""
+    chance, written = random.Random(zxid), 16
     with path.open("wb", buffering=1 << 20) as file:
         file.write(b"ZKLG" + struct.pack(">iq", 2, 0))
         while written < size:
@@ -132,7 +137,7 @@ def write_log(path: Path, *, size: int, seed: int = 1) -> int:
                 zxid += 1
                 time_ms += chance.random() < 0.3
                 written += file.write(entry(zxid, time_ms, one))
-    return zxid
+    return zxid, time_ms
 
 
 # ---- measurements -------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
     path = folder / "log.1"
-    count = write_log(path, size=megabytes << 20)
+    count, _ = write_log(path, size=megabytes << 20, group=Busy(1))
     decoder = ColumnDecoder()
     calls: dict[str, Callable[[], object]] = {
         "decode": lambda: decoded(path, decoder),
@@ -192,6 +197,23 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
     ]
 
 
+def measure_report(folder: Path) -> list[Result]:
+    """Write 1 GB of logs with consecutive zxids, and report on them."""
+    group, zxid, time_ms = Busy(1), 0, FIRST_MS
+    for _ in range(REPORT_FILES):
+        path = folder / f"log.{zxid + 1:x}"
+        zxid, time_ms = write_log(path, size=REPORT_BYTES, group=group, zxid=zxid, time_ms=time_ms)
+    command = [sys.executable, "-m", "zkconsumer", "history", "report", "--data-dir", str(folder)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    taken = seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert after > before, "another child needed more memory"
+    return [
+        at_most("report 1GB", "seconds", taken, "s", 30),
+        at_most("report 1GB", "rss_mb", after / 1024, "MB", 500),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -203,9 +225,15 @@ def main() -> int:
         action="store_true",
         help="also print the results as one JSON object on the last line",
     )
+    parser.add_argument("--case", choices=("all", "decode", "report"), default="all")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = measure_decoding(Path(folder), arguments.rounds, arguments.megabytes)
+    results: list[Result] = []
+    if arguments.case in ("all", "report"):
+        with tempfile.TemporaryDirectory() as folder:
+            results += measure_report(Path(folder))
+    if arguments.case in ("all", "decode"):
+        with tempfile.TemporaryDirectory() as folder:
+            results += measure_decoding(Path(folder), arguments.rounds, arguments.megabytes)
     return show("history", results, output="json" if arguments.json else "table")
 
 

@@ -443,6 +443,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/spark/test_history.py::test_tables",
+        "The case of the rebalances runs in the normal lane.",
+        but=("rebalances",),
+    ),
+    *_later(
+        "Each query takes seconds. test_transactions reads the same logs, and tests/history checks "
+        "growing and damaged logs.",
+        "tests/spark/test_history.py::test_servers_of_an_ensemble",
+        "tests/spark/test_history.py::test_damage_is_a_row",
+        "tests/spark/test_history.py::test_a_stream_of_a_growing_log",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/history/test_zookeeper_tools.py::test_a_live_server",
         "Each case starts a server and ZooKeeper's tools several times. The other tests of the "
         "file compare with the recorded output of these tools.",

@@ -22,7 +22,10 @@ PERMITTED: dict[str, set[str]] = {
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
     "admin": {"errors", "java", "protocol", "config", "zk", "kafka"},
-    "spark": {"errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"},
+    "spark": {
+        *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),
+        "history",
+    },
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),

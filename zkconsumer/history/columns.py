@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
-import numba
-import numpy as np
 import pyarrow as pa
 
 from zkconsumer.history import transactions as tx
+
+try:
+    import numba
+    import numpy as np
+except ImportError:  # without the extra `fast`, rows still become columns
+    numba = np = None  # type: ignore[assignment]
 
 SCHEMA = pa.schema(
     [
@@ -73,6 +77,11 @@ def _columns(rows: int, size: int) -> _Columns:
         np.empty((3, size), np.uint8),
         np.zeros(3, np.int64),
     )
+
+
+def can_compile() -> bool:
+    """Return whether the extra `fast` is installed, which `ColumnDecoder` needs."""
+    return numba is not None
 
 
 class ColumnDecoder:
@@ -175,7 +184,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _compiled(function: F) -> F:
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    return function if numba is None else cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
 @_compiled

@@ -182,10 +182,10 @@ def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
     if sum(log.size for server in servers for log in server.logs) < FAST_FROM:
         return None
     try:
-        from zkconsumer.history.columns import ColumnDecoder
+        from zkconsumer.history.columns import ColumnDecoder, can_compile
     except ImportError:
         return None
-    return ColumnDecoder()
+    return ColumnDecoder() if can_compile() else None
 
 
 class History:

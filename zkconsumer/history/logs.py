@@ -152,6 +152,7 @@ class LogReader:
 
     Attributes:
         offset: where the next transaction begins; 0 before the header has been read.
+        until: the byte at which reading ends, even if the file continues; -1 for its end.
         database: the id in the file's header.
         end: how the last call of `batches` ended.
     """
@@ -159,6 +160,7 @@ class LogReader:
     source: Source
     fast: ColumnDecoder | None = None
     offset: int = 0
+    until: int = -1
     database: int = 0
     end: End = field(default=End.UNREAD, init=False)
 
@@ -196,7 +198,10 @@ class LogReader:
     def _read(self, file: IO[bytes]) -> Iterator[Batch]:
         window = b""
         while True:
-            more = file.read(max(WINDOW_BYTES, len(window)))
+            size = max(WINDOW_BYTES, len(window))
+            if self.until >= 0:
+                size = min(size, max(0, self.until - self.offset - len(window)))
+            more = file.read(size)
             window += more
             batches, at = self._decode(window)
             self.offset += at

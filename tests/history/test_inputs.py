@@ -1,0 +1,217 @@
+"""Finding the files of servers, and reading several logs and servers as one sequence."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.history_logs import HEADER, LogWriter, created, number, sized, transaction
+
+from zkconsumer.errors import BadFileError
+from zkconsumer.history import transactions as tx
+from zkconsumer.history.inputs import History, Server, find_servers
+from zkconsumer.history.transactions import Row
+
+
+def entry(zxid: int, name: str = "") -> bytes:
+    return transaction(zxid, tx.CREATE, created(f"/{name or zxid}"), time_ms=zxid)
+
+
+def server(directory: Path, logs: dict[int, Sequence[bytes]]) -> Path:
+    """Write the logs of a server: first zxid -> transactions."""
+    folder = directory / "version-2"
+    folder.mkdir(parents=True)
+    for first, entries in logs.items():
+        (folder / f"log.{first:x}").write_bytes(HEADER + b"".join(entries))
+    return directory
+
+
+def read(*directories: Path, after: int = 0) -> tuple[list[Row], History]:
+    history = History(find_servers(directories), after=after)
+    return [row for batch in history.batches() for row in batch.rows], history
+
+
+def zxids(rows: list[Row]) -> list[int]:
+    return [row.zxid for row in rows]
+
+
+# ---- finding ------------------------------------------------------------------------------------
+
+
+def test_a_data_directory_and_a_log_directory(tmp_path: Path) -> None:
+    """Logs in one directory and snapshots in another belong to one server."""
+    logs = server(tmp_path / "logs", {1: [entry(1)]})
+    snapshots = tmp_path / "data" / "version-2"
+    snapshots.mkdir(parents=True)
+    (snapshots / "snapshot.0").write_bytes(b"")
+    (one,) = find_servers([logs, tmp_path / "data"])
+    assert [len(one.logs), len(one.snapshots)] == [1, 1]
+
+
+def test_other_files_are_left_out(tmp_path: Path) -> None:
+    """Only files with the names of logs and snapshots are read."""
+    folder = server(tmp_path, {1: [entry(1)]}) / "version-2"
+    for name in ("acceptedEpoch", "log.xyz", "log.1.txt", "snapshot", "log.1.swp"):
+        (folder / name).write_text("1")
+    (one,) = find_servers([tmp_path])
+    assert [log.base for log in one.logs] == ["log.1"]
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"])
+def test_an_archive(tmp_path: Path, ending: str) -> None:
+    """A tar archive, compressed or not, has one server per directory."""
+    for name in ("a", "b"):
+        server(tmp_path / name, {1: [entry(1), entry(2)], 3: [entry(3)]})
+    packed = tmp_path / f"all.{ending}"
+    mode = {"tar": "w", "tgz": "w:gz"}.get(ending, f"w:{ending[4:]}")
+    with tarfile.open(packed, mode) as archive:  # type: ignore[call-overload]
+        for name in ("a", "b"):
+            archive.add(tmp_path / name, arcname=name)
+    assert len(find_servers([packed])) == 2
+    rows, history = read(packed)
+    assert (zxids(rows), history.problems) == ([1, 2, 3], [])
+
+
+def test_an_archive_that_is_none(tmp_path: Path) -> None:
+    """A file named .tar with other content is an error that names it."""
+    file = tmp_path / "a.tar"
+    file.write_bytes(b"no archive" * 100)
+    with pytest.raises(Exception, match=r"a\.tar"):
+        find_servers([file])
+
+
+def test_nothing_is_found(tmp_path: Path) -> None:
+    """A directory without logs is an error that says what to give."""
+    with pytest.raises(BadFileError, match="dataDir"):
+        find_servers([tmp_path])
+
+
+# ---- one server ---------------------------------------------------------------------------------
+
+
+def test_logs_continue_each_other(tmp_path: Path) -> None:
+    """Logs are read in the order of the zxids in their names, as hexadecimal numbers."""
+    logs = {n: [entry(n)] for n in (1, 2, *range(3, 20))}
+    rows, history = read(server(tmp_path, logs))
+    assert (zxids(rows), history.problems) == (list(range(1, 20)), [])
+
+
+def test_a_beginning_in_the_middle(tmp_path: Path) -> None:
+    """With `after`, rows up to that zxid are left out, within a log too."""
+    rows, history = read(server(tmp_path, {1: map(entry, (1, 2)), 3: map(entry, (3, 4))}), after=3)
+    assert (zxids(rows), history.problems) == ([4], [])
+
+
+def test_a_gap_is_named(tmp_path: Path) -> None:
+    """Missing transactions are a problem that names the file and their number."""
+    rows, history = read(server(tmp_path, {1: [entry(1)], 5: [entry(5)]}))
+    (problem,) = history.problems
+    assert zxids(rows) == [1, 5]
+    assert (problem.kind, problem.zxid) == ("missing", 1)
+    assert problem.what == "the file lacks the 3 transactions before 0x5"
+    assert problem.where.endswith("log.5")
+
+
+def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
+    """The first transaction of a new leader follows any transaction; its second must be there."""
+    first = 2 << 32
+    _, history = read(server(tmp_path / "a", {1: [entry(1), entry(first + 1)]}))
+    assert history.problems == []
+    _, history = read(server(tmp_path / "b", {1: [entry(1), entry(first + 3)]}))
+    assert history.problems[0].what == f"the file lacks the 2 transactions before 0x{first + 3:x}"
+
+
+def test_damage_ends_a_file_and_not_the_history(tmp_path: Path) -> None:
+    """After a damaged file the next one is read; the damage and the gap are problems."""
+    folder = server(tmp_path, {1: map(entry, (1, 2, 3)), 4: [entry(4)]}) / "version-2"
+    log = folder / "log.1"
+    content = bytearray(log.read_bytes())
+    content[16 + len(entry(1)) + 40] ^= 1
+    log.write_bytes(content)
+    rows, history = read(tmp_path)
+    assert zxids(rows) == [1, 4]
+    assert [one.kind for one in history.problems] == ["damaged", "missing"]
+    assert history.problems[0].where == f"{log}, byte {16 + len(entry(1))}"
+
+
+def test_a_second_reading_continues(tmp_path: Path) -> None:
+    """What a server writes after a reading, also into a new log, comes with the next one."""
+    folder = server(tmp_path, {1: [entry(1)]}) / "version-2"
+    rows, history = read(tmp_path)
+    with (folder / "log.1").open("ab") as log:
+        log.write(entry(2))
+    (folder / "log.3").write_bytes(HEADER + entry(3))
+    history.servers = find_servers([tmp_path])
+    rows += [row for batch in history.batches() for row in batch.rows]
+    assert (zxids(rows), history.problems) == ([1, 2, 3], [])
+
+
+# ---- ensembles ----------------------------------------------------------------------------------
+
+
+def ensemble(tmp_path: Path, *servers: Sequence[bytes]) -> list[Path]:
+    return [server(tmp_path / f"s{n}", {1: entries}) for n, entries in enumerate(servers)]
+
+
+def test_servers_are_merged(tmp_path: Path) -> None:
+    """Each transaction of an ensemble comes once, although some servers lag or began later."""
+    all_ = [entry(n) for n in range(1, 9)]
+    rows, history = read(*ensemble(tmp_path, all_, all_[:5], all_[3:]))
+    assert (zxids(rows), history.problems) == (list(range(1, 9)), [])
+
+
+def test_a_gap_of_one_server_is_filled(tmp_path: Path) -> None:
+    """What one server lacks comes from the others, and the server is named."""
+    all_ = [entry(n) for n in range(1, 9)]
+    rows, history = read(*ensemble(tmp_path, all_, [*all_[:3], *all_[5:]], all_))
+    assert zxids(rows) == list(range(1, 9))
+    assert {one.kind for one in history.problems} == {"missing", "disagreement"}
+    assert all("s1" in one.where for one in history.problems)
+
+
+def test_what_was_never_committed_is_left_out(tmp_path: Path) -> None:
+    """A transaction that only a deposed leader wrote is left out, and named."""
+    epoch = 1 << 32
+    common = [entry(1), entry(2)]
+    later = [entry(epoch + 1), entry(epoch + 2)]
+    rows, history = read(
+        *ensemble(tmp_path, [*common, entry(3, "lost"), *later], common + later, common + later)
+    )
+    assert zxids(rows) == [1, 2, epoch + 1, epoch + 2]
+    (problem,) = history.problems
+    assert (problem.kind, problem.zxid) == ("disagreement", 3)
+    assert "left out" in problem.what
+
+
+def test_different_contents(tmp_path: Path) -> None:
+    """If a server has another transaction under a zxid, that of the majority is taken."""
+    all_ = [entry(1), entry(2), entry(3)]
+    other = [entry(1), entry(2, "other"), entry(3)]
+    rows, history = read(*ensemble(tmp_path, other, all_, all_))
+    assert [row.path for row in rows] == ["/1", "/2", "/3"]
+    (problem,) = history.problems
+    assert "different" in problem.what
+
+
+def test_a_multi_stays_whole(tmp_path: Path) -> None:
+    """The parts of a multi come together from each server."""
+    log = LogWriter()
+    log.add(tx.CREATE, created("/a"))
+    parts = b"".join(number(tx.DELETE) + sized(sized(f"/{n}")) for n in range(3))
+    log.add(tx.MULTI, number(3) + parts)
+    for name in ("a", "b"):
+        log.write(tmp_path / name)
+    rows, history = read(tmp_path / "a", tmp_path / "b")
+    assert [row.path for row in rows] == ["/a", "/0", "/1", "/2"]
+    assert history.problems == []
+
+
+def test_servers_of_an_ensemble_have_their_names(tmp_path: Path) -> None:
+    """A server is named by its directory."""
+    servers: list[Server] = find_servers(ensemble(tmp_path, [entry(1)], [entry(1)]))
+    assert [one.name for one in servers] == [
+        str(tmp_path / "s0" / "version-2"),
+        str(tmp_path / "s1" / "version-2"),
+    ]

@@ -1,0 +1,138 @@
+"""`format("zkconsumer-history")` on a real Spark: tables, streams, other filesystems, damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from support.history_logs import LogWriter, changed, created, every_kind, number
+
+from zkconsumer.history import transactions as tx
+from zkconsumer.history.describe import Description
+from zkconsumer.history.inputs import History, find_servers
+from zkconsumer.history.tables import TABLES, as_dict, transaction
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.spark.history import MOMENTS, column_name, deduplicated, transactions_of
+
+FORMAT = "zkconsumer-history"
+
+
+def group(directory: Path) -> LogWriter:
+    """A member joins, claims, commits and expires."""
+    log = LogWriter()
+    log.add(tx.CREATE, created(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}'))
+    log.add(tx.CREATE_SESSION, number(6000))
+    data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+    log.add(tx.CREATE, created(paths.member("g", "g_a"), data, ephemeral=True))
+    tp = TopicPartition("t", 0)
+    log.add(tx.CREATE, created(paths.owner("g", tp), b"g_a-0", ephemeral=True), ms=100)
+    for n in (10, 20, 5):
+        log.add(tx.SET_DATA, changed(paths.offset("g", tp), b"%d" % n), ms=100)
+    log.add(tx.CLOSE_SESSION, b"", cxid=0, ms=9000)
+    log.write(directory)
+    return log
+
+
+def loaded(spark: SparkSession, directory: Path, table: str = "transactions") -> DataFrame:
+    return spark.read.format(FORMAT).option("table", table).load(str(directory))
+
+
+def as_rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """Rows with times as milliseconds, as the tables have them."""
+    found = []
+    for row in frame.collect():
+        values = row.asDict(recursive=True)
+        found.append(dict(_untimed(values)))
+    return found
+
+
+def _untimed(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    moments = {column_name(name): name for name in MOMENTS}
+    for name, value in values.items():
+        if name in moments:
+            yield moments[name], None if value is None else round(value.timestamp() * 1000)
+        elif name != "damage":
+            yield name, bytes(value) if isinstance(value, bytearray) else value
+
+
+def test_transactions(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of each type are those of the plain reader, by the source and by binaryFile."""
+    every_kind().write(tmp_path)
+    expected = [
+        as_dict(transaction(row, batch.file))
+        for batch in History(find_servers([tmp_path])).batches()
+        for row in batch.rows
+    ]
+    assert as_rows(loaded(spark, tmp_path)) == expected
+    found = as_rows(transactions_of(spark, str(tmp_path)))
+    assert [row | {"file": ""} for row in found] == [row | {"file": ""} for row in expected]
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if name != "transactions"])
+def test_tables(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    """Each table has the rows that the command line shows, in columns of Spark's types."""
+    group(tmp_path)
+    description = Description(find_servers([tmp_path]))
+    description.read()
+    expected = [as_dict(row) for row in getattr(description.result().tables, table)]
+    assert expected
+    assert as_rows(loaded(spark, tmp_path, table)) == expected
+
+
+def test_servers_of_an_ensemble(spark: SparkSession, tmp_path: Path) -> None:
+    """Transactions that several servers wrote come once after `deduplicated`."""
+    for name in ("one", "two"):
+        group(tmp_path / name)
+    frame = loaded(spark, tmp_path)
+    assert frame.count() == 2 * 8
+    assert deduplicated(frame).count() == 8
+
+
+def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    """A damaged log gives what precedes the damage, and a last row that names file and byte."""
+    log = group(tmp_path)
+    content = bytearray(log.content())
+    content[-20] ^= 1
+    (tmp_path / "log.1").write_bytes(content)
+    *good, bad = loaded(spark, tmp_path).collect()
+    assert len(good) == 7
+    assert f"{tmp_path / 'log.1'}, byte" in bad["damage"]
+
+
+def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream reads what was appended, and new logs; a restarted query reads nothing twice."""
+    logs, out = tmp_path / "logs", str(tmp_path / "out")
+    log = group(logs)
+
+    def run() -> list[int]:
+        frame = spark.readStream.format(FORMAT).load(str(logs))
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(out)
+        )
+        assert query.awaitTermination(120)
+        return sorted(row.zxid for row in spark.read.parquet(out).collect())
+
+    assert run() == list(range(1, 9))
+    log.add(tx.CREATE_SESSION, number(6000), session=7)
+    (logs / "log.1").write_bytes(log.content()[:-4] + bytes(64))  # its last transaction is torn
+    assert run() == list(range(1, 9))
+    log.write(logs, zeros=64)
+    second = LogWriter(zxid=log.zxid)
+    second.add(tx.CREATE_SESSION, number(6000), session=8)
+    second.write(logs, "log.a")
+    assert run() == list(range(1, 11))
+
+
+def test_wrong_options(spark: SparkSession, tmp_path: Path) -> None:
+    """An unknown table is refused with the names of those that there are."""
+    with pytest.raises(AnalysisException, match="there is no table 'owners'"):
+        loaded(spark, tmp_path, "owners")

@@ -1,0 +1,367 @@
+"""`format("zkconsumer-history")`: ZooKeeper's transaction logs as tables and as a stream.
+
+    spark.read.format("zkconsumer-history").option("table", "rebalances").load("/var/lib/zookeeper")
+    spark.readStream.format("zkconsumer-history").load("/var/lib/zookeeper")
+
+The table `transactions` is divided among tasks: one task reads one file. The other tables need the
+state of each group from the first transaction on, so one task reads all files, ordered by zxid.
+
+Python's data sources open files in Python, so the path must be one that each executor can open. For
+other filesystems, such as HDFS, `transactions_of` reads files with Spark's own `binaryFile`.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, get_args, get_origin
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from zkconsumer.errors import ConfigError, DamagedFileError
+from zkconsumer.history.columns import ColumnDecoder, can_compile
+from zkconsumer.history.describe import Description
+from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.logs import Batch, LogReader, Source
+from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
+from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
+from zkconsumer.spark.pickling import Pickled
+from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
+
+MOMENTS: Final = frozenset(
+    {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}
+)
+"""Columns with a time since the epoch. In Spark they are timestamps; `column_name` names them."""
+
+_TYPES: Final[Mapping[type, DataType]] = {
+    int: LongType(),
+    str: StringType(),
+    bytes: BinaryType(),
+    bool: BooleanType(),
+    float: DoubleType(),
+}
+
+POLL_S: Final = 1.0
+"""Seconds between two looks at the files by a stream."""
+
+ROWS: Final = 10_000
+"""Rows of a record batch of the tables other than `transactions`."""
+
+
+def schema_of(table: str) -> StructType:
+    """Return the columns of a table. Raises ConfigError for an unknown table."""
+    if table not in TABLES:
+        raise ConfigError(
+            f"there is no table {table!r}",
+            where="table",
+            remedy=f"use one of {', '.join(TABLES)}",
+        )
+    return StructType(
+        [_field(name, hint) for name, hint in columns_of(TABLES[table]).items()]
+        + ([StructField("damage", StringType())] if table == "transactions" else [])
+    )
+
+
+def column_name(name: str) -> str:
+    """Return Spark's name of a column: `time` for `time_ms`, `ended_at` for `ended_ms`."""
+    if name not in MOMENTS:
+        return name
+    return "time" if name == "time_ms" else name.removesuffix("_ms") + "_at"
+
+
+def _field(name: str, hint: Any) -> StructField:
+    if name in MOMENTS:
+        return StructField(column_name(name), TimestampType())
+    if isinstance(hint, UnionType):
+        hint = next(one for one in get_args(hint) if one is not type(None))
+    if get_origin(hint) is list:
+        return StructField(name, ArrayType(StringType()))
+    if get_origin(hint) is dict:
+        return StructField(name, MapType(StringType(), LongType()))
+    return StructField(name, _TYPES[hint])
+
+
+class HistorySource(Pickled, DataSource):
+    """The data source; Spark creates it with the options of the query."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "zkconsumer-history"
+
+    @one_sentence()
+    def schema(self) -> StructType:
+        return schema_of(self._table)
+
+    @one_sentence()
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return HistoryReader(self._paths, self._table, self._groups)
+
+    @one_sentence()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if self._table != "transactions":
+            raise ConfigError(
+                f"the table {self._table} cannot be read as a stream",
+                where="table",
+                remedy="stream the table transactions, or read this one with spark.read",
+            )
+        return TransactionsStream(self._paths)
+
+    @property
+    def _table(self) -> str:
+        return str(self.options.get("table", "transactions"))
+
+    @property
+    def _paths(self) -> list[str]:
+        paths = [one.strip() for one in str(self.options.get("path", "")).split(",")]
+        found = [one.removeprefix("file://") for one in paths if one]
+        if not found:
+            raise ConfigError("the path is missing", where="path", remedy="use .load(PATH)")
+        return found
+
+    @property
+    def _groups(self) -> list[str]:
+        names = str(self.options.get("groups", "")).split(",")
+        return [name.strip() for name in names if name.strip()]
+
+
+# ---- batch --------------------------------------------------------------------------------------
+
+
+@dataclass
+class LogPart(InputPartition):
+    """A log and the bytes of it that a task reads; `end` is -1 for all."""
+
+    path: str
+    begin: int = 0
+    end: int = -1
+
+
+class HistoryReader(Pickled, DataSourceReader):
+    """Reads a table."""
+
+    def __init__(self, paths: Sequence[str], table: str, groups: Sequence[str]) -> None:
+        self._paths, self._table, self._groups = list(paths), table, list(groups)
+
+    @one_sentence()
+    def partitions(self) -> Sequence[InputPartition]:
+        if self._table != "transactions":
+            return [LogPart("")]
+        servers = find_servers(self._paths)
+        return [LogPart(log.name) for server in servers for log in server.logs]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPart)
+        log_to_stderr()
+        with one_sentence():
+            if self._table == "transactions":
+                yield from _transactions(partition, _opened(partition.path, self._paths))
+            else:
+                yield from self._rows()
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        description = Description(find_servers(self._paths), self._groups)
+        description.read()
+        rows: list[Event] = getattr(description.result().tables, self._table)
+        schema = to_arrow_schema(schema_of(self._table), timezone="UTC")
+        for first in range(0, len(rows), ROWS):
+            part = [as_dict(row) for row in rows[first : first + ROWS]]
+            names = list(columns_of(TABLES[self._table]))
+            yield pa.RecordBatch.from_arrays(
+                [
+                    _array([row[name] for row in part], name, field.type)
+                    for name, field in zip(names, schema, strict=True)
+                ],
+                schema=schema,
+            )
+
+
+def _array(values: list[Any], name: str, kind: pa.DataType) -> pa.Array:
+    if name in MOMENTS:
+        return pa.array(values, pa.timestamp("ms", "UTC")).cast(kind)
+    if pa.types.is_map(kind):
+        values = [list(value.items()) for value in values]
+    return pa.array(values, kind)
+
+
+def _decoder() -> ColumnDecoder | None:
+    """Return the compiled decoder; None without the extra `fast`, which is slower."""
+    return ColumnDecoder() if can_compile() else None
+
+
+def _opened(name: str, paths: Sequence[str]) -> Source:
+    """Return a log by its name; a log in an archive is unpacked again on the executor."""
+    if Path(name).exists():
+        return Source.of_path(Path(name))
+    servers = find_servers(paths)
+    return next(log for server in servers for log in server.logs if log.name == name)
+
+
+def _transactions(part: LogPart, source: Source) -> Iterator[pa.RecordBatch]:
+    """Yield a log's rows. Damage becomes a last row, with the error in the column `damage`."""
+    reader = LogReader(source, _decoder(), part.begin, part.end)
+    try:
+        for batch in reader.batches():
+            yield transaction_batch(batch)
+    except DamagedFileError as error:
+        schema = to_arrow_schema(schema_of("transactions"), timezone="UTC")
+        values = {"file": source.name, "damage": str(error)}
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([values.get(field.name)], field.type) for field in schema], schema=schema
+        )
+
+
+def transaction_batch(batch: Batch) -> pa.RecordBatch:
+    """Return decoded rows as rows of the table `transactions`, column by column."""
+    rows = batch.columns
+    schema = to_arrow_schema(schema_of("transactions"), timezone="UTC")
+    kind, number = rows.column("kind"), rows.column("number")
+    codes = pa.array(list(KINDS), pa.int8())
+    names = pa.array(list(KINDS.values())).take(pc.index_in(kind, codes))
+    nothing = pa.scalar(None, pa.int64())
+
+    def if_kind(kinds: Sequence[str], values: pa.Array) -> pa.Array:
+        return pc.if_else(pc.is_in(names, pa.array(kinds)), values, nothing)
+
+    changes = [name for name in KINDS.values() if name.startswith(("create", "set"))]
+    changes = [*(name for name in changes if name != KINDS[CREATE_SESSION]), "check", "reconfig"]
+    creates = pa.array([KINDS[CREATE], KINDS[CREATE2]])
+    part = rows.column("part").cast(pa.int64())
+    found = {
+        "zxid": rows.column("zxid"),
+        "time": rows.column("time_ms").cast(pa.timestamp("ms", "UTC")),
+        "file": pa.repeat(batch.file, rows.num_rows),
+        "session": rows.column("session"),
+        "cxid": rows.column("cxid"),
+        "kind": names,
+        "part": pc.if_else(pc.less(part, 0), nothing, part),
+        "path": rows.column("path"),
+        "data": pc.if_else(
+            pc.equal(names, "closeSession"), pa.scalar(None, pa.binary()), rows.column("data")
+        ),
+        "version": if_kind(changes, rows.column("version").cast(pa.int64())),
+        "ephemeral": pc.if_else(
+            pc.is_in(names, creates), pc.equal(number, 1), pa.scalar(None, pa.bool_())
+        ),
+        "timeout_ms": if_kind([KINDS[CREATE_SESSION]], number),
+        "ttl_ms": if_kind([KINDS[CREATE_TTL]], number),
+        "error": if_kind(["error", "multi"], number),
+        "damage": pa.nulls(rows.num_rows, pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [found[field.name].cast(field.type) for field in schema], schema=schema
+    )
+
+
+# ---- stream -------------------------------------------------------------------------------------
+
+
+class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what servers append: new logs and growing ones, each transaction once.
+
+    The offset of a batch is the end of the last whole transaction of each log, in bytes. So the
+    checkpoint of the query makes each row come once, also after a restart of the query.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = list(paths)
+        self._target: dict[str, int] | None = None
+        self._decoder: ColumnDecoder | None = None
+        self._due_s = 0.0
+
+    def initialOffset(self) -> dict[str, int]:
+        return {}
+
+    @one_sentence()
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends({})
+
+    @one_sentence()
+    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
+        """Return the present ends of the logs; look at the files once per second at most."""
+        if self._target is not None:
+            return self._target
+        time.sleep(max(0.0, min(POLL_S, self._due_s - time.monotonic())))
+        self._due_s = time.monotonic() + POLL_S
+        return self._ends(start)
+
+    def _ends(self, start: Mapping[str, int]) -> dict[str, int]:
+        """Return where the last whole transaction of each log ends."""
+        ends = dict(start)
+        self._decoder = self._decoder or _decoder()
+        for server in find_servers(self._paths):
+            for log in server.logs:
+                reader = LogReader(log, self._decoder, ends.get(log.name, 0))
+                try:
+                    for _ in reader.batches():
+                        pass
+                except DamagedFileError:
+                    pass  # what precedes the damage is read
+                ends[log.name] = reader.offset
+        return ends
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [
+            LogPart(name, start.get(name, 0), until)
+            for name, until in end.items()
+            if until > start.get(name, 0)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPart)
+        with one_sentence():
+            yield from _transactions(partition, _opened(partition.path, self._paths))
+
+
+# ---- any filesystem -----------------------------------------------------------------------------
+
+
+def transactions_of(spark: SparkSession, path: str) -> DataFrame:
+    """Return the table `transactions` of the logs below a path of any filesystem that Spark reads.
+
+    Spark reads each file as a whole, which may have up to 2 GB; one task decodes one file.
+    """
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    logs = files.option("pathGlobFilter", "log.*").load(path).select("path", "content")
+    return logs.mapInArrow(decode_files, schema_of("transactions"))
+
+
+def decode_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Decode files with the columns path and content; for `mapInArrow`."""
+    for batch in files:
+        for path, content in zip(batch.column(0), batch.column(1), strict=True):
+            data = content.as_buffer().to_pybytes()
+            source = Source(path.as_py(), partial(io.BytesIO, data), len(data))
+            yield from _transactions(LogPart(source.name), source)
+
+
+def deduplicated(transactions: DataFrame) -> DataFrame:
+    """Return each transaction once, if several servers of one ensemble wrote it."""
+    return transactions.dropDuplicates(["zxid", "part"])
