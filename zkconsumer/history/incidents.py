@@ -166,12 +166,15 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
     held: dict[tuple[str, str, int], list[Ownership]] = defaultdict(list)
     for owner in tables.ownership:
         held[owner.chroot, owner.group, owner.session].append(owner)
+    # The latest commits of each group: the second one is that of another session, if needed.
+    latest: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for (chroot, group, session), (_, time_ms, _) in last.items():
+        found = latest[chroot, group]
+        latest[chroot, group] = sorted([*found, (time_ms, session)], reverse=True)[:2]
     for key, owned in held.items():
         count, silent_from, pause = last.get(key, (0, 0, 0))
         end = max(one.ended_ms or until_ms for one in owned)
-        others = max(
-            (t for k, (_, t, _) in last.items() if k[:2] == key[:2] and k != key), default=0
-        )
+        others = max((t for t, session in latest[key[:2]] if session != key[2]), default=0)
         limit = max(SILENCE_MS, 10 * pause)
         if count >= 5 and min(end, others) - silent_from > limit:
             yield _incident(
