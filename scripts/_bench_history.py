@@ -74,8 +74,10 @@ class Busy:
             created = [
                 (self._session[0], 1, tx.CREATE, self._offset_znode(tp)) for tp in self._partitions
             ]
-            claimed = [self._claim(tp, i % MEMBERS) for i, tp in enumerate(self._partitions)]
-            return [*joined, *created, *claimed]
+            ordered = sorted(range(MEMBERS), key=self._name)  # range: the first 16 members own
+            claimed = [self._claim(tp, ordered[tp[1]]) for tp in self._partitions]
+            topics = [(self._session[0], 1, tx.CREATE, self._topic_znode(t)) for t in range(TOPICS)]
+            return [*topics, *joined, *created, *claimed]
         if self._chance.random() < 0.0005:
             return self._rebalance(self._chance.randrange(MEMBERS))
         if self._chance.random() < 0.02:
@@ -92,6 +94,12 @@ class Busy:
 
     def _offset_znode(self, tp: tuple[int, int]) -> bytes:
         return text(self._path("offsets", tp)) + text(b"0") + ACL + b"\0" + struct.pack(">i", 1)
+
+    def _topic_znode(self, topic: int) -> bytes:
+        partitions = ",".join(f'"{p}":[1]' for p in range(PARTITIONS))
+        data = f'{{"version":1,"partitions":{{{partitions}}}}}'.encode()
+        path = f"/kafka/brokers/topics/topic-{topic}".encode()
+        return text(path) + text(data) + ACL + b"\0" + struct.pack(">i", 1)
 
     def _name(self, member: int) -> str:
         return f"billing_host{member}-1400000000000-{member:08x}"

@@ -466,6 +466,8 @@ class GroupHistory:
         if not group.members and not group.owners:
             rebalance.settled_ms, rebalance.why = self._time_ms, "no member is left"
             return
+        if self._is_waiting(group):
+            return
         wanted = self._assignment(group)
         if wanted is None:
             if not group.lost_ms and group.owners:
@@ -479,19 +481,30 @@ class GroupHistory:
             rebalance.settled_ms = self._time_ms
             rebalance.why = f"the owners follow {rules}"
 
+    def _is_waiting(self, group: _Group) -> bool:
+        """Return whether a partition without an owner is surely one that a member subscribes to.
+
+        This saves the computation of assignments while partitions change their owners.
+        """
+        for tp in group.lost_ms:
+            if tp.topic in group.topics:
+                name = f'"{tp.topic}"'.encode()
+                return any(name in (one.payload or b"") for one in group.members.values())
+        return False
+
     def _assignment(self, group: _Group) -> dict[TopicPartition, str] | None:
         """Return the thread of each partition by the last known rules; None if it is unknown."""
         if not group.wanted_known:
             group.wanted_known = True
             group.wanted = None
+            if not group.topics:
+                return None
             profile = group.rules.profile if group.rules else DEFAULT
             given = group.input()
             if group.rules is not None:
                 given = replace(given, strategy=group.rules.strategy)
             parts = assign_each_member(given, profile)
-            if self._topics_of(group.chroot) and not any(
-                isinstance(part, Failure) for part in parts.values()
-            ):
+            if not any(isinstance(part, Failure) for part in parts.values()):
                 group.wanted = {
                     tp: thread
                     for part in parts.values()
