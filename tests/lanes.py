@@ -221,6 +221,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/consumer/test_stream_brokers.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/consumer/test_timeouts.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/docs/test_examples.py", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/docs/test_tour.py::test_the_tour", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/security/test_tls_and_sasl.py", STARTS_SERVERS),
     Rule(

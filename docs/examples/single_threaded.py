@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import NoReturn
 
 from zkconsumer import Batch, ConsumerConfig, ConsumerConnector
 
@@ -19,9 +20,13 @@ def handle(batch: Batch[bytes, bytes]) -> None:
         print(message.topic, message.partition, message.offset, message.value, flush=True)
 
 
+def stop(*_: object) -> NoReturn:
+    sys.exit(0)
+
+
 def main(zookeeper: str, group: str, topic: str) -> None:
     # sys.exit raises in the main thread: the `with` block then leaves the group without a commit.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, stop)
     config = ConsumerConfig(
         zookeeper_connect=zookeeper,
         group_id=group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,10 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from support.wait import eventually
 
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.ports import free_port
 from zkconsumer.zk.observer import Observer
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -143,3 +147,35 @@ def test_two_topics(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Pa
     assert (len(read), sum(read)) == (2, 10)
     assert lines[-1].startswith("Status(phase='settled'")
     assert _committed(sandbox, group) == 20
+
+
+def test_processes(sandbox: Sandbox, topic: str) -> None:
+    """Every message once, over two processes of one group, and all are committed."""
+    arguments = (sandbox.zookeeper_connect, topic, topic, "2")
+    with _running("processes.py", *arguments) as process:
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+    values = [line.split()[3] for line in out.splitlines()]
+    assert set(values) == {f"b'm{number}'" for number in range(MESSAGES)}
+    assert _committed(sandbox, topic) == MESSAGES
+
+
+def test_health(sandbox: Sandbox, topic: str) -> None:
+    """The program answers health checks while it consumes, and ends with SIGTERM."""
+    port = free_port()
+    with _running("health.py", sandbox.zookeeper_connect, topic, topic, str(port)) as process:
+        assert process.stdout is not None
+        for _ in range(MESSAGES):
+            assert process.stdout.readline()
+
+        def is_healthy() -> bool:
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT_S) as answer:
+                    return "lag" in json.load(answer)
+            except OSError:  # 503 until the member has settled
+                return False
+
+        eventually(is_healthy)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert _committed(sandbox, topic) > 0

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # The programs beside the package.
 PROGRAMS = [
     str(path.relative_to(ROOT))
-    for folder in ("scripts", "docker", "docs/examples")
+    for folder in ("scripts", "docker", "docs/examples", "tests/typing")
     for path in sorted((ROOT / folder).glob("*.py"))
 ]
 # One run for the package and the programs, because each run reads all sources. mypy takes the

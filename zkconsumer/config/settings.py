@@ -210,7 +210,7 @@ class ConnectionConfig:
         "zkconsumer only. The brokers' listener to connect to: the name of a listener, or a"
         " security protocol. By default it is kafka.security.protocol, or else PLAINTEXT.",
     )
-    kafka: Mapping[str, KafkaValue] = field(default=KafkaProperties())
+    kafka: Mapping[str, Any] = field(default=KafkaProperties())
     """librdkafka's own properties, without the prefix `kafka.` that they have in a file."""
 
     def __post_init__(self, properties: Mapping[str, object] | None) -> None:

@@ -1,0 +1,27 @@
+"""User code and the examples pass pyright; tests/static/test_checks.py runs mypy on them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_pyright_in_strict_mode(tmp_path: Path) -> None:
+    """basedpyright, which is pyright in a wheel, accepts them in pyright's strict mode."""
+    settings = {
+        "include": [str(ROOT / "tests/typing/user_code.py"), str(ROOT / "docs/examples")],
+        "extraPaths": [str(ROOT)],
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.11",
+    }
+    project = tmp_path / "pyrightconfig.json"
+    project.write_text(json.dumps(settings))
+    command = ["-m", "basedpyright", "--project", str(project), "--pythonpath", sys.executable]
+    ended = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
