@@ -584,7 +584,9 @@ class Monitor(Watcher):
         if value < self.stored.get(tp, 0) and not is_named:
             self._lowered(world, tp, value)
         self.stored[tp] = value
-        self.excused.discard(tp)
+        if value >= self.finished_in.get(tp, (-1, 0))[1]:
+            # Otherwise an older commit has replaced another client's lower offset.
+            self.excused.discard(tp)
         if is_named:  # the next automatic commit stores the position again
             self.excused.add(tp)
             self.owed.pop(tp, None)

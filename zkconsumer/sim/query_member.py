@@ -154,16 +154,26 @@ class QueryMember(ReportingMember):
 
     def replay(self) -> tuple[OffsetRange, ...]:
         """Run the last batch of the checkpoint again, if it may not have ended; return it."""
-        if self.checkpoint.is_done:
-            return ()
-        self.checkpoint.is_done = True
-        self._starts.replayed |= {one.tp: one.start for one in self.checkpoint.batch if one.size}
+        if not self.checkpoint.is_done:
+            self.checkpoint.is_done = True
+            sizes = [one for one in self.checkpoint.batch if one.size]
+            self._starts.replayed |= {one.tp: one.start for one in sizes}
         return self.checkpoint.batch
 
-    def run(self) -> tuple[OffsetRange, ...]:
-        """End the batch in flight, and write that to the checkpoint; return the batch."""
+    def run(self) -> None:
+        """End the tasks of the batch in flight, and write that to the checkpoint."""
         self.checkpoint.is_done = True
-        return self.checkpoint.batch
+
+    def ended_batch(self) -> list[OffsetRange]:
+        """Return the ranges that the next `plan` finishes; their partitions are still owned."""
+        owned, serving = self.state.owned, self.state.serving
+        return [
+            one
+            for one in self.checkpoint.batch
+            if self._has_begun
+            and one.tp in serving
+            and owned[one.tp].epoch == self._in_flight.get(one.tp)
+        ]
 
     def plan(self, now: float) -> list[Planned]:
         """Finish the last batch, and plan the next one (`GroupStreamReader.latestOffset`)."""

@@ -6,7 +6,6 @@ reach the time-out of a commit, and raise in the middle of a loop or of a fetch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
@@ -21,7 +20,6 @@ from zkconsumer.sim.world import STEP_S, Watcher, World, revive
 
 if TYPE_CHECKING:
     from zkconsumer.sim.query_member import QueryMember
-    from zkconsumer.spark.offset_ranges import OffsetRange
 
 
 class StreamWorld(World):
@@ -125,16 +123,13 @@ class StreamWorld(World):
         if query is None:
             self._read(who, is_poll=False)
         elif not query.checkpoint.is_done:
-            self._run(who, query.run())
+            query.run()
         else:
             self._plan(who, query)
 
-    def _run(self, who: int, batch: Iterable[OffsetRange]) -> None:
-        """The tasks of a batch have ended."""
-        for one in batch:
-            self.watcher.finished(self, who, one.tp, one.end)
-
     def _plan(self, who: int, query: QueryMember) -> None:
+        for one in query.ended_batch():
+            self.watcher.finished(self, who, one.tp, one.end)
         for tp, start, end, epoch in query.plan(self.now):
             for offset in range(start, end):
                 self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
@@ -144,7 +139,8 @@ class StreamWorld(World):
         """A query that starts again first runs the last batch of its checkpoint."""
         revive(self, who)
         if query := self._query(who):
-            self._run(who, query.replay())
+            for one in query.replay():
+                self.watcher.finished(self, who, one.tp, one.end)
 
     def _do_poll(self, who: int) -> None:
         self._read(who, is_poll=True)
