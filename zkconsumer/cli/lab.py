@@ -5,9 +5,12 @@ from __future__ import annotations
 import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from zkconsumer.lab.recorded import Recording
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -41,6 +44,10 @@ def lab(
             metavar="FILE", help="consumer.properties file of the live group: connection, TLS."
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Play a trace of members or of the simulator."),
+    ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
@@ -65,6 +72,9 @@ def lab(
         if browser:
             webbrowser.open(url)
 
+    if trace is not None:
+        serve(listen(host, port), live=_recording(trace), on_start=started)
+        return
     if zookeeper is None and group is None and config is None:
         serve(listen(host, port), on_start=started)
         return
@@ -75,6 +85,21 @@ def lab(
     name = given.group(group)
     with LiveGroup(given.connection_settings(name), name) as live:
         serve(listen(host, port), live=live, on_start=started)
+
+
+def _recording(file: Path) -> Recording:
+    """Return a trace for the server. Raises TraceError, or ConfigError if it cannot be read."""
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.lab.recorded import Recording, events_of, read_trace
+
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            entries = read_trace(lines, name=str(file))
+    except OSError as error:
+        raise ConfigError(
+            f"the trace cannot be read: {error.strerror}", where=str(file), remedy="name a trace"
+        ) from error
+    return Recording(events_of(entries, file.name))
 
 
 @app.command()

@@ -1,0 +1,182 @@
+"""A trace as a picture and frames: what members and the simulator have recorded.
+
+A production trace has a member's own steps only, so its picture shows phases; a trace of the
+simulator also has writes, watches and deliveries. `trace/__init__.py` describes the format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zkconsumer.errors import TraceError, displayed
+from zkconsumer.lab.camera import NOBODY, STRANGER, short
+from zkconsumer.lab.worlds import MAX_MOVES
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind, consumer_of
+
+Json = dict[str, Any]
+
+SHOWN = 200
+"""Characters of a text of the trace that a frame contains."""
+
+
+def read_trace(lines: Iterable[str], *, name: str) -> list[Json]:
+    """Return the entries of a trace. Raises TraceError."""
+    entries = []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break  # the member died while it wrote the line
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict):
+            raise TraceError("not a line of a trace", where=f"{name}:{number}")
+        entries.append(entry)
+    return entries
+
+
+def events_of(entries: Sequence[Json], title: str) -> list[Json]:
+    """Return the events that show a trace; entries beyond MAX_MOVES are left out, and said so."""
+    film = _Film(entries)
+    timed = [entry for entry in entries if "t" in entry]
+    start = min((float(entry["t"]) for entry in timed), default=0.0)
+    timed.sort(key=lambda entry: float(entry["t"]))
+    scene = film.scene()
+    frames = [film.frame(entry, float(entry["t"]) - start) for entry in timed[:MAX_MOVES]]
+    words = f"A recorded trace: {displayed(title, SHOWN)}. Nothing can be changed."
+    if len(timed) > MAX_MOVES:
+        words += f" {len(timed) - MAX_MOVES} later events are left out."
+    run: Json = {
+        "event": "run",
+        "run": 1,
+        "kind": "recorded",
+        "scene": scene,
+        "title": displayed(title, SHOWN),
+        "base": {},
+        "about": {"words": words},
+    }
+    return [run, {"event": "frames", "run": 1, "from": 0, "frames": frames, "moves": ""}]
+
+
+class Recording:
+    """A trace as the source of a server's page."""
+
+    def __init__(self, events: list[Json]) -> None:
+        self._events = events
+
+    def about(self) -> Json:
+        return {"kind": "recorded", "events": self._events}
+
+    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[Json]]]:
+        """Return nothing: the page has got everything."""
+        return []
+
+    def command(self, command: Json) -> list[Json]:
+        return [{"event": "error", "text": "a recorded run cannot be changed"}]
+
+
+class _Film:
+    """The members and partitions of a trace, as far as the frames have come."""
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        names = [str(one["settings"]["consumer"]) for one in entries if "settings" in one]
+        names += [str(one["member"]) for one in entries if one.get("member")]
+        self._of = {name: who for who, name in enumerate(dict.fromkeys(names))}
+        self._views: list[Json] = [
+            {
+                **{"n": displayed(name, SHOWN), "k": "member", "s": "away", "ph": "", "c": "on"},
+                **{"ses": 1 + who, "open": True, "f": []},
+            }
+            for name, who in self._of.items()
+        ]
+        found = {
+            TopicPartition(at.name, at.partition)
+            for entry in entries
+            for _, path, _ in entry.get("writes", ())
+            if (at := paths.locate(path)).kind in (Kind.OWNER, Kind.OFFSET)
+        }
+        self._index = {tp: number for number, tp in enumerate(sorted(found))}
+        self._rows: list[list[Any]] = [[NOBODY, None, None, None] for _ in self._index]
+
+    def scene(self) -> Json:
+        rows = zip(self._index, self._rows, strict=True)
+        return {
+            "t": 0.0,
+            "members": list(self._views),
+            "partitions": [[displayed(str(tp), SHOWN), *row] for tp, row in rows],
+            "tree": {},
+            "zookeeper": {"text": "recorded", "brokers": True, "topic": True},
+            "counters": [None] * 7,
+        }
+
+    def frame(self, entry: Json, t: float) -> Json:
+        frame: Json = {"t": round(t, 4), "d": "", "m": {}, "p": {}, "z": {}, "x": []}
+        who = self._of.get(str(entry.get("member", "")), -1)
+        name = self._views[who]["n"] if who >= 0 else "another client"
+        frame["l"] = displayed(self._words(entry, name), SHOWN)
+        if who >= 0:
+            self._set(frame, who, s="left" if entry.get("gone") else "up", **_phase(entry))
+        for sign, path, data in entry.get("writes", ()):
+            self._write(frame, who, sign, str(path), displayed(str(data), SHOWN))
+        if "watch" in entry and who >= 0:
+            frame["x"].append(["watch", who, str(entry["watch"]).lower(), short(entry["path"])])
+        if "note" in entry or "scene" in entry:
+            frame["say"] = displayed(str(entry.get("note") or entry.get("scene")), SHOWN)
+        return frame
+
+    def _set(self, frame: Json, who: int, **values: Any) -> None:
+        view = {**self._views[who], **values}
+        if view != self._views[who]:
+            self._views[who] = frame["m"][who] = view
+
+    def _write(self, frame: Json, who: int, sign: str, path: str, data: str) -> None:
+        at = paths.locate(path)
+        frame["z"][path] = None if sign == "-" else [data, 1 + who if who >= 0 else 0]
+        if at.kind not in (Kind.OWNER, Kind.OFFSET):
+            return
+        number = self._index[TopicPartition(at.name, at.partition)]
+        row = self._rows[number]
+        if at.kind is Kind.OFFSET:
+            row[1] = None if sign == "-" else data
+        else:
+            before = row[0]
+            owner = self._of.get(consumer_of(data), STRANGER) if sign != "-" else NOBODY
+            row[0], frame["o"] = owner, 1
+            frame["x"].append(["owner", owner, displayed(f"{at.name}-{at.partition}", SHOWN)])
+            for one in {before, owner} - {NOBODY, STRANGER}:
+                owned = [n for n, other in enumerate(self._rows) if other[0] == one]
+                self._set(frame, one, f=owned)
+        frame["p"][number] = list(row)
+
+    @staticmethod
+    def _words(entry: Json, name: str) -> str:
+        match entry:
+            case {"note": text} | {"scene": text}:
+                return str(text)
+            case {"watch": kind, "path": path}:
+                return f"a watch of {name} fires: {short(path)} {str(kind).lower()}"
+            case {"delivered": tp, "offset": offset}:
+                return f"{name} gets {tp} offset {offset}"
+            case {"refused": path, "code": code}:
+                return f"ZooKeeper refuses {short(path)} to {name}: {code}"
+            case {"writes": [[sign, path, _], *more]}:
+                verb = {"+": "creates", "-": "deletes"}.get(sign, "writes")
+                rest = f" and {len(more)} more" if more else ""
+                return f"{name} {verb} {short(path)}{rest}"
+            case {"ended": how}:
+                return f"a session has ended: {how}"
+            case {"gone": True}:
+                return f"{name} is gone"
+            case {"event": event} if isinstance(event, dict):
+                return f"{name}: {event.get('is', 'step')}"
+        return name
+
+
+def _phase(entry: Json) -> Json:
+    """Return the phase after a step of a member (`to`), or of a JVM member (`phase`)."""
+    phase = entry.get("to", entry.get("phase"))
+    return {"ph": displayed(phase, SHOWN)} if isinstance(phase, str) else {}
