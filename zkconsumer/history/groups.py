@@ -41,6 +41,9 @@ change: JVM members give up after four attempts, 2 s apart."""
 MAX_PATHS: Final = 200_000
 """Paths whose meaning is remembered, 40 MB; after that they are parsed again."""
 
+MAX_ASSIGNMENTS: Final = 64
+"""Assignments of a group that are remembered: a member that flaps leads to two, again and again."""
+
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
 _NOTHING: Final = Located(Kind.OTHER)
 
@@ -86,6 +89,7 @@ class _Group:
     rules: Rules | None = None
     wanted: dict[TopicPartition, str] | None = None
     wanted_known: bool = False
+    known: dict[object, dict[TopicPartition, str] | None] = field(default_factory=dict)
 
     def input(self) -> GroupInput:
         """Return what the members compute the assignment from."""
@@ -95,6 +99,22 @@ class _Group:
     def threads(self) -> dict[TopicPartition, str]:
         """Return the thread in each owner znode."""
         return {tp: owner.thread for tp, owner in self.owners.items()}
+
+
+def _computed(group: _Group) -> dict[TopicPartition, str] | None:
+    """Return what the members assign, by the rules last found; None if one of them fails."""
+    if not group.topics:
+        return None
+    profile, given = DEFAULT, group.input()
+    if group.rules is not None:
+        profile = group.rules.profile
+        given = replace(given, strategy=group.rules.strategy)
+    found: dict[TopicPartition, str] = {}
+    for part in assign_each_member(given, profile).values():
+        if isinstance(part, Failure):
+            return None
+        found |= part
+    return found
 
 
 class GroupHistory:
@@ -372,6 +392,7 @@ class GroupHistory:
             if group.chroot == chroot and group.members:
                 before = self._assignment(group)
                 self._forget_wanted(group)
+                group.known.clear()
                 if self._assignment(group) != before:
                     self._trigger(group, f"topic {name} changed")
                     self._check(group)
@@ -496,21 +517,13 @@ class GroupHistory:
         """Return the thread of each partition by the last known rules; None if it is unknown."""
         if not group.wanted_known:
             group.wanted_known = True
-            group.wanted = None
-            if not group.topics:
-                return None
-            profile = group.rules.profile if group.rules else DEFAULT
-            given = group.input()
-            if group.rules is not None:
-                given = replace(given, strategy=group.rules.strategy)
-            parts = assign_each_member(given, profile)
-            if not any(isinstance(part, Failure) for part in parts.values()):
-                group.wanted = {
-                    tp: thread
-                    for part in parts.values()
-                    if not isinstance(part, Failure)
-                    for tp, thread in part.items()
-                }
+            members = frozenset((one, found.payload) for one, found in group.members.items())
+            key = (members, group.rules and (group.rules.profile.release, group.rules.strategy))
+            if key not in group.known:
+                if len(group.known) >= MAX_ASSIGNMENTS:
+                    group.known.clear()
+                group.known[key] = _computed(group)
+            group.wanted = group.known[key]
         return group.wanted
 
     def _forget_wanted(self, group: _Group) -> None:
