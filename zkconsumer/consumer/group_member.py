@@ -501,10 +501,10 @@ def _column_fetcher(settings: KafkaSettings) -> Fetcher:
 def clients(
     config: ConsumerConfig,
     brokers: Callable[[], Brokers],
-    make: Callable[[KafkaSettings], Fetcher] = KafkaFetcher,
+    make: Callable[[KafkaSettings], Fetcher] | None = None,
 ) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
     """Return two functions: one connects a broker client; one tells whether all its brokers have
-    moved.
+    moved. `make` makes the client from its settings; None means librdkafka's.
     """
     first_servers: set[str] = set()
 
@@ -514,7 +514,7 @@ def clients(
             return None
         first_servers.clear()
         first_servers.update(servers(known))
-        return make({**fetch_settings(config), **broker_settings(known)})
+        return (make or KafkaFetcher)({**fetch_settings(config), **broker_settings(known)})
 
     def moved() -> bool:
         known = brokers()
