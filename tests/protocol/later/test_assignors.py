@@ -121,6 +121,14 @@ def test_bad_cases(change: dict[str, Any], message: str) -> None:
     assert error.value.where == "file:1"
 
 
+def test_fields_may_be_left_out() -> None:
+    """A member needs only its topics, and null stands for a field that is left out."""
+    bare = {"topics": ["t"]}
+    nulls = {**bare, "instance": None, "rack": None, "owned": None, "generation": None}
+    for one in (bare, nulls):
+        assert result("sticky", topic(1), {"m": one}) == {"m": {"t": [0]}}
+
+
 def test_the_largest_case() -> None:
     """The largest permitted case is computed."""
     members = {"a": member(), "b": member()}

@@ -5,7 +5,8 @@
      "members": {"m1": {"topics": ["t0"], "instance": null, "rack": null,
                         "owned": {"t0": [0, 2]}, "generation": 5}}}
 
-`racks` is null or one list of racks for each partition. `owned` and `generation` may be left out.
+`racks` is null or one list of racks for each partition. All fields of a member but `topics` may be
+null or left out.
 For `uniform` and `server-range`, `owned` is the previous target assignment, and `generation` is
 ignored. Such a topic can have an `id`, the 22 characters that Kafka prints. Without one, the first
 topic has the id AAAAAAAAAAEAAAAAAAAAAA, and each further topic the next id.
@@ -153,7 +154,8 @@ class _Reader:
         topics = document.get("topics")
         if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
             raise self.error(f"the topics of member {shown(name)} are not a list of names")
-        generation = document.get("generation", NO_GENERATION)
+        generation = document.get("generation")
+        generation = NO_GENERATION if generation is None else generation
         if not _is_int32(generation):
             raise self.error(f"the generation of member {shown(name)} is not a number of 32 bits")
         rack, instance = document.get("rack"), document.get("instance")
