@@ -26,8 +26,10 @@ from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, aio
 from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
+from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
 from zkconsumer.protocol.model import TopicPartition as Partition
 from zkconsumer.protocol.paths import owners_of
@@ -57,6 +59,8 @@ def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
         number=0,
         gate=gate,
         connect=lambda: KafkaFetcher(settings),
+        connect_columns=lambda: ColumnFetcher(settings),
+        background=in_thread,
         reset=Reset.SMALLEST,
         timeout_s=30,
         retry_s=0.2,
@@ -73,6 +77,24 @@ def poll_rate(bootstrap: str, load: Load) -> float:
     while count < load.messages:
         count += len(stream.poll())
     rate = count / (time.perf_counter() - start)
+    stream.close()
+    return rate
+
+
+# Processor time in ns per message of this process, by load, of the last run of `arrow_rate`.
+cpu_ns: dict[Load, float] = {}
+
+
+def arrow_rate(bootstrap: str, load: Load) -> float:
+    """Return the messages per second of `poll_arrow`, after the first batch."""
+    stream = stream_of(bootstrap, load.topic)
+    stream.grant([Grant(Partition(load.topic, one), 0, 1) for one in range(load.partitions)])
+    count = first = stream.poll_arrow(timeout_s=30).num_rows
+    start, before = time.perf_counter(), time.process_time()
+    while count < load.messages:
+        count += stream.poll_arrow().num_rows
+    rate = (count - first) / (time.perf_counter() - start)
+    cpu_ns[load] = 1e9 * (time.process_time() - before) / (count - first)
     stream.close()
     return rate
 

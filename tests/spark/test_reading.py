@@ -22,6 +22,7 @@ from support.streams import KafkaLog
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.columns import from_messages
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
@@ -38,7 +39,7 @@ MOMENT_MS = 1_600_000_000_123
 def settings_of(sandbox: Sandbox, *, patience_s: float = 120.0, **more: Any) -> ReadSettings:
     config = ConsumerConfig(group_id="none", zookeeper_connect="unused:2181")
     broker = Broker(None, -1, 4, tuple(f"PLAINTEXT://{one.bootstrap}" for one in sandbox.brokers))
-    return ReadSettings(client_settings(config, [broker]), patience_s, **more)
+    return ReadSettings(client_settings(config, Brokers([broker])), patience_s, **more)
 
 
 def rows(
@@ -141,19 +142,22 @@ def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
     assert by_partition == expected
 
 
-def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str) -> None:
+@pytest.mark.parametrize("engine", ["librdkafka", "columns"])
+def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str, engine: str) -> None:
     """Small messages form batches of thousands, large messages batches of 1 or 2 MB."""
     sandbox.produce(topic, 20_000, partition=0)
     sizes = [
         batch.num_rows
         for batch in read_ranges(
-            [OffsetRange(topic, 0, 0, 20_000)], ["value"], settings_of(sandbox)
+            [OffsetRange(topic, 0, 0, 20_000)], ["value"], settings_of(sandbox, engine=engine)
         )
     ]
     assert sum(sizes) == 20_000
-    assert all(
-        from_messages.ROWS <= size < from_messages.ROWS + task_reader.CHUNK for size in sizes[:-1]
-    )
+    if engine == "librdkafka":
+        least, most = from_messages.ROWS, from_messages.ROWS + task_reader.CHUNK
+    else:
+        least, most = task_reader.ENOUGH_ROWS, task_reader.ENOUGH_ROWS + 8001
+    assert all(least <= size < most for size in sizes[:-1])
     sandbox.produce(topic, [os.urandom(50_000)] * 200, partition=1)
     wide = [
         batch.nbytes
@@ -362,12 +366,27 @@ def test_a_range_with_a_backlog_is_fetched_alone(
     sandbox.produce(topic, values, partition=3)
     for start in (0, 1000, 2000, 2500, 9000):
         asked = OffsetRange(topic, 3, start, start + 1000)
-        assert offsets(sandbox, asked, has_backlog=True) == [*range(start, start + 1000)]
+        found = offsets(sandbox, asked, has_backlog=True, engine="librdkafka")
+        assert found == [*range(start, start + 1000)]
     (sized,) = [one for one in made if one["queued.min.messages"] == 1]
     assert 200_000 < sized["fetch.message.max.bytes"] < 300_000
     long = OffsetRange(topic, 3, 0, 12_000)
-    assert offsets(sandbox, long, has_backlog=True) == [*range(12_000)]
-    assert offsets(sandbox, long) == [*range(12_000)]
+    for engine in ("librdkafka", "columns"):
+        assert offsets(sandbox, long, has_backlog=True, engine=engine) == [*range(12_000)]
+        assert offsets(sandbox, long, engine=engine) == [*range(12_000)]
+
+
+def test_an_executor_without_the_extra_says_so_once(
+    sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Without numba a task reads through librdkafka, and the log has one line about it."""
+    monkeypatch.setattr(task_reader, "find_spec", lambda name: None)
+    task_reader._log_once.cache_clear()
+    for _ in range(2):
+        assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
+    lines = [one for one in caplog.messages if "reads through librdkafka" in one]
+    assert len(lines) == 1
+    task_reader._log_once.cache_clear()
 
 
 def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None:

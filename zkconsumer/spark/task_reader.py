@@ -17,10 +17,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from confluent_kafka import Message
 from pyspark.sql.datasource import InputPartition
@@ -28,7 +30,7 @@ from pyspark.sql.datasource import InputPartition
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
-from zkconsumer.kafka.fetcher import Fault, FaultKind, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.logs import SHORT_LOG_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
@@ -38,12 +40,19 @@ from zkconsumer.spark.process_lifecycle import one_sentence
 if TYPE_CHECKING:
     import pyarrow
 
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+
 
 log = logging.getLogger(__name__)
 
 # Messages per call to librdkafka. 10,000 exceed the processor's caches and cost a fifth of the
 # throughput.
 CHUNK: Final = 1000
+
+# Smaller batches of columns wait for the next ones, and are joined: a batch costs Spark about as
+# much as a thousand rows. The second limit is in bytes.
+ENOUGH_ROWS: Final = 4000
+ENOUGH_BYTES: Final = 1 << 19
 
 # Seconds that one call waits for a message. After that the reader checks for problems.
 WAIT_S: Final = 0.1
@@ -109,12 +118,14 @@ class ReadSettings:
         fail_on_data_loss: whether the task fails if messages are no longer in the log.
         has_backlog: whether the logs continue behind the ranges. Then a task fetches only as much
             as its ranges need, because the rest would be discarded.
+        engine: `fetch.engine`. With `auto`, an executor without the extra `fast` uses librdkafka.
     """
 
     client: Settings
     patience_s: float
     fail_on_data_loss: bool = True
     has_backlog: bool = False
+    engine: str = "auto"
 
 
 def client_settings(config: ConsumerConfig, brokers: Brokers) -> Settings:
@@ -139,7 +150,7 @@ def read_ranges(
     """
     record_batches = _record_batches()
     left = [one for one in ranges if one.size]
-    reader = _Reader(settings, left)
+    reader = (_ColumnReader if _reads_columns(settings) else _Reader)(settings, left)
     thresholds = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *thresholds[1:])
     try:
@@ -148,7 +159,10 @@ def read_ranges(
             # pass.
             once = {one.tp: one for one in reversed(left)}
             left = [one for one in left if one is not once[one.tp]]
-            yield from record_batches(reader.read(once.values()), columns)
+            if isinstance(reader, _ColumnReader):
+                yield from reader.batches(once.values(), columns)
+            else:
+                yield from record_batches(reader.read(once.values()), columns)
     except GeneratorExit:  # Spark needs no more rows, for instance because of a LIMIT
         reader.give_back()
         raise
@@ -169,9 +183,10 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
         SparkSourceError: pyarrow is missing.
     """
     _record_batches()
-    fetcher = _take(settings.client)
+    make = _column_fetcher if _reads_columns(settings) else _kafka_fetcher
+    fetcher = _take(settings.client, make)
     fetcher.resolve([tp], Reset.LARGEST)
-    _keep(settings.client, fetcher)
+    _keep(settings.client, make, fetcher)
 
 
 def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
@@ -188,13 +203,19 @@ def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
     return record_batches
 
 
+def _kafka_fetcher(settings: Settings) -> Fetcher:
+    return KafkaFetcher(settings)
+
+
 class _Reader:
     """Reads the ranges of one task. It reuses the consumer of an earlier task if there is one."""
 
+    make = staticmethod(_kafka_fetcher)
+
     def __init__(self, settings: ReadSettings, ranges: Sequence[OffsetRange]) -> None:
         self._settings = settings
-        self._client = _sized(settings, ranges)
-        self._fetcher = _take(self._client)
+        self._client = self._fetch_settings(ranges)
+        self._fetcher = _take(self._client, type(self).make)
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
@@ -204,13 +225,22 @@ class _Reader:
         self._short_since: dict[TopicPartition, float] = {}
         self._trouble = ""
 
+    def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
+        return _sized(self._settings, ranges)
+
+    def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._fetcher.assign(positions)
+
+    def _begin(self, ranges: Iterable[OffsetRange]) -> None:
+        self._ranges = {one.tp: one for one in ranges}
+        self._next = {tp: one.start for tp, one in self._ranges.items()}
+        self._assign(self._next)
+
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[tuple[TopicPartition, list[Message]]]:
         """Yield runs of at most `CHUNK` messages of one partition. There is at most one range per
         partition.
         """
-        self._ranges = {one.tp: one for one in ranges}
-        self._next = {tp: one.start for tp, one in self._ranges.items()}
-        self._fetcher.assign(self._next)
+        self._begin(ranges)
         while self._next:
             left = sum(self._ranges[tp].end - offset for tp, offset in self._next.items())
             messages = self._fetcher.consume(min(CHUNK, left), WAIT_S)
@@ -219,13 +249,16 @@ class _Reader:
                 yield from self._within_ranges(messages)
             else:
                 self._check_time_limits()
-            while self._fetcher.faults:
-                self._handle(self._fetcher.faults.popleft())
+            self._handle_faults()
+
+    def _handle_faults(self) -> None:
+        while self._fetcher.faults:
+            self._handle(self._fetcher.faults.popleft())
 
     def give_back(self) -> None:
         """Keep the consumer for the next task of this process."""
         self._fetcher.unassign(self._next)
-        _keep(self._client, self._fetcher)
+        _keep(self._client, type(self).make, self._fetcher)
 
     def close(self) -> None:
         self._fetcher.close()
@@ -302,8 +335,8 @@ class _Reader:
             )
         if fault.kind is FaultKind.LOST:
             self._fetcher.close()
-            self._fetcher = KafkaFetcher(self._client)
-            self._fetcher.assign(self._next)
+            self._fetcher = type(self).make(self._client)
+            self._assign(self._next)
         elif fault.kind is FaultKind.PASSING:
             self._trouble = fault.text
             log.info("reading continues after an error: %s", fault.text)
@@ -340,7 +373,7 @@ class _Reader:
             self._finish(tp)
         else:
             self._next[tp] = position
-            self._fetcher.assign({tp: position})
+            self._assign({tp: position})
 
     def _is_short_too_long(self, tp: TopicPartition) -> bool:
         now = time.monotonic()
@@ -367,6 +400,85 @@ class _Reader:
             remedy = "failOnDataLoss=false reads the messages that are left"
             raise SparkSourceError(what, where=where, remedy=remedy)
         log.warning("%s (%s); skipped, because failOnDataLoss=false", what, where)
+
+
+# ---- Columns without librdkafka ------------------------------------------------------------------
+
+
+def _reads_columns(settings: ReadSettings) -> bool:
+    """Tell whether this process reads with the columnar reader; if it lacks a package, log why."""
+    needed = ("google_crc32c",) if settings.engine == "columns" else ("google_crc32c", "numba")
+    if settings.engine == "librdkafka":
+        return False
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        _log_once(
+            f"{' and '.join(missing)} cannot be imported, so this executor reads through"
+            f" librdkafka, which is slower: install zkconsumer[fast] for {sys.executable}"
+        )
+    return not missing
+
+
+@cache
+def _log_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _column_fetcher(settings: Settings) -> Fetcher:
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - an extra
+
+    return ColumnFetcher(settings)
+
+
+class _ColumnReader(_Reader):
+    """Reads ranges with the columnar reader, which requests nothing after the end of a range."""
+
+    make = staticmethod(_column_fetcher)
+
+    def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
+        return self._settings.client
+
+    def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        ranges = {tp: (at, self._ranges[tp].end) for tp, at in positions.items()}
+        cast("ColumnFetcher", self._fetcher).assign_ranges(ranges)
+
+    def batches(
+        self, ranges: Iterable[OffsetRange], columns: Sequence[str]
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the messages of the ranges as record batches with these columns."""
+        self._begin(ranges)
+        fetcher = cast("ColumnFetcher", self._fetcher)
+        waiting: list[pyarrow.RecordBatch] = []
+        while self._next:
+            runs = fetcher.fetch(WAIT_S)
+            if not runs:
+                self._check_time_limits()
+            else:
+                self._idle_since = None
+            for run in runs:
+                self._next[run.tp] = run.last.offset() + 1
+                self._short_since.pop(run.tp, None)
+                if self._next[run.tp] >= self._ranges[run.tp].end:
+                    self._finish(run.tp)
+            waiting += [run.batch.select(columns) for run in runs]
+            if sum(one.num_rows for one in waiting) >= ENOUGH_ROWS or (
+                sum(one.nbytes for one in waiting) >= ENOUGH_BYTES
+            ):
+                yield from _joined(waiting)
+                waiting = []
+            self._handle_faults()
+        yield from _joined(waiting)
+
+
+def _joined(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
+    """Return small batches as one."""
+    if len(batches) < 2:
+        return batches
+    import pyarrow as pa  # noqa: PLC0415 - see `_record_batches`
+
+    columns = zip(*(one.columns for one in batches), strict=True)
+    arrays = [pa.concat_arrays(parts) for parts in columns]
+    return [pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)]
 
 
 # ---- Fetches that are sized to the ranges --------------------------------------------------------
@@ -401,6 +513,8 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
         return client
     least = max(SMALLEST_FETCH, needed / fetches + FETCH_SLACK)
     for kept in map(dict, _idle.get(os.getpid(), {})):
+        if kept.pop("engine") != _kafka_fetcher.__name__:
+            continue
         size = kept["fetch.message.max.bytes"]
         if kept == _with_fetches(client, size) and least <= size <= FETCH_TOLERANCE * least:
             return kept
@@ -417,26 +531,30 @@ def _with_fetches(client: Settings, size: int) -> Settings:
 # Kept consumers by process id: librdkafka's threads do not survive a fork, so a child process must
 # not use its parent's consumers. Each entry has the time of its last use; the most recently used
 # one is last.
-_Kept = dict[frozenset[tuple[str, Any]], tuple[KafkaFetcher, float]]
+_Kept = dict[frozenset[tuple[str, Any]], tuple[Fetcher, float]]
 _idle: dict[int, _Kept] = {}
 # Ids of the processes in which a thread closes unused consumers.
 _closing: set[int] = set()
 
 
-def _take(settings: Settings) -> KafkaFetcher:
+def _key_of(settings: Settings, make: Callable[[Settings], Fetcher]) -> frozenset[tuple[str, Any]]:
+    return frozenset({**settings, "engine": make.__name__}.items())
+
+
+def _take(settings: Settings, make: Callable[[Settings], Fetcher]) -> Fetcher:
     """Return a consumer without partitions. A new one needs 10 to 50 ms for connections and
     look-ups.
     """
-    kept = _idle.get(os.getpid(), {}).pop(frozenset(settings.items()), None)
+    kept = _idle.get(os.getpid(), {}).pop(_key_of(settings, make), None)
     if kept is None:
-        return KafkaFetcher(settings)
+        return make(settings)
     kept[0].faults.clear()
     return kept[0]
 
 
-def _keep(settings: Settings, fetcher: KafkaFetcher) -> None:
+def _keep(settings: Settings, make: Callable[[Settings], Fetcher], fetcher: Fetcher) -> None:
     mine = _idle.setdefault(os.getpid(), {})
-    key = frozenset(settings.items())
+    key = _key_of(settings, make)
     if key in mine:
         fetcher.close()
         return
@@ -502,6 +620,7 @@ def _settings(options: SourceOptions, brokers: Brokers) -> ReadSettings:
         client=client_settings(options.config, brokers),
         patience_s=options.poll_timeout_s,
         fail_on_data_loss=options.fail_on_data_loss,
+        engine=options.config.fetch_engine,
     )
 
 

@@ -52,6 +52,13 @@ T = TypeVar("T")
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
+# A range of offsets is requested with as many bytes as its rest had at the density of the last
+# response, times the first number, plus the second, because a response ends within a batch. The
+# first response is a probe of the third size.
+_RANGE_MARGIN: Final = 1.01
+_RANGE_SLACK: Final = 4 * 1024
+_PROBE_BYTES: Final = 64 * 1024
+
 # Longest pause in seconds before the next attempt to reach a broker; librdkafka's is configured to
 # the same.
 _LONGEST_PAUSE_S: Final = 1.0
@@ -174,6 +181,8 @@ class ColumnFetcher:
         self._wake.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lookup = Lookup(settings)
+        # Bytes for each offset in the last response, by topic: they size the fetches of ranges.
+        self._density: dict[str, float] = {}
         self._closed = False
         self.fetched_bytes = 0
 
@@ -356,7 +365,7 @@ class ColumnFetcher:
         if broker.connection.versions[requests.FETCH] < 3:
             share = min(share, _OLD_RESPONSE_BYTES // len(partitions))
         share = min(self._partition_bytes, max(share, _LEAST_PARTITION_BYTES))
-        wanted = [(one.tp, one.offset, max(share, one.limit)) for one in partitions]
+        wanted = [(one.tp, one.offset, self._bytes_for(one, share)) for one in partitions]
         limits = self._limits._replace(
             max_bytes=max(self._limits.max_bytes, *(size for _, _, size in wanted))
         )
@@ -369,6 +378,16 @@ class ColumnFetcher:
             self._watch(broker.connection, node)
         except OSError as error:
             self._lose(node, error)
+
+    def _bytes_for(self, partition: _Partition, share: int) -> int:
+        """Return how many bytes to request: little more than the rest of a range needs."""
+        if partition.limit or partition.until == loops.MAX_OFFSET:
+            return max(share, partition.limit)
+        density = self._density.get(partition.tp.topic)
+        if density is None:
+            return min(share, _PROBE_BYTES)
+        left = (partition.until - partition.offset) * density
+        return min(share, int(_RANGE_MARGIN * left) + _RANGE_SLACK)
 
     def _watch(self, connection: Connection, node: int) -> None:
         """Also wait until the socket takes more, if a part of a request is unsent."""
@@ -429,6 +448,8 @@ class ColumnFetcher:
             self._take_records(partition, response.slice(found.at, found.size))
         if partition.offset >= partition.until:
             partition.stopped = True
+            if self._reports_ends:
+                self._pending.append((partition, self._end(partition, partition.offset)))
         elif (
             self._reports_ends
             and partition.offset >= found.high_watermark >= 0
@@ -453,6 +474,9 @@ class ColumnFetcher:
             with_headers=self._with_headers,
         )
         if found.next_offset > partition.offset:
+            self._density[partition.tp.topic] = found.stopped_at / (
+                found.next_offset - partition.offset
+            )
             partition.offset = found.next_offset
             partition.limit = 0
             # Serve the others first in the next request.
