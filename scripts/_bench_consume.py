@@ -346,10 +346,15 @@ def main() -> int:
             Race("100B poll", small, poll_rate, 0.9),
             Race("1KB poll", large, poll_rate, 0.9),
             Race("100B iterator", small, iterator_rate, 0.6),
+            Race("100B arrow", small, arrow_rate, 6),
+            Race("1KB arrow", large, arrow_rate, 1.2),
             Race("asyncio", small, asyncio_rate, 0.5, iterator_rate, "ratio_to_iterator"),
         ):
             if wanted(race.case):
                 results.append(ratio(sandbox.bootstrap, race, options.pairs))
+                if race.measured is arrow_rate:
+                    used = f"{cpu_ns[race.load]:.0f} ns of processor time per message"
+                    print(f"  {race.case}: {used}", file=sys.stderr)
         if wanted("first message"):
             results.append(first_message(sandbox.bootstrap, small, options.pairs))
         if wanted("idle"):

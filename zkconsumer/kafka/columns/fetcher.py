@@ -227,6 +227,8 @@ class ColumnFetcher:
 
     def _with_others(self, run: Run) -> list[Run]:
         """Add further runs to a small one, as far as they were received."""
+        if run.batch.num_rows >= _TOGETHER:
+            return [run]
         runs, count, size = [run], run.batch.num_rows, run.batch.nbytes
         while count < _TOGETHER and size < BYTES and (more := self._parsed()) is not None:
             runs.append(more)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from operator import mul
 from typing import Any, Final, NamedTuple
 
@@ -163,8 +164,7 @@ class _Output:
         arrays = [
             of(pa.binary(), rows, [key, b[0], b[1]], nulls[0]),
             of(pa.binary(), rows, [value, b[3], b[4]], nulls[1]),
-            pa.repeat(pa.scalar(self._tp.topic, pa.string()), rows),
-            pa.repeat(pa.scalar(self._tp.partition, pa.int32()), rows),
+            *_place(self._tp, rows),
             of(pa.int64(), rows, [None, b[6]], 0),
             of(TIMESTAMP, rows, [time, b[7]], nulls[2]),
             of(pa.int32(), rows, [None, b[9]], 0),
@@ -173,6 +173,25 @@ class _Output:
             return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         arrays.append(of(pa.binary(), rows, [None, b[10], b[11]], 0))
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.append(HEADERS))
+
+
+def _place(tp: TopicPartition, rows: int) -> tuple[pa.Array, pa.Array]:
+    """Return the columns `topic` and `partition`; those of large batches share their buffers."""
+    if rows >= ROWS // 2:
+        topic, partition = _full_place(tp)
+        return topic[:rows], partition[:rows]
+    return (
+        pa.repeat(pa.scalar(tp.topic, pa.string()), rows),
+        pa.repeat(pa.scalar(tp.partition, pa.int32()), rows),
+    )
+
+
+@lru_cache(maxsize=64)
+def _full_place(tp: TopicPartition) -> tuple[pa.Array, pa.Array]:
+    return (
+        pa.repeat(pa.scalar(tp.topic, pa.string()), ROWS),
+        pa.repeat(pa.scalar(tp.partition, pa.int32()), ROWS),
+    )
 
 
 class _Piece(NamedTuple):
