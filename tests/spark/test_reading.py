@@ -381,12 +381,12 @@ def test_an_executor_without_the_extra_says_so_once(
 ) -> None:
     """Without numba a task reads through librdkafka, and the log has one line about it."""
     monkeypatch.setattr(task_reader, "find_spec", lambda name: None)
-    task_reader._log_once.cache_clear()
+    task_reader.log_once.cache_clear()
     for _ in range(2):
         assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
     lines = [one for one in caplog.messages if "reads through librdkafka" in one]
     assert len(lines) == 1
-    task_reader._log_once.cache_clear()
+    task_reader.log_once.cache_clear()
 
 
 def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None:

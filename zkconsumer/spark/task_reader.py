@@ -412,7 +412,7 @@ def _reads_columns(settings: ReadSettings) -> bool:
         return False
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        _log_once(
+        log_once(
             f"{' and '.join(missing)} cannot be imported, so this executor reads through"
             f" librdkafka, which is slower: install zkconsumer[fast] for {sys.executable}"
         )
@@ -420,7 +420,7 @@ def _reads_columns(settings: ReadSettings) -> bool:
 
 
 @cache
-def _log_once(text: str) -> None:
+def log_once(text: str) -> None:
     log.warning("%s", text)
 
 
