@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machine import LATER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
+from support.machine import (
+    LATER,
+    NOBODY,
+    SESSION,
+    THREAD,
+    TWO,
+    Member,
+    member_in,
+    of,
+    one,
+    tps,
+    view,
+)
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
@@ -21,7 +33,7 @@ RUNNING = tuple(p for p in ALL if p not in (Phase.OFFLINE, Phase.CLOSED, Phase.L
 OUTCOMES_BY_TYPE: dict[type[ev.Outcome], ev.Outcome] = {
     ev.Registered: ev.Registered(1),
     ev.IdTaken: ev.IdTaken(0xC3),
-    ev.ViewRead: ev.ViewRead(view()),
+    ev.ViewRead: ev.ViewRead(view(), NOBODY),
     ev.Verified: ev.Verified({}, {}),
     ev.Released: ev.Released({}),
     ev.Claimed: ev.Claimed({}, {}, {}),

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from support.machine import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
+from support.machine import (
+    LATER,
+    ME,
+    PEER,
+    SESSION,
+    THREAD,
+    TWO,
+    Member,
+    member_in,
+    of,
+    one,
+    tps,
+    view,
+)
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import MAX_POSTPONED_READS, RECHECK_S
 from zkconsumer.member.state import replace
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,
@@ -178,7 +192,7 @@ def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str
 # ---- triggers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trigger", [t for t in ev.Trigger if t is not ev.Trigger.OWN_MEMBER_NODE])
+@pytest.mark.parametrize("trigger", [ev.Trigger.MEMBERS, ev.Trigger.TOPIC, ev.Trigger.TOPICS])
 @pytest.mark.parametrize("phase", BUSY, ids=lambda p: p.value)
 def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trigger) -> None:
     """After a trigger in any phase the group is read again before the member settles."""
@@ -206,6 +220,60 @@ def test_a_trigger_at_rest_is_acted_on_at_once(phase: Phase) -> None:
     """A trigger in SETTLED or WAITING causes a reading at once."""
     member = member_in(phase)
     assert one(member.send(ev.Triggered, trigger=ev.Trigger.TOPIC), cmd.ReadView)
+
+
+def test_the_death_of_a_broker_causes_no_reading() -> None:
+    """While other brokers are known, only the next reading lists the brokers again."""
+    member = member_in(Phase.SETTLED)
+    done = member.send(ev.Triggered, trigger=ev.Trigger.BROKERS)
+    assert not done
+    done = member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert paths.BROKER_IDS not in one(done, cmd.ReadView).known.watched
+
+
+# ---- what a reading need not read again ---------------------------------------------------------
+
+
+def test_a_join_reads_only_what_is_new() -> None:
+    """A trigger passes on what the last reading found, with the znodes that are still watched."""
+    member = member_in(Phase.SETTLED)
+    known = one(member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS), cmd.ReadView).known
+    assert known.view == view()
+    assert known.watched == {paths.topic("t"), paths.BROKER_IDS}
+
+
+@pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.READING])
+def test_a_topic_whose_watch_has_fired_is_read_again(phase: Phase) -> None:
+    """A watch that fires before or during a reading excludes its topic from the next one."""
+    member = member_in(phase)
+    done = member.send(ev.Triggered, trigger=ev.Trigger.TOPIC, subject="t")
+    if phase is Phase.READING:
+        done = member.read()
+    assert paths.topic("t") not in one(done, cmd.ReadView).known.watched
+
+
+@pytest.mark.parametrize("why", ["reconnect", "expiry", "refresh", "own id znode", "back-off"])
+def test_in_doubt_everything_is_read(why: str) -> None:
+    """After a reconnect or an expiry, after a back-off and from time to time nothing is reused."""
+    member = member_in(Phase.SETTLED, refresh_s=100.0)
+    if why == "reconnect":
+        member.send(ev.Suspended)
+        member.connect()
+        done = member.answer(ev.Verified(member.state.owned, {}))
+    elif why == "expiry":
+        member.connect(LATER)
+        done = member.answer(ev.Registered(9))
+    elif why == "refresh":
+        done = member.wait(121)
+    elif why == "own id znode":
+        member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+        member.answer(ev.Registered(9))
+        done = member.answer(ev.Verified(member.state.owned, {}))
+    else:
+        member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+        member.answer(ev.Denied("ids", "no rights"))
+        done = member.wait(2.1)
+    assert one(done, cmd.ReadView).known is None
 
 
 # ---- owner nodes that others touch --------------------------------------------------------------
@@ -256,10 +324,11 @@ def test_our_own_release_is_no_loss() -> None:
     assert cmd.NoticeKind.OWNERSHIP_LOST not in member.notices()
 
 
-def test_every_rebalance_reads_back_what_it_keeps() -> None:
+def test_a_reading_of_everything_reads_back_what_it_keeps() -> None:
     """Kept owner znodes are read back; one that another member holds stops its partition."""
-    member = member_in(Phase.SETTLED)
-    joined(member, view())
+    member = member_in(Phase.SETTLED, refresh_s=100.0)
+    member.wait(121)
+    member.read()
     member.wait(RECHECK_S)
     assert member.last(cmd.Verify).partitions.keys() == tps(0, 1, 2, 3)
     who = Blocker("g_other-0", 0xC3)

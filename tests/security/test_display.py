@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.machine import ME, Member, view
+from support.machine import ME, NOBODY, Member, view
 from support.members import Group
 from support.wait import eventually
 
@@ -84,13 +84,13 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
     member.register()
     topics = {"t": 2, text: 1}
     hostile = view([ME, text], topics, malformed={f"{text}2": text})
-    ends(ev.ViewRead(hostile))
+    ends(ev.ViewRead(hostile, NOBODY))
     wanted = sorted(member.state.assigned)
     threads = dict.fromkeys(wanted, Blocker(displayed(text), 7))
     ends(ev.Claimed({}, threads, {}))
     member.now += 5
     happens(ev.Tick(now=member.now))
-    ends(ev.ViewRead(view([ME], {"t": 2}, wildcards={text: text})))
+    ends(ev.ViewRead(view([ME], {"t": 2}, wildcards={text: text}), NOBODY))
     for kind in cmd.NoticeKind:
         notice = cmd.Notice(kind, text, text, text)
         log.write(notice, error_for(notice))

@@ -24,10 +24,13 @@ from zkconsumer.protocol.model import (
 )
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Pattern, Registration
+from zkconsumer.protocol.requests import Names
 
 ME = "g_m"
 THREAD = "g_m-0"
 SESSION = Session(0xA1, 6.0)
+NOBODY = Names((), 0)
+"""The listing of a view whose listing does not matter."""
 LATER = Session(0xB2, 6.0)
 BROKER = Broker("127.0.0.1", 9092, 4, ())
 C = TypeVar("C", bound=cmd.Command)
@@ -158,7 +161,7 @@ class Member:
 
     def read(self, group: GroupView | None = None) -> tuple[cmd.Command, ...]:
         assert self.state.phase is Phase.READING
-        return self.answer(ev.ViewRead(group or view()))
+        return self.answer(ev.ViewRead(group or view(), NOBODY))
 
     def claim(self, *blocked: TopicPartition) -> tuple[cmd.Command, ...]:
         """The claim under way succeeds, but for what is blocked."""

@@ -217,12 +217,12 @@ def operation(command: commands.Command, me: MemberIdentity, now: float) -> tupl
     match command:
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)
-        case commands.ReadView(op):
-            return op, read_group.read_view(me, log_broker)
+        case commands.ReadView(op, known):
+            return op, read_group.read_view(me, known, log_broker)
         case commands.Verify(op, partitions):
             return op, operations.verify(me, partitions)
-        case commands.Release(op, partitions):
-            return op, operations.release(me, partitions)
+        case commands.Release(op, partitions, watched):
+            return op, operations.release(me, partitions, watched)
         case commands.Claim(op, threads, known, ask, eager):
             return op, operations.claim(me, threads, known, ask=ask, all_or_nothing=eager)
         case commands.LoadOffsets(op, partitions, storage):

@@ -9,7 +9,14 @@ from zkconsumer.member import peers, rebalance
 from zkconsumer.member.commands import Command, Notice, NoticeKind
 from zkconsumer.member.events import ViewRead
 from zkconsumer.member.state import State, Step, own_topics, replace, then
-from zkconsumer.protocol.group_snapshot import GroupView, assignment, recreated, undecidable
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_snapshot import (
+    GroupView,
+    Known,
+    assignment,
+    recreated,
+    undecidable,
+)
 from zkconsumer.protocol.model import RebalanceMode, ThreadId, TopicPartition
 from zkconsumer.protocol.registrations import Pattern
 
@@ -27,10 +34,12 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     state = replace(
         state,
         view=view,
+        known=Known(view, outcome.listing, _watched(view) - state.fired),
         topics={**state.topics, **{name: topic.czxid for name, topic in view.topics.items()}},
         refused={},
         claim_due=True,
-        unverified=frozenset(state.owned),
+        # Only a reading of everything may have followed a lost watch.
+        unverified=frozenset(state.owned) if state.known is None else state.unverified,
         malformed=_still_malformed(state, view),
     )
     held: Mapping[TopicPartition, ThreadId] = {tp: mine.thread for tp, mine in state.owned.items()}
@@ -66,6 +75,12 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     state = state if assigned is held else rebalance.learn_assignment(state)
     state, unblocked = peers.drop_cleared_blockers(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
+
+
+def _watched(view: GroupView) -> frozenset[str]:
+    """Return the paths of the znodes that this reading watches and has found well-formed."""
+    topics = [paths.topic(name) for name in view.topics]
+    return frozenset([*topics, paths.BROKER_IDS] if view.brokers else topics)
 
 
 def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]:

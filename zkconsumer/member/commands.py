@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.member.offset_ledger import CommitPlan
+from zkconsumer.protocol.group_snapshot import Known
 from zkconsumer.protocol.model import Blocker, Ownership, Purpose, Storage, ThreadId, TopicPartition
 
 
@@ -23,7 +24,10 @@ class Register(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReadView(Command):
+    """Read the group; `known` is what need not be read again, None for a reading of everything."""
+
     op: int
+    known: Known | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,11 @@ class Verify(Command):
 
 @dataclass(frozen=True, slots=True)
 class Release(Command):
+    """Delete owner znodes; those in `watched` belong to this session, since no watch has fired."""
+
     op: int
     partitions: frozenset[TopicPartition]
+    watched: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

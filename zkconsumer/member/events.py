@@ -23,6 +23,7 @@ from zkconsumer.protocol.model import (
     StoredOffset,
     TopicPartition,
 )
+from zkconsumer.protocol.requests import Names
 
 
 class Trigger(Enum):
@@ -80,7 +81,10 @@ class IdTaken(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class ViewRead(Outcome):
+    """The group was read; `listing` holds the consumers that were listed first."""
+
     view: GroupView
+    listing: Names
 
 
 @dataclass(frozen=True, slots=True)

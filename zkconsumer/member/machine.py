@@ -182,7 +182,7 @@ def _phase_tick(state: State, now: float) -> Step:
     if Deadline.VERIFY in due:
         return rebalance.recheck(state)
     if Deadline.REFRESH in due:
-        return rebalance.read(state)
+        return rebalance.read_everything(state)
     if Deadline.PEERS in due:
         if not state.connected:
             return peers.look_at(state, None), ()
@@ -192,7 +192,7 @@ def _phase_tick(state: State, now: float) -> Step:
     again: dict[Phase, Callable[[State], Step]] = {
         Phase.REGISTERING: rebalance.register,
         Phase.RECOVERING: rebalance.recover,
-        Phase.WAITING: rebalance.read,
+        Phase.WAITING: rebalance.read_everything,
     }
     # If another operation runs, such as a read-back, the reading comes after it.
     following = again.get(state.phase, lambda s: (replace(s, read_again=True), ()))
@@ -273,7 +273,8 @@ def _denied(state: State, outcome: events.Denied, now: float) -> Step:
     notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
     fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
     phase = state.phase if fenced else Phase.WAITING
-    return enter(replace(state, op=None, retry_at=now + state.settings.backoff_s), phase), (notice,)
+    retry_at = now + state.settings.backoff_s
+    return enter(replace(state, op=None, known=None, retry_at=retry_at), phase), (notice,)
 
 
 Handler = Callable[[State, Any], Step]
@@ -314,7 +315,7 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.VERIFYING, events.Verified): rebalance.verified,
     (Phase.SETTLED, events.OwnersListed): peers.owners_listed,
     # The reply to a nudge. Reading the group arms the watch on the new id znode.
-    (Phase.SETTLED, events.Registered): lambda s, _, __: rebalance.read(s),
+    (Phase.SETTLED, events.Registered): lambda s, _, __: rebalance.read_everything(s),
     (None, events.MemberNodeGone): session.member_node_gone,
     (None, events.Denied): _denied,
 }

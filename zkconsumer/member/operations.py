@@ -12,7 +12,7 @@ from a live one, so it is asked only after ZooKeeper has accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -214,7 +214,7 @@ def verify(member: MemberIdentity, partitions: Mapping[TopicPartition, ThreadId]
     return Verified(held, lost)
 
 
-def watched(path: str) -> rq.Get:
+def get_watched(path: str) -> rq.Get:
     """Return a read that arms a watch on the znode."""
     return rq.Get(path, watch=True)
 
@@ -222,7 +222,7 @@ def watched(path: str) -> rq.Get:
 def read_owners(
     member: MemberIdentity,
     partitions: Mapping[TopicPartition, ThreadId],
-    read: Callable[[str], rq.Get] = watched,
+    read: Callable[[str], rq.Get] = get_watched,
 ) -> Generator[
     Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
@@ -255,12 +255,21 @@ def _thread_of(data: bytes | None) -> str:
         return f"an unreadable owner ({error.what})"
 
 
-def release(member: MemberIdentity, partitions: Iterable[TopicPartition]) -> Running:
+def release(
+    member: MemberIdentity,
+    partitions: Iterable[TopicPartition],
+    watched: Collection[TopicPartition] = (),
+) -> Running:
     """Delete owner znodes of this session only.
+
+    The owner of a znode is read first, unless the znode is watched: the event of a change would
+    arrive no later than the reply to that read.
 
     JVM: deletes a znode of another session, too.
     """
     asked = sorted(partitions)
+    certain = [tp for tp in asked if tp in watched]
+    asked = [tp for tp in asked if tp not in watched]
     seen = yield [rq.Exists(paths.owner(member.group, tp)) for tp in asked]
     found = dict(zip(asked, seen, strict=True))
     denied = {tp: reason(reply) for tp, reply in found.items() if reply.code is not Code.OK}
@@ -269,7 +278,8 @@ def release(member: MemberIdentity, partitions: Iterable[TopicPartition]) -> Run
         for tp, reply in found.items()
         if tp not in denied and reply.value is not None and reply.value.owner == member.session
     ]
-    for chunk in chunks({tp: rq.Delete(paths.owner(member.group, tp)) for tp in ours}):
+    deletes = {tp: rq.Delete(paths.owner(member.group, tp)) for tp in sorted([*ours, *certain])}
+    for chunk in chunks(deletes):
         while chunk:
             failed = yield from transact(member, chunk)
             if failed is None:

@@ -14,14 +14,14 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.filters import MatchTopics
 from zkconsumer.protocol.group_assignment import GroupInput, Subscriptions, filter_of
-from zkconsumer.protocol.group_snapshot import GroupView, Topic, needed_topics
+from zkconsumer.protocol.group_snapshot import GroupView, Known, Topic, needed_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import decode_owner
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile
-from zkconsumer.protocol.requests import Batch, Code
+from zkconsumer.protocol.requests import Batch, Code, Reply
 
 Report = Callable[[MalformedZnodeError], None]
 
@@ -31,32 +31,38 @@ def ignore(error: MalformedZnodeError) -> None:
 
 
 def read_view(
-    member: MemberIdentity, report: Report = ignore
+    member: MemberIdentity, known: Known | None = None, report: Report = ignore
 ) -> Generator[Batch | MatchTopics, Replies, Outcome]:
     """Read the group, and watch everything that the assignment depends on.
 
     Independent requests are sent in one batch. Until a member has read the group and released its
-    partitions, it blocks the JVM members, which then back off.
+    partitions, it blocks the JVM members, which then back off. With `known`, a member reads one
+    listing and the registrations that are new, so a group of n members needs 2n reads for a join,
+    not n x n. JVM: reads every registration at every rebalance.
 
     Args:
+        known: what an earlier reading in the same connection found; None reads everything.
         report: called with each broker registration that cannot be read.
     """
-    ids, brokers, own = yield [
-        rq.Children(paths.ids(member.group), watch=True),
-        rq.Children(paths.BROKER_IDS),
-        rq.Exists(member.path, watch=True),
-    ]
+    ids, own, brokers = yield from together(
+        _ask(rq.Listing(paths.ids(member.group), watch=True)),
+        _own_node(member, known),
+        _list_brokers(known),
+    )
+    if known is not None and ids.code is Code.OK and not known.vouches_for(ids.value):
+        known = None
+        own, brokers = yield from together(_own_node(member, None), _list_brokers(None))
     for reply, where in ((ids, paths.ids(member.group)), (brokers, paths.BROKER_IDS)):
-        if reply.code not in (Code.OK, Code.NO_NODE):
+        if reply is not None and reply.code not in (Code.OK, Code.NO_NODE):
             return Denied(where, reason(reply))
-    if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
+    if ids.code is Code.NO_NODE or member.consumer not in ids.value.names or own is False:
         return MemberNodeGone()
     static = member.pattern is Pattern.STATIC
     mine = member.subscription if static else {}
     cluster, listed, (topics, bad) = yield from together(
-        _read_cluster(brokers.value or (), report),
-        _read_members(member, ids.value),
-        _read_topics(sorted(mine), member.profile),
+        _read_cluster(brokers, known, report),
+        _read_members(member, ids.value.names, known),
+        _read_topics(sorted(mine), member.profile, known),
     )
     if isinstance(listed, Denied):
         return listed
@@ -68,9 +74,36 @@ def read_view(
     needed = needed_topics(view.counts().values(), mine, member.strategy)
     others = [name for name in needed if not static or name not in mine]
     if others:
-        more, more_bad = yield from _read_topics(others, member.profile)
+        more, more_bad = yield from _read_topics(others, member.profile, known)
         topics, bad = dict(sorted({**topics, **more}.items())), bad | more_bad
-    return ViewRead(replace(view, topics=topics, malformed_topics=bad))
+    return ViewRead(replace(view, topics=topics, malformed_topics=bad), ids.value)
+
+
+def _ask(request: rq.Request) -> Generator[Batch, Replies, Reply]:
+    (reply,) = yield [request]
+    return reply
+
+
+def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, Replies, bool]:
+    """Return whether the member's id znode belongs to this session, and watch it.
+
+    A listing that the known one vouches for still has the znode that was read before.
+    """
+    if known is not None:
+        return True
+    own = yield from _ask(rq.Exists(member.path, watch=True))
+    return own.value is not None and own.value.owner == member.session
+
+
+def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None]:
+    """List the brokers with a watch; None if the watch of an earlier listing has not fired.
+
+    The death of one broker needs no rebalance, as in the JVM. The watch only tells the next
+    rebalance to read the brokers again.
+    """
+    if known is not None and paths.BROKER_IDS in known.watched:
+        return None
+    return (yield from _ask(rq.Children(paths.BROKER_IDS, watch=True)))
 
 
 def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Replies, list[Any]]:
@@ -97,13 +130,16 @@ def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Repli
 
 
 def _read_members(
-    member: MemberIdentity, consumers: Sequence[str]
+    member: MemberIdentity, consumers: Sequence[str], known: Known | None
 ) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
     """Return the registrations, and for each unreadable one why it is unreadable."""
-    members: dict[str, Registration] = {}
-    malformed: dict[str, str] = {}
-    replies = yield [rq.Get(paths.member(member.group, c)) for c in consumers]
-    for consumer, reply in zip(consumers, replies, strict=True):
+    before = known.view.members if known else {}
+    members = {one: before[one] for one in consumers if one in before}
+    bad_before = known.view.malformed if known else {}
+    malformed = {one: bad_before[one] for one in consumers if one in bad_before}
+    new = [one for one in consumers if one not in members and one not in malformed]
+    replies = (yield [rq.Get(paths.member(member.group, one)) for one in new]) if new else ()
+    for consumer, reply in zip(new, replies, strict=True):
         if reply.code is Code.NO_NODE:
             continue  # it left after the listing, whose watch reports that, too
         if reply.code is not Code.OK:
@@ -159,18 +195,17 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
 
 
 def _read_cluster(
-    ids: Sequence[str], report: Report
+    ids: Reply | None, known: Known | None, report: Report
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
     """Return the brokers; if none of the listed ones is left, list them again with a watch."""
-    found = yield from read_brokers(ids, report)
+    if ids is None and known is not None:
+        return known.view.brokers
+    found = yield from read_brokers((ids.value if ids else None) or (), report)
     return found or (yield from read_brokers((yield from _watch_brokers()), report))
 
 
 def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
-    """List the brokers with a watch.
-
-    As in the JVM, only an empty list is watched: the death of one broker needs no rebalance.
-    """
+    """List the brokers with a watch, also if the znode of the list does not exist yet."""
     listing, _ = yield [
         rq.Children(paths.BROKER_IDS, watch=True),
         rq.Exists(paths.BROKER_IDS, watch=True),
@@ -201,11 +236,17 @@ def read_brokers(
 
 
 def _read_topics(
-    names: Sequence[str], profile: Profile
+    names: Sequence[str], profile: Profile, known: Known | None
 ) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
     topics: dict[str, Topic] = {}
     bad: dict[str, str] = {}
-    for _ in range(2):  # again for topics that were created before the watch was armed
+    if known is not None:
+        unchanged = [one for one in names if paths.topic(one) in known.watched]
+        topics = {one: known.view.topics[one] for one in unchanged}
+        names = [one for one in names if one not in topics]
+    for _ in range(
+        2 if names else 0
+    ):  # again for topics that were created before the watch was armed
         replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
         for name, reply in zip(names, replies, strict=True):
             if reply.code is Code.NO_NODE:

@@ -13,6 +13,7 @@ joins may give up meanwhile. This member waits for `release.grace.ms` at most an
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -59,6 +60,7 @@ from zkconsumer.member.state import (
     start_op,
     then,
 )
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_snapshot import assignment_of_others
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,
@@ -168,7 +170,9 @@ def register(state: State) -> Step:
     """Create the id znode. Nothing is delivered until the member has read back what it owns."""
     state, commands = _abort_rebalance(state)
     idle_peers = replace(state.idle_peers, nudge_op=None)
-    state = replace(state, registered=False, fenced=True, retry_at=None, idle_peers=idle_peers)
+    state = replace(
+        state, registered=False, fenced=True, retry_at=None, known=None, idle_peers=idle_peers
+    )
     state, op = start_op(enter(state, Phase.REGISTERING))
     return state, (ShutGate(), *commands, Register(op, state.wall_ms))
 
@@ -177,7 +181,7 @@ def recover(state: State) -> Step:
     """Read back every owner znode that the member may hold, unconfirmed claims included."""
     state, commands = _abort_rebalance(state)
     claims = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
-    state, op = start_op(enter(replace(state, retry_at=None), Phase.RECOVERING))
+    state, op = start_op(enter(replace(state, retry_at=None, known=None), Phase.RECOVERING))
     return state, (*commands, Verify(op, claims))
 
 
@@ -205,9 +209,15 @@ def _abort_rebalance(state: State) -> Step:
 
 
 def read(state: State) -> Step:
-    """Read the whole group again."""
-    state, op = start_op(enter(replace(state, read_again=False, retry_at=None), Phase.READING))
-    return state, (ReadView(op),)
+    """Read what may have changed in the group since the last reading."""
+    state = replace(state, read_again=False, retry_at=None, fired=frozenset())
+    state, op = start_op(enter(state, Phase.READING))
+    return state, (ReadView(op, state.known),)
+
+
+def read_everything(state: State) -> Step:
+    """Read the whole group again, because a watch may be lost or another client may have edited."""
+    return read(replace(state, known=None))
 
 
 # ---- revoke, commit, release --------------------------------------------------------------------
@@ -258,7 +268,8 @@ def release(state: State) -> Step:
     reassign = (state.reassign - asked) | (asked - state.finished)
     state, op = start_op(replace(state, serving=state.serving - asked, reassign=reassign))
     withdraw = (Withdraw(asked),) if asked else ()
-    return state, (*withdraw, Release(op, state.revoking))
+    watched = state.revoking.intersection(state.owned) - state.unwatched
+    return state, (*withdraw, Release(op, state.revoking, watched))
 
 
 def released(state: State, outcome: Released, now: float) -> Step:
@@ -570,8 +581,22 @@ def triggered(state: State, event: events.Triggered) -> Step:
     """Read the group, because it changed: now, or after the phase that runs."""
     if event.trigger is Trigger.OWN_MEMBER_NODE:
         return _id_znode_changed(state)
+    if event.trigger is Trigger.TOPIC:
+        state = forget(state, paths.topic(event.subject))
+    elif event.trigger is Trigger.BROKERS:
+        state = forget(state, paths.BROKER_IDS)
+        if state.view is not None and state.view.brokers:
+            return state, ()  # as in the JVM, the death of a broker causes no rebalance
     state = replace(state, read_again=True)
     return read(state) if state.phase in RESTING else (state, ())
+
+
+def forget(state: State, path: str) -> State:
+    """Let the next reading read this znode again, because its watch has fired."""
+    known = state.known
+    if known is not None and path in known.watched:
+        known = dataclasses.replace(known, watched=known.watched - {path})
+    return replace(state, known=known, fired=state.fired | {path})
 
 
 def _id_znode_changed(state: State) -> Step:
@@ -598,7 +623,7 @@ def _own_nudge(state: State) -> Step:
     leads to a new registration.
     """
     awaited = state.op == state.idle_peers.nudge_op
-    state = replace(state, idle_peers=replace(state.idle_peers, nudge_op=None))
+    state = replace(state, known=None, idle_peers=replace(state.idle_peers, nudge_op=None))
     if awaited:
         return state, ()
     state = replace(state, read_again=True)
@@ -657,4 +682,5 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
     read_again = state.read_again or state.phase not in RESTING
     serving, malformed = state.serving - gone, state.malformed | gone
     state = replace(state, serving=serving, malformed=malformed, read_again=read_again)
+    state = forget(state, paths.topic(event.topic))
     return state, (Withdraw(gone), RearmTopic(event.topic), notice)

@@ -15,7 +15,7 @@ from zkconsumer.member.commands import Callback, Command
 from zkconsumer.member.offset_ledger import CommitPlan, Ledger
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_snapshot import GroupView
+from zkconsumer.protocol.group_snapshot import GroupView, Known
 from zkconsumer.protocol.model import (
     Blocker,
     ConsumerId,
@@ -263,6 +263,9 @@ class State:
 
     From the first ViewRead on, the group:
         view: the group as it was read last.
+        known: what the next reading need not read again; None: it reads everything.
+        fired: paths of topics, and of the list of brokers, whose watch has fired since the running
+            reading began.
         topics: the czxid of every topic ever read, to recognise a topic that was created again.
         waiting_for: why no complete assignment is known; empty if one is.
         assigned: this member's partitions by the last view.
@@ -315,6 +318,8 @@ class State:
     auto_commit_at: float | None = None
 
     view: GroupView | None = None
+    known: Known | None = None
+    fired: frozenset[str] = frozenset()
     topics: Mapping[str, int] = field(default_factory=dict)
     waiting_for: str = ""
     assigned: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)

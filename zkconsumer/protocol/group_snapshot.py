@@ -11,6 +11,7 @@ from zkconsumer.protocol.paths import thread_ids, znode_fault
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
+from zkconsumer.protocol.requests import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,30 @@ class GroupView:
             name: one.subscription if one.pattern is Pattern.STATIC else self.matched.get(name, {})
             for name, one in self.members.items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an earlier reading of the group found, so that the next one need not read it again.
+
+    A registration is written once. If the listing's `cversion` has grown by exactly the number of
+    names that came and went, no registration was re-created, and those read before are still valid.
+
+    Attributes:
+        view: the earlier reading.
+        listing: the consumers that it listed, among them those that left before they were read.
+        watched: paths of znodes whose content is unchanged, because their watch has not fired: of
+            topics, and of the list of brokers.
+    """
+
+    view: GroupView
+    listing: Names
+    watched: frozenset[str] = frozenset()
+
+    def vouches_for(self, now: Names) -> bool:
+        """Tell whether every consumer in both listings still has the registration read before."""
+        changes = len(frozenset(self.listing.names).symmetric_difference(now.names))
+        return now.cversion - self.listing.cversion == changes
 
 
 def needed_topics(

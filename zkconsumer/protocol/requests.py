@@ -48,12 +48,23 @@ class Node(NamedTuple):
     stat: Stat
 
 
+class Names(NamedTuple):
+    """The children of a znode.
+
+    `cversion` grows by one with each child that is created or deleted (ZooKeeper:
+    `DataNode.copyStat`).
+    """
+
+    names: tuple[str, ...]
+    cversion: int
+
+
 class Reply(NamedTuple):
     """The reply to one request.
 
     If `code` is OK, `value` is a Node for Get, a Stat or None for Exists, the children's names for
-    Children, and a Stat for SetData. For a failed Multi, `value` is the index of the operation that
-    failed and `code` its result.
+    Children, a Names for Listing, and a Stat for SetData. For a failed Multi, `value` is the index
+    of the operation that failed and `code` its result.
 
     For FetchOffsets, `value` maps partitions to their stored OffsetAndMetadata; with the code OTHER
     it is the reason, and a retry may succeed. For StoreOffsets it is a NotStored.
@@ -77,6 +88,14 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Children:
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """List the children with the znode's `cversion`, which tells whether any was re-created."""
+
     path: str
     watch: bool = False
 
@@ -146,7 +165,7 @@ class Rights:
     path: str
 
 
-Request = Get | Exists | Children | Create | Multi | SyncLeader
+Request = Get | Exists | Children | Listing | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent together (pipelined) and answered in order."""
 

@@ -28,8 +28,8 @@ from zkconsumer.sim.znodes import (
 CREATED, DELETED, CHANGED, CHILD = "CREATED", "DELETED", "CHANGED", "CHILD"
 """The kinds of watch events, as kazoo names them (`EventType`)."""
 
-Read = rq.Get | rq.Exists | rq.Children
-READS = (rq.Get, rq.Exists, rq.Children)
+Read = rq.Get | rq.Exists | rq.Children | rq.Listing
+READS = (rq.Get, rq.Exists, rq.Children, rq.Listing)
 _ABSENT = Reply(Code.OK, None)
 _Watches = dict[str, set[int]]
 
@@ -106,10 +106,13 @@ class Replica:
                 return NO_NODE
         elif self.acls and not allows(self.acls, path, READ, auth):
             return NO_AUTH
-        if isinstance(request, rq.Children):
+        if isinstance(request, rq.Children | rq.Listing):
             if request.watch:
                 self.child.setdefault(path, set()).add(session)
-            return Reply(Code.OK, tree.names.get(path, ()))
+            names = tree.names.get(path, ())
+            if isinstance(request, rq.Listing):
+                return Reply(Code.OK, rq.Names(names, tree.cversions.get(path, 0)))
+            return Reply(Code.OK, names)
         if request.watch:
             self.data.setdefault(path, set()).add(session)
         if node is None:
@@ -181,6 +184,10 @@ class Ensemble:
     def nodes(self) -> Mapping[str, Node]:
         """All znodes of the leader, by path."""
         return MappingProxyType(self._leader.nodes)
+
+    def cversion(self, path: str) -> int:
+        """Return how many children of a znode were created and deleted, as the leader knows."""
+        return self._leader.cversions.get(path, 0)
 
     # ---- connections ----------------------------------------------------------------------------
 

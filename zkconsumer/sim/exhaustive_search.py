@@ -23,6 +23,7 @@ from typing import Any
 
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
+from zkconsumer.protocol import paths
 from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
@@ -80,6 +81,7 @@ class Form:
 
     def __init__(self) -> None:
         self.zxids: list[int] = []
+        self.cversions: list[int] = []
         self.operations: list[int] = []
         self.moments: list[float] = []
 
@@ -104,6 +106,8 @@ class Form:
             return None
         if name in ZXIDS:
             self.zxids.append(value)
+        elif name == "cversion":
+            self.cversions.append(value)
         elif name in OPERATIONS:
             self.operations.append(value)
         elif name in MOMENTS:
@@ -113,7 +117,8 @@ class Form:
         return name
 
 
-Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+"""Of a form: the zxids, the `cversion`s of the list of consumers, the operations, the moments."""
 
 
 class Canon:
@@ -132,16 +137,18 @@ class Canon:
         forms = [self._member(member) for member in world.members]
         forms.append(_surroundings(world, monitor))
         zxids = world.zookeeper.zxids()
-        for _, (found, _, _) in forms:
+        for _, (found, _, _, _) in forms:
             zxids.update(found)
         ranks = {zxid: rank for rank, zxid in enumerate(sorted(zxids))}
         key: list[Hashable] = [world.zookeeper.key(now, ranks=ranks)]
-        for form, (found, operations, moments) in forms:
+        children = world.zookeeper.cversion(paths.ids(world.GROUP))
+        for form, (found, cversions, operations, moments) in forms:
             order = {op: rank for rank, op in enumerate(sorted({0, *operations}))}
             key.append(
                 (
                     form,
                     tuple([ranks[zxid] for zxid in found]),
+                    tuple([children - cversion for cversion in cversions]),
                     tuple([order[op] for op in operations]),
                     tuple([_distance(moment - now) for moment in moments]),
                 )
@@ -184,8 +191,9 @@ class Canon:
         form.moments.append(member.gate)
         both = (
             (*numbers[0], *form.zxids),
-            (*numbers[1], *form.operations),
-            (*numbers[2], *form.moments),
+            (*numbers[1], *form.cversions),
+            (*numbers[2], *form.operations),
+            (*numbers[3], *form.moments),
         )
         return (state, rest), both
 
@@ -195,9 +203,18 @@ class Canon:
             form = Form()
             whole = form.of(state)
             form.zxids.extend(state.topics[name] for name in sorted(state.topics))
-            numbers = tuple(form.zxids), tuple(form.operations), tuple(form.moments)
+            numbers = _numbers(form)
             known = self._states[id(state)] = (state, whole, numbers)
         return known[1], known[2]
+
+
+def _numbers(form: Form) -> Numbers:
+    return (
+        tuple(form.zxids),
+        tuple(form.cversions),
+        tuple(form.operations),
+        tuple(form.moments),
+    )
 
 
 def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
@@ -234,7 +251,7 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
         ),
     )
     form.zxids.extend(monitor.newest[tp] for tp in sorted(monitor.newest))
-    return whole, (tuple(form.zxids), tuple(form.operations), tuple(form.moments))
+    return whole, _numbers(form)
 
 
 def _distance(seconds: float) -> float:

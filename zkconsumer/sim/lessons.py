@@ -54,7 +54,7 @@ class Counter(Watcher):
     writes: int = 0
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
-        is_read = isinstance(request, rq.Get | rq.Exists | rq.Children)
+        is_read = isinstance(request, rq.Get | rq.Exists | rq.Children | rq.Listing)
         self.reads += is_read
         self.writes += not is_read and not isinstance(request, rq.SyncLeader)
 

@@ -102,13 +102,17 @@ def acls_after(acls: Acls, change: Change) -> Acls:
 
 
 class Tree:
-    """Znodes by path, the sorted names of their children, and the access control lists."""
+    """Znodes by path, the sorted names of their children, and the access control lists.
 
-    __slots__ = ("acls", "names", "nodes")
+    `cversions` counts the children that were created and deleted below each znode.
+    """
+
+    __slots__ = ("acls", "cversions", "names", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {"/": Node(b"", Stat(0, 0, 0, 0))}
         self.names: dict[str, tuple[str, ...]] = {}
+        self.cversions: dict[str, int] = {}
         self.acls: Acls = {}
 
     def copy(self) -> Tree:
@@ -116,6 +120,7 @@ class Tree:
         # Every value is immutable, so copies may share them.
         other.nodes = self.nodes.copy()
         other.names = self.names.copy()
+        other.cversions = self.cversions.copy()
         other.acls = self.acls
         return other
 
@@ -193,12 +198,14 @@ class Tree:
     def apply(self, change: Change) -> None:
         """Make a planned change."""
         self._put(change.path, change.old, change.new)
+        self._count(change, 1)
         self.acls = acls_after(self.acls, change)
 
     def revert(self, changes: Sequence[Change], acls: Acls) -> None:
         """Undo the last changes; `acls` are the lists before them."""
         for change in reversed(changes):
             self._put(change.path, change.new, change.old)
+            self._count(change, -1)
         self.acls = acls
 
     def _put(self, path: str, old: Node | None, new: Node | None) -> None:
@@ -209,6 +216,14 @@ class Tree:
         self.nodes[path] = new
         if old is None:
             self._add_name(path)
+
+    def _count(self, change: Change, by: int) -> None:
+        if change.old is not None and change.new is not None:
+            return
+        if change.old is None:
+            self.cversions.pop(change.path, None)  # a deleted znode keeps its count for `revert`
+        parent = parent_of(change.path)
+        self.cversions[parent] = self.cversions.get(parent, 0) + by
 
     def _add_name(self, path: str) -> None:
         parent, _, name = path.rpartition("/")

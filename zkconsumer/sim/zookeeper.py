@@ -338,7 +338,7 @@ class SimZooKeeper(Ensemble):
             case rq.Multi(writes):
                 refusal, results = self._transact(session, auth, writes)
                 return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
-            case rq.Get() | rq.Exists() | rq.Children():
+            case rq.Get() | rq.Exists() | rq.Children() | rq.Listing():
                 raise TypeError(f"a read does not go to the leader: {request!r}")
         refusal, results = self._transact(session, auth, (request,))
         return refusal or Reply(Code.OK, results[0])

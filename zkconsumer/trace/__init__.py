@@ -1,6 +1,6 @@
 """The trace format: JSON lines, one for each step of a member's state machine.
 
-The first line holds the member's settings: `{"v": 1, "settings": …}`. Every other line is `{"v": 1,
+The first line holds the member's settings: `{"v": 3, "settings": …}`. Every other line is `{"v": 3,
 "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands": […],
 "state": digest}`. A dataclass is `{"is": class name, field: value, …}`, a partition "topic-number",
 an enum its value, a mapping a list of [key, value]. A trace never contains payloads of messages.
@@ -30,7 +30,7 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import group_snapshot, model, payloads, releases
 from zkconsumer.protocol.model import TopicPartition
 
-VERSION = 2
+VERSION = 3
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits of a state's digest: enough to distinguish states, no protection
@@ -44,7 +44,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        named = {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+        # What a command repeats from the state is no part of a trace.
+        named = {f.name: encode(getattr(value, f.name)) for f in fields(value) if f.repr}
         return {"is": type(value).__name__, **named}
     if isinstance(value, Mapping):
         return [[encode(k), encode(v)] for k, v in sorted(value.items())]

@@ -37,6 +37,7 @@ from kazoo.protocol.serialization import (
     Exists,
     GetACL,
     GetChildren,
+    GetChildren2,
     GetData,
     SetData,
     Sync,
@@ -556,6 +557,8 @@ class Sender:
                 client._call(Exists(self._full(path), self._watch if watch else None), slot)
             case rq.Children(path, watch):
                 client._call(GetChildren(self._full(path), self._watch if watch else None), slot)
+            case rq.Listing(path, watch):
+                client._call(GetChildren2(self._full(path), self._watch if watch else None), slot)
             case rq.Rights(path):
                 client._call(GetACL(self._full(path)), slot)
             case rq.SyncLeader(path):
@@ -717,6 +720,8 @@ def _reply(request: Sent, value: Any) -> Reply:
             return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
         case rq.Exists():
             return Reply(Code.OK, None if value is None else _stat(value))
+        case rq.Listing():
+            return Reply(Code.OK, rq.Names(tuple(value[0]), value[1].cversion))
         case rq.Multi():
             return _multi_reply(value)
         case rq.Rights():
