@@ -32,6 +32,7 @@ OPS = {
     rq.Get: "getData",
     rq.Exists: "exists",
     rq.Children: "getChildren",
+    rq.Listing: "getChildren",
     rq.Create: "create",
     rq.SetData: "setData",
     rq.Delete: "delete",

@@ -187,6 +187,7 @@ OF_NO_MATTER = {
     "_on_transition": "the world",
     "due": "follows from the state",
     "edits": "names the next mark",
+    "starts": "no member starts again in this scope",
     "ticket": "only while a request is served",
     "kafka": "not in this scope",
     "handed": "for a fault that is not in this scope",

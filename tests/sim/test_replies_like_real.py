@@ -37,6 +37,7 @@ requests = st.one_of(
     st.builds(rq.Get, paths),
     st.builds(rq.Exists, paths),
     st.builds(rq.Children, paths),
+    st.builds(rq.Listing, paths),
     st.builds(rq.SyncLeader, paths),
     st.lists(writes, max_size=4).map(lambda it: rq.Multi(tuple(it))),
     st.lists(writes, max_size=2).map(lambda it: rq.Multi(tuple(it))),
@@ -127,6 +128,8 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
         czxid, mzxid, version, owner, _ = value
         place = numbers.index(owner) if owner else None
         return zxids.index(czxid), zxids.index(mzxid), version, place
+    if isinstance(value, rq.Names):
+        return sorted(value.names), value.cversion
     if isinstance(request, rq.Children) and not isinstance(value, str):
         return sorted(value)
     if isinstance(request, rq.Multi) and not isinstance(value, int):

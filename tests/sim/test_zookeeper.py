@@ -325,6 +325,7 @@ requests = st.one_of(
     st.builds(rq.Get, names, st.booleans()),
     st.builds(rq.Exists, names, st.booleans()),
     st.builds(rq.Children, names, st.booleans()),
+    st.builds(rq.Listing, names, st.booleans()),
     st.builds(rq.SyncLeader, names),
     st.builds(lambda *it: rq.Multi(it), st.builds(rq.Delete, names), st.builds(claim, names)),
 )

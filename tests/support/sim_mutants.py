@@ -234,7 +234,7 @@ def _no_wait_for_the_user() -> list[Patch]:
 
 
 def _anybodys_owner_deleted() -> list[Patch]:
-    def release(member: Any, partitions: Any) -> Any:
+    def release(member: Any, partitions: Any, watched: Any) -> Any:
         asked = sorted(partitions)
         yield [rq.Multi((rq.Delete(paths.owner(member.group, tp)),)) for tp in asked]
         return events.Released({})
@@ -329,6 +329,14 @@ def _everyone_first() -> list[Patch]:
     return [(member_assignment, "assignment", assignment)]
 
 
+def _known_by_name() -> list[Patch]:
+    return [(group_snapshot.Known, "vouches_for", lambda self, now: True)]
+
+
+def _fired_watch_forgotten() -> list[Patch]:
+    return [(rebalance, "forget", lambda state, path: state)]
+
+
 def _lost_topic_change() -> list[Patch]:
     return [(read_group, "_read_topics", _unwatched(function(read_group, "_read_topics")))]
 
@@ -338,8 +346,8 @@ def _unwatched(real: Any) -> Any:
 
     def operation(*arguments: Any) -> Any:
         running = real(*arguments)
-        batch = next(running)
         try:
+            batch = next(running)
             while True:
                 replies = yield [replace(one, watch=False) for one in batch]
                 batch = running.send(replies)
@@ -763,6 +771,16 @@ MUTANTS = (
         "trigger lost", "a change during a rebalance is ignored", _trigger_during_a_rebalance_lost
     ),
     Mutant("deaf to members", "joins and deaths of members are ignored", _deaf_to_members),
+    Mutant(
+        "registrations known by name",
+        "a registration is read once for each name, although its member has started again",
+        _known_by_name,
+    ),
+    Mutant(
+        "fired watch forgotten",
+        "a topic counts as unchanged although its watch has fired",
+        _fired_watch_forgotten,
+    ),
     Mutant(
         "orders differ",
         "threads are sorted in another order than the peers'",

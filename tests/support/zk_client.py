@@ -18,10 +18,20 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.filters import MatchTopics
 from zkconsumer.protocol.model import Session, TopicPartition
-from zkconsumer.protocol.requests import Code, NotStored, OffsetRequest, Reply
+from zkconsumer.protocol.requests import (
+    Children,
+    Code,
+    Exists,
+    Get,
+    Listing,
+    NotStored,
+    OffsetRequest,
+    Reply,
+)
 from zkconsumer.zk.session import ZooKeeperSession
 
 LIMIT_S = 60.0
+READS = (Get, Exists, Children, Listing)
 CLOSED = [make_acl("digest", "nobody:none", all=True)]
 READ_ONLY = [make_acl("world", "anyone", read=True)]
 
@@ -37,6 +47,7 @@ class Client:
         self.group, self.peer = group, peer
         self.thread = f"{consumer}-0"
         self.watches: list[tuple[str, str]] = []
+        self.reads: list[str] = []  # paths that `run` has read since the test emptied the list
         # What Kafka is asked for, and what it answers.
         self.asked: list[OffsetRequest] = []
         self.kafka = Reply(Code.OK, NotStored({}, {}))
@@ -72,6 +83,7 @@ class Client:
                 self.asked.append(batch)
                 replies.put([self.kafka])
             else:
+                self.reads += [one.path for one in batch if isinstance(one, READS)]
                 self.session.submit(batch, replies.put)
             found = replies.get(timeout=LIMIT_S)
             assert all(reply.code is not Code.BROKEN for reply in found)

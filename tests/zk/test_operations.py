@@ -22,6 +22,7 @@ from zkconsumer.member.events import (
 )
 from zkconsumer.member.operations import claim
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_snapshot import Known
 from zkconsumer.protocol.model import Blocker, Storage, StoredOffset, TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 
@@ -165,6 +166,47 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
     again = client.run(read_group.read_view(client.me))
     assert isinstance(again, ViewRead)
     assert set(again.view.members) == {"g_m"}
+
+
+def read_again(client: Client, earlier: ViewRead) -> ViewRead:
+    """Read the group with what an earlier reading found; `client.reads` has the paths."""
+    topics = [paths.topic(name) for name in earlier.view.topics]
+    watched = frozenset([*topics, paths.BROKER_IDS] if earlier.view.brokers else topics)
+    client.reads.clear()
+    known = Known(earlier.view, earlier.listing, watched)
+    outcome = client.run(read_group.read_view(client.me, known))
+    assert isinstance(outcome, ViewRead)
+    return outcome
+
+
+def test_a_second_reading_reads_only_new_registrations(client: Client) -> None:
+    """If names only came and went, a member reads the listing and the new registrations."""
+    names = [paths.member(client.group, f"g_{name}") for name in ("stays", "goes", "comes")]
+    for path in names[:2]:
+        client.peer.create(path, b"{}", ephemeral=True)
+    first = client.run(read_group.read_view(client.me))
+    assert isinstance(first, ViewRead)
+    client.peer.delete(names[1])
+    client.peer.create(names[2], b'{"version":1', ephemeral=True)
+    second = read_again(client, first)
+    assert client.reads.count(names[2]) == 1
+    assert not {client.me.path, *names[:2]} & {*client.reads}
+    whole = client.run(read_group.read_view(client.me))
+    assert whole == second
+
+
+def test_a_registration_that_was_created_again_is_read_again(client: Client) -> None:
+    """The listing has the same names, but its cversion tells that one was deleted and created."""
+    path = paths.member(client.group, "g_again")
+    client.peer.create(path, b"{}", ephemeral=True)
+    first = client.run(read_group.read_view(client.me))
+    assert isinstance(first, ViewRead)
+    client.peer.delete(path)
+    client.peer.create(path, b"not JSON", ephemeral=True)
+    second = read_again(client, first)
+    assert set(second.view.malformed) == {"g_again"}
+    assert path in client.reads
+    assert client.me.path in client.reads
 
 
 def test_a_malformed_registration_is_named(client: Client) -> None:

@@ -219,12 +219,14 @@ def kill(world: World, who: int) -> None:
 def revive(world: World, who: int) -> None:
     """The process starts again under its id, while its old session may still be alive.
 
+    Its registration differs from the last one, so a member that confuses the two is wrong.
     Requests of the old process that no server has executed are lost with its connection.
     """
     old = world.links[who]
     if old.session:
         world.ghosts.append(old.session)
         world.zookeeper.disconnect(old.session)
+    world.starts[who] += 1
     world.members[who] = world.new_member(who)
     world.links[who] = Link(replica=old.replica)
     world.join(who)
@@ -621,6 +623,7 @@ class World:
         self.active_faults = ActiveFaults()
         self._stranger = 0
         self._build_cluster()
+        self.starts = [0] * plan.members  # how often each member has started again
         self.members = [self.new_member(who) for who in range(plan.members)]
         self.links = [Link(replica=n % plan.replicas) for n in range(plan.members)]
         self.tool = self._new_tool() if plan.has_tool else None
@@ -638,7 +641,7 @@ class World:
         return SimMember(self._settings(who), self._transition)
 
     def _settings(self, number: int) -> Settings:
-        return self.plan.settings(
+        settings = self.plan.settings(
             Settings(
                 group=self.GROUP,
                 consumer=f"{self.GROUP}_{number}",
@@ -646,6 +649,9 @@ class World:
                 auto_commit_s=5.0,
             )
         )
+        more = self.starts[number] % 2
+        subscription = {name: count + more for name, count in settings.subscription.items()}
+        return replace(settings, subscription=subscription)
 
     def _build_cluster(self) -> None:
         for path in (paths.BROKERS, paths.BROKER_IDS, paths.TOPICS, paths.CONSUMERS):
@@ -1027,6 +1033,7 @@ class World:
         twin.handed, twin.active_faults = dict(self.handed), replace(self.active_faults)
         twin.log_start = dict(self.log_start)
         twin.kafka, twin.ghosts = dict(self.kafka), list(self.ghosts)
+        twin.starts = list(self.starts)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]
         return twin
