@@ -28,6 +28,7 @@ from types import MappingProxyType
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+import _records  # noqa: E402
 from _bench import Result, at_least, at_most, show  # noqa: E402
 from support.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
 from support.evidence import Evidence  # noqa: E402
@@ -56,8 +57,9 @@ QUIET_S = 1.0  # a rebalance has ended after this time with no requests but ping
 class Bench:
     """The servers, and groups that share no topic."""
 
-    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+    def __init__(self, sandbox: Sandbox, directory: Path, *, records: bool = False) -> None:
         self.sandbox = sandbox
+        self.records = records
         self._directory, self._numbers = directory, count()
 
     def topic(self, partitions: int) -> str:
@@ -305,11 +307,24 @@ def faults(bench: Bench, rounds: int) -> list[Result]:
 # ---- Requests to ZooKeeper -----------------------------------------------------------------------
 
 
+MULTI_READ = 22  # `ZooDefs.OpCode.multiRead`
+
+
+def _reads_in(body: bytes) -> int:
+    """Return the number of reads in a `multiRead`: headers of 9 bytes, paths, and watch flags."""
+    count = at = 0
+    while not body[at + 4]:  # `MultiHeader`: the operation, whether it is the last, the error
+        length = int.from_bytes(body[at + 9 : at + 13], "big")
+        at += 9 + 4 + length + 1
+        count += 1
+    return count
+
+
 class Meter(Proxy):
     """Counts the members' requests to ZooKeeper by kind, without pings and the lease's requests."""
 
     KINDS = MappingProxyType(
-        dict.fromkeys((1, 2, 5, 14), "write") | dict.fromkeys((3, 4, 8, 12), "read")
+        dict.fromkeys((1, 2, 5, 14), "write") | dict.fromkeys((3, 4, 8, 12, MULTI_READ), "read")
     )
 
     def __init__(self, target: str) -> None:
@@ -324,9 +339,10 @@ class Meter(Proxy):
             while len(pending) >= 4 and len(pending) >= (
                 size := 4 + int.from_bytes(pending[:4], "big")
             ):
-                kind = self.KINDS.get(int.from_bytes(pending[8:12], "big", signed=True))
+                number = int.from_bytes(pending[8:12], "big", signed=True)
+                kind = self.KINDS.get(number)
                 if kind and not is_handshake:
-                    self.asked[kind] += 1
+                    self.asked[kind] += _reads_in(pending[12:size]) if number == MULTI_READ else 1
                     self.last_at = time.monotonic()
                 pending, is_handshake = pending[size:], False
             self._send(server, chunk)
@@ -336,6 +352,8 @@ class Meter(Proxy):
 
 def requests(bench: Bench, _rounds: int) -> list[Result]:
     topic, results = bench.topic(WIDE), []
+    counts: dict[str, dict[str, int]] = {}
+    began = time.monotonic()
     with ExitStack() as stack:
         meter = stack.enter_context(Meter(bench.sandbox.zookeeper_connect))
         observer = stack.enter_context(
@@ -364,17 +382,31 @@ def requests(bench: Bench, _rounds: int) -> list[Result]:
             wait_for(quiet, f"{size} members at rest", 120.0)
             if size in SIZES:
                 results += _of_a_join(size, meter.asked)
+                counts[str(size)] = {"reads": meter.asked["read"], "writes": meter.asked["write"]}
+    if bench.records:
+        seconds = time.monotonic() - began
+        _records.write(
+            "faults",
+            seconds=seconds,
+            counts=counts,
+            name="requests",
+            case="requests",
+            partitions=WIDE,
+        )
     return results
 
 
 def _of_a_join(size: int, asked: Counter[str]) -> list[Result]:
-    """Return the results of one join. Each member reads each registration and a dozen other znodes;
-    each owner znode is read back.
+    """Return the results of one join.
+
+    The member that joins reads each registration. Each other member reads the listing, the new
+    registration, and the owners of the topic if it gains partitions. A partition that moves costs
+    two reads: its offset, and its owner znode.
     """
     print(f"join of member {size}: {asked['read']} reads, {asked['write']} writes", flush=True)
     case = f"join of {size}"
     return [
-        at_most(case, "reads", asked["read"], "", size * size + 12 * size + 3 * WIDE),
+        at_most(case, "reads", asked["read"], "", 4 * size + 2 * WIDE),
         at_most(case, "writes", asked["write"], "", 2 * size + 4),
     ]
 
@@ -394,11 +426,14 @@ def main() -> int:
     parser.add_argument(
         "--json", action="store_const", const="json", default="table", dest="output"
     )
+    parser.add_argument(
+        "--record", action="store_true", help="write the result of `requests` to docs/records/"
+    )
     given = parser.parse_args()
     results: list[Result] = []
     directory = tempfile.TemporaryDirectory(prefix="zkconsumer-bench-")
     with directory as path, Sandbox(tick_time_s=0.1) as sandbox:
-        bench = Bench(sandbox, Path(path))
+        bench = Bench(sandbox, Path(path), records=given.record)
         for case in given.case or CASES:
             results += CASES[case](bench, given.rounds or ROUNDS[case])
     return show("faults", results, output=given.output)

@@ -289,7 +289,7 @@ def _requests() -> str:
         (
             int(size),
             row["reads"],
-            int(size) ** 2 + 9 * int(size) + 2 * partitions,
+            4 * int(size) + 2 * partitions,
             row["writes"],
             2 * int(size) + 2,
         )
@@ -298,7 +298,7 @@ def _requests() -> str:
     head = (
         "Members after the join, n",
         "Reads",
-        "n² + 9 n + 2 for each partition",
+        "4 n + 2 for each partition",
         "Writes",
         "2 n + 2",
     )

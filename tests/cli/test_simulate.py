@@ -19,7 +19,7 @@ def test_the_list(run: Run) -> None:
     code, out, err = run("simulate", "--list")
     assert (code, err) == (0, "")
     listed = {line.split()[0] for line in out.splitlines()}
-    assert listed == {path.stem for path in TRACES.glob("*.txt")} | {"herd", "split-brain"}
+    assert listed == {path.stem for path in TRACES.glob("*.txt")} | {"herd-effect", "split-brain"}
 
 
 def test_a_story(run: Run) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from zkconsumer.sim.lessons import herd
+from zkconsumer.sim.lessons import herd_effect
 
 
 def test_the_herd() -> None:
     """Each JVM member is notified and reads all registrations; the lesson prints the power law."""
-    *_, lesson = herd((2, 5, 10, 20))
+    *_, lesson = herd_effect((2, 5, 10, 20))
     sizes = [row[0] for row in lesson.rows]
     notified = [row[lesson.head.index("JVM notifications")] for row in lesson.rows]
     assert sizes == [2, 5, 10, 20]
@@ -19,4 +19,4 @@ def test_the_herd() -> None:
 
 def test_a_lesson_grows() -> None:
     """Rows are yielded one by one, so that they can be shown while the next one is computed."""
-    assert [len(lesson.rows) for lesson in herd((2, 5))] == [1, 2, 2]
+    assert [len(lesson.rows) for lesson in herd_effect((2, 5))] == [1, 2, 2]

@@ -40,7 +40,7 @@ from zkconsumer.lab.worlds import (
 )
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.releases import RELEASES
-from zkconsumer.sim.lessons import herd, split_brain
+from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.scenarios import SCENARIOS
@@ -178,7 +178,7 @@ class Engine:
     def _table(self, command: Json) -> list[Json]:
         """Return the table of a counted lesson: how costs grow, or what two views cause."""
         name = command.get("table")
-        lessons = {"herd": lambda: herd(HERD_SIZES), "split-brain": split_brain}
+        lessons = {"herd-effect": lambda: herd_effect(HERD_SIZES), "split-brain": split_brain}
         if name not in lessons:
             raise ConfigError(
                 f"there is no table {str(name)[:60]!r}",

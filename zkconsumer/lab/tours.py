@@ -355,7 +355,7 @@ TOURS: dict[str, Tour] = {
             "jvm": list(range(9)),
         },
         script=_herd,
-        table="herd",
+        table="herd-effect",
     ),
     "split-brain": Tour(
         "Split brain",

@@ -111,12 +111,14 @@ class Claimed(Outcome):
     """A claim ended.
 
     `blocked` maps the partitions that other sessions hold to their holders. The next change of a
-    topic's owner znodes causes `OwnersChanged`. `denied` gives ZooKeeper's reasons.
+    topic's owner znodes causes `OwnersChanged`. `denied` gives ZooKeeper's reasons. `watched` are
+    the claimed partitions whose owner znode is watched already.
     """
 
     claimed: Mapping[TopicPartition, Ownership]
     blocked: Mapping[TopicPartition, Blocker]
     denied: Mapping[TopicPartition, str]
+    watched: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -380,6 +380,7 @@ class _Claim:
     known: dict[TopicPartition, Blocker]
     created: dict[TopicPartition, Ownership | None] = field(default_factory=dict)
     denied: dict[TopicPartition, str] = field(default_factory=dict)
+    watched: list[TopicPartition] = field(default_factory=list)
 
     def missing(self) -> list[TopicPartition]:
         return [tp for tp in self.threads if tp not in self.created and tp not in self.denied]
@@ -397,8 +398,8 @@ def claim(
 
     Free partitions are claimed in transactions, each of which is all or nothing. Partitions that
     another session holds are returned as blocked, and a watch reports the next change of the
-    owners. The claimed znodes are not watched yet; `verify` does so when the partitions are
-    delivered.
+    owners. One znode of each transaction is watched; `verify` watches the others when the
+    partitions are delivered.
 
     Args:
         known: holders that an earlier claim has found.
@@ -432,7 +433,8 @@ def _claim(
         work.known |= {tp: who for tp, who in lost.items() if who is not None}
     blocked = {tp: work.known.get(tp, UNKNOWN_BLOCKER) for tp in work.missing()}
     blocked |= {tp: work.known.get(tp, UNKNOWN_BLOCKER) for tp in doubtful if tp not in claimed}
-    return Claimed(claimed, blocked, work.denied)
+    watched = frozenset(tp for tp in work.watched if tp in claimed and tp not in doubtful)
+    return Claimed(claimed, blocked, work.denied, watched)
 
 
 def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
@@ -497,16 +499,21 @@ def _create_all(
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `chunk` or none, as `transact` does, and record the epoch of the new znodes.
 
-    All znodes that one transaction creates have the same czxid, so reading one is enough. If that
-    one does not belong to this session any more, all must be read back.
+    All znodes that one transaction creates have the same czxid, so reading one is enough; the same
+    read watches it. If that one does not belong to this session any more, all must be read back.
     """
-    first = paths.owner(work.member.group, next(iter(chunk)))
-    made, seen = yield [rq.Multi((work.member.check, *chunk.values())), rq.Exists(first)]
+    first = next(iter(chunk))
+    made, seen = yield [
+        rq.Multi((work.member.check, *chunk.values())),
+        get_watched(paths.owner(work.member.group, first)),
+    ]
     if made.code is not Code.OK:
         return refused(chunk, made)
-    ours = seen.code is Code.OK and seen.value and seen.value.owner == work.member.session
+    stat = seen.value.stat if seen.code is Code.OK else None
+    epoch = stat.czxid if stat is not None and stat.owner == work.member.session else None
     for tp in chunk:
-        work.created[tp] = Ownership(work.threads[tp], seen.value.czxid) if ours else None
+        work.created[tp] = Ownership(work.threads[tp], epoch) if epoch is not None else None
+    work.watched.append(first)
     return None
 
 

@@ -426,7 +426,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
     state = replace(
         state,
         owned={**state.owned, **outcome.claimed},
-        unwatched=state.unwatched.union(outcome.claimed),
+        unwatched=state.unwatched.union(outcome.claimed) - _still_watched(state, outcome),
         unconfirmed_claims={},
         blocked=blocked,
         refused={**state.refused, **outcome.denied},
@@ -437,6 +437,12 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
     )
     state, unblocked = peers.drop_cleared_blockers(state)
     return then((state, notices + unblocked), lambda s: advance(s, now))
+
+
+def _still_watched(state: State, outcome: Claimed) -> frozenset[TopicPartition]:
+    """Return the claimed partitions whose watch has not fired before the end of the claim."""
+    group = state.settings.group
+    return frozenset(tp for tp in outcome.watched if paths.owner(group, tp) not in state.fired)
 
 
 # ---- load ---------------------------------------------------------------------------------------
@@ -635,11 +641,12 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
 
     An event can overtake the reply to a claim: 1. The claim creates the znode and reads it back.
     2. Another client deletes it, and the watch fires. 3. The claim's reply arrives, as if the znode
-    existed. So the member reads everything again after the claim.
+    existed. So the member reads the znode back after the claim.
     """
     tp = event.partition
     if tp in state.unconfirmed_claims:
-        return replace(state, read_again=True), ()
+        fired = state.fired | {paths.owner(state.settings.group, tp)}
+        return replace(state, read_again=True, fired=fired), ()
     if tp not in state.owned or tp in state.revoking:
         return state, ()
     state, commands = drop_ownership(state, frozenset({tp}))

@@ -264,8 +264,8 @@ class State:
     From the first ViewRead on, the group:
         view: the group as it was read last.
         known: what the next reading need not read again; None: it reads everything.
-        fired: paths of topics, and of the list of brokers, whose watch has fired since the running
-            reading began.
+        fired: paths of topics, of the list of brokers and of claimed owner znodes whose watch has
+            fired since the last reading began.
         topics: the czxid of every topic ever read, to recognise a topic that was created again.
         waiting_for: why no complete assignment is known; empty if one is.
         assigned: this member's partitions by the last view.
