@@ -53,7 +53,8 @@ def frames() -> list[dict[str, Any]]:
     """Return the frames of the run that the animation shows."""
     engine = Engine()
     (opened, *_) = engine.command({"do": "open", "world": WORLD})
-    run, found = opened["run"], []
+    run: str = opened["run"]
+    found: list[dict[str, Any]] = []
     for move, seconds in (("join:2", 1.0), ("kill:1", 6.0)):
         (acted,) = engine.command({"do": "act", "run": run, "at": len(found), "move": move})
         found += acted["frames"]
