@@ -17,7 +17,7 @@ from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.stream_world import StreamWorld
 from zkconsumer.sim.world import Watcher, World
 
-SEEDS = range(60)
+SEEDS = range(100)
 
 
 class Acts(Watcher):

@@ -22,6 +22,7 @@ from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.member.events import ReleaseReady
+from zkconsumer.member.machine import OVER
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
@@ -141,8 +142,13 @@ class QueryMember(ReportingMember):
         return self._group.reached()
 
     def is_busy(self, now: float) -> bool:
-        """Tell whether the query can run its batch, finish it, or plan another one."""
+        """Tell whether the query can run its batch, finish it, or plan another one.
+
+        Spark stops the batch in flight before it lets the reader leave the group.
+        """
         self.turn_at = now
+        if self.state.phase in OVER:
+            return False
         if not self.checkpoint.is_done or self._has_begun:
             return True
         served = self._group.served()
