@@ -93,7 +93,7 @@ def arrow_rate(bootstrap: str, load: Load) -> float:
     start, before = time.perf_counter(), time.process_time()
     while count < load.messages:
         count += stream.poll_arrow().num_rows
-    rate = (count - first) / (time.perf_counter() - start)
+    rate: float = (count - first) / (time.perf_counter() - start)
     cpu_ns[load] = 1e9 * (time.process_time() - before) / (count - first)
     stream.close()
     return rate

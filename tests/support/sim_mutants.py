@@ -999,7 +999,15 @@ HAND_OVER = (
         "CONFIRM of batches skipped",
         "a batch is handed out without reading the grants",
         "release while polling",
-        (("if not state.granted}  # CONFIRM", "if False}"),),
+        (
+            (
+                "if not state.granted}  # CONFIRM\n"
+                "        for key in gone:\n"
+                "            held.pop(key).unfinished = None\n"
+                "        for key, state in held.items():\n",
+                "if False}\n        for key, state in held.items():\n",
+            ),
+        ),
     ),
     HandOverMutant(
         "INSPECT before REVOKE",
@@ -1029,7 +1037,12 @@ HAND_OVER = (
         "a dropped batch forgotten",
         "a release waits for a batch that was never handed out",
         "hand over and back, polling",
-        (("            self._partitions.recheck_releases()\n", ""),),
+        (
+            (
+                "            self._partitions.recheck_releases()\n            raws = ",
+                "            raws = ",
+            ),
+        ),
     ),
     HandOverMutant(
         "REQUEST before the request",

@@ -204,7 +204,7 @@ def test_a_real_member(
     assert "of 1 runs reproduced" in out and out.endswith(": closed\n")
     code, story, err = run("trace", "show", str(path))
     assert (code, err) == (0, "")
-    assert re.search(rf"settled +has read back {topic}-0\.\.3\n", story)
+    assert re.search(rf"settled +has read back {topic}-1\.\.3\n", story)
     assert f"delivers no more of {topic}" in story
     written = path.read_text(encoding="utf-8")
     path.write_text(written.replace('"to":"settled"', '"to":"waiting"', 1), encoding="utf-8")

@@ -24,9 +24,14 @@ class _GroupByDefault(TyperGroup):
     """Runs the command `group` if the first argument names no other command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
-            args = ["group", *args]
-        return super().parse_args(ctx, args)
+        is_help = bool(args) and args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if is_help else self._with_command(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, self._with_command(args))
+
+    def _with_command(self, args: list[str]) -> list[str]:
+        return args if args and args[0] in self.commands else ["group", *args]
 
 
 app = typer.Typer(
@@ -68,7 +73,7 @@ def explain(
     owner, partition.assignment.strategy of --config is used. Exit code 6: the assignment fails for
     a member. Exit code 1: no member subscribes to a topic of --topic.
 
-    Example: zkconsumer explain billing --zookeeper zk1:2181/kafka
+    Example: zkconsumer explain group billing --zookeeper zk1:2181/kafka
     """
     from zkconsumer.admin.explain import explain as explained
     from zkconsumer.cli import Exit

@@ -303,7 +303,7 @@ class MemberLoop:
 
     def _by_stream(self, partitions: Iterable[TopicPartition]) -> dict[Key, list[TopicPartition]]:
         groups: dict[Key, list[TopicPartition]] = {}
-        for tp in partitions:
+        for tp in sorted(partitions):  # so that a run of the simulator is the same each time
             key = self._key_of(tp.topic, self.state.owned[tp].thread)
             groups.setdefault(key, []).append(tp)
         return groups

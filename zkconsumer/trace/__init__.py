@@ -1,6 +1,6 @@
 """The trace format: JSON lines, one for each step of a member's state machine.
 
-The first line holds the member's settings: `{"v": 3, "settings": …}`. Every other line is `{"v": 3,
+The first line holds the member's settings: `{"v": 2, "settings": …}`. Every other line is `{"v": 2,
 "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands": […],
 "state": digest}`. A dataclass is `{"is": class name, field: value, …}`, a partition "topic-number",
 an enum its value, a mapping a list of [key, value]. A trace never contains payloads of messages.
@@ -30,7 +30,7 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import group_snapshot, model, payloads, releases
 from zkconsumer.protocol.model import TopicPartition
 
-VERSION = 3
+VERSION = 2
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits of a state's digest: enough to distinguish states, no protection
