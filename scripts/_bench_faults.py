@@ -30,14 +30,14 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
 from _bench import Result, at_least, at_most, show  # noqa: E402
-from support.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
-from support.evidence import Evidence  # noqa: E402
-from support.proxies import (  # noqa: E402
+from support.members.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
+from support.members.evidence import Evidence  # noqa: E402
+from support.wait import wait_for  # noqa: E402
+from support.zk.proxies import (  # noqa: E402
     Proxy,
     Trap,
     Wire,
 )
-from support.wait import wait_for  # noqa: E402
 
 from zkconsumer import ConsumerConfig, ConsumerConnector  # noqa: E402
 from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402

@@ -43,11 +43,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 from _bench import Result, at_most, show  # noqa: E402
 from _bench_rebalance import Looks, Observer, prepare  # noqa: E402
 from kazoo.client import KazooClient  # noqa: E402
-from support.crew import MemberProcess  # noqa: E402
-from support.jvm import JvmMember  # noqa: E402
-from support.member_program import Request  # noqa: E402
+from support.jvm.member import JvmMember  # noqa: E402
+from support.members.crew import MemberProcess  # noqa: E402
+from support.members.program import Request  # noqa: E402
 from support.wait import wait_for  # noqa: E402
-from support.zk_log import history  # noqa: E402
+from support.zk.log import history  # noqa: E402
 
 from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
 from zkconsumer.member.phases import Phase  # noqa: E402

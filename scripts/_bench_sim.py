@@ -32,7 +32,7 @@ from zkconsumer.sim.exhaustive_search import Scope, explore
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-sim_mutants = importlib.import_module("support.sim_mutants")
+sim_mutants = importlib.import_module("support.sim.mutants")
 MUTANTS = sim_mutants.MUTANTS
 
 SCHEDULES_PER_MINUTE = 2_000.0

@@ -1,6 +1,6 @@
 """Capture what Kafka 3.9.1's own classes compute: assignors, partitioners, placement.
 
-The cases are random, from fixed seeds (`tests/support/later_cases.py`). Each file of
+The cases are random, from fixed seeds (`tests/support/jvm/later_cases.py`). Each file of
 `tests/golden/later` has one JSON object a line, a request and its `answer`.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.kafka_391 import ask  # noqa: E402
-from support.later_cases import case, decisions, placements  # noqa: E402
+from support.jvm.kafka_391 import ask  # noqa: E402
+from support.jvm.later_cases import case, decisions, placements  # noqa: E402
 
 FOLDER = ROOT / "tests" / "golden" / "later"
 

@@ -192,7 +192,7 @@ def mutant_rows() -> dict[str, dict[str, Any]]:
 
 def _mutants() -> str:
     sys.path.insert(0, str(ROOT / "tests"))
-    planted = importlib.import_module("support.sim_mutants").MUTANTS
+    planted = importlib.import_module("support.sim.mutants").MUTANTS
     known = mutant_rows()
     rows = []
     for one in planted:

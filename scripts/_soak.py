@@ -1,9 +1,9 @@
 """Random faults for hours: on real servers, or with --simulated in the simulator.
 
-On real servers: one round after another of `tests/support/random_faults.py`, each with its own
-group. The command prints each fault, a line per round, and a verdict. It exits with 1 at the first
-round that fails; the seed of that round repeats its faults. At the end, servers, members and files
-are removed in every case.
+On real servers: one round after another of `tests/support/members/random_faults.py`, each with its
+own group. The command prints each fault, a line per round, and a verdict. It exits with 1 at the
+first round that fails; the seed of that round repeats its faults. At the end, servers, members and
+files are removed in every case.
 
 Simulated: schedules from new seeds on all cores. Each violation is printed at once. At the end it
 is shrunk and printed as decisions and as a story. Ctrl-C ends the run early and prints the results
@@ -31,9 +31,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
 from _explore import Totals, endless, explore, story  # noqa: E402
-from support.crew import Crew  # noqa: E402
-from support.proxies import Trap  # noqa: E402
-from support.random_faults import Mixture  # noqa: E402
+from support.members.crew import Crew  # noqa: E402
+from support.members.random_faults import Mixture  # noqa: E402
+from support.zk.proxies import Trap  # noqa: E402
 
 from zkconsumer.sandbox import Sandbox  # noqa: E402
 from zkconsumer.sim.coverage import possible  # noqa: E402

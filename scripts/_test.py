@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The JVM members are the tests'.
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support import jvm  # noqa: E402
+from support.jvm.member import recording  # noqa: E402
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
@@ -82,7 +82,7 @@ def record_classes() -> None:
     with TemporaryDirectory(prefix="zkconsumer-classes-") as directory:
         zookeeper = ZooKeeperServer(f"{directory}/zookeeper")
         zookeeper.record_classes()
-        with zookeeper, jvm.recording(zookeeper.connect, Path(directory)):
+        with zookeeper, recording(zookeeper.connect, Path(directory)):
             broker = BrokerServer(f"{directory}/broker", zookeeper_connect=zookeeper.connect)
             broker.record_classes()
 

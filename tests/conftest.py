@@ -31,7 +31,7 @@ from zkconsumer.sandbox import (
 from zkconsumer.sandbox.server import JavaServer
 
 # The servers that several rooms of the suite share.
-pytest_plugins = ["support.zk_servers"]
+pytest_plugins = ["support.zk.servers"]
 
 # No test reads or writes the contexts and the backups of the user.
 _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.proxies import Proxy, Wire
 from support.scenes import Hands, hands_on
+from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import apply

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from support.scenes import Hands, hands_on
-from support.zk_servers import release_number
+from support.zk.servers import release_number
 
 from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import apply

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.members import Group, group_on
+from support.members.group import Group, group_on
 from support.wait import eventually
 from typer.testing import CliRunner
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from support.kafka_offsets import Foreign, foreign
-from support.members import Group, group_on
+from support.kafka.offsets import Foreign, foreign
+from support.members.group import Group, group_on
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig

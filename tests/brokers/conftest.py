@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.crew import Crew
-from support.members import Group
+from support.members.crew import Crew
+from support.members.group import Group
 
 from zkconsumer.sandbox import RELEASES, Sandbox
 

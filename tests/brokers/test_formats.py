@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 import pytest
-from support.kafka_logs import CODECS, LARGE, Keyed, contents, kept, tool, write
-from support.members import Group, One, Reader
-from support.streams import assert_engines_agree
+from support.kafka.logs import CODECS, LARGE, Keyed, contents, kept, tool, write
+from support.kafka.streams import assert_engines_agree
+from support.members.group import Group, One, Reader
 from support.wait import eventually
 
 from zkconsumer.protocol import paths

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from support.crew import Crew
-from support.members import Group
-from support.traffic import Traffic
+from support.kafka.traffic import Traffic
+from support.members.crew import Crew
+from support.members.group import Group
 from support.wait import eventually
 
 from zkconsumer.sandbox import Sandbox

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from support.kafka_logs import CODECS, LARGE, Keyed, contents, write
+from support.kafka.logs import CODECS, LARGE, Keyed, contents, write
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.sandbox import Sandbox

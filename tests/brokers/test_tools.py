@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.kafka_logs import TOOL_S, tool
+from support.kafka.logs import TOOL_S, tool
 from support.scenes import hands_on
 from typer.testing import CliRunner
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.kafka_logs import REQUEST_S, contents, producer, tool
-from support.members import Group
-from support.streams import assert_engines_agree
+from support.kafka.logs import REQUEST_S, contents, producer, tool
+from support.kafka.streams import assert_engines_agree
+from support.members.group import Group
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.jvm_tools import RELEASES, TOPICS, World, captured, produce, without_stacks
+from support.jvm.tools import RELEASES, TOPICS, World, captured, produce, without_stacks
 
 from zkconsumer.sandbox import Sandbox
 

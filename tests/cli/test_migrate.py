@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.kafka_offsets import foreign
-from support.members import Group, group_on
+from support.kafka.offsets import foreign
+from support.members.group import Group, group_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from support.kafka_offsets import Foreign, foreign
-from support.members import Group, group_on
+from support.kafka.offsets import Foreign, foreign
+from support.members.group import Group, group_on
 from support.wait import eventually
 from typer.testing import CliRunner
 

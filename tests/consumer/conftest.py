@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import Group
-from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import KafkaLog, Log, MemoryLog, Reader
+from support.members.group import Group
 
 from zkconsumer.sandbox import Sandbox
 

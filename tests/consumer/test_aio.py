@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.internals import connector_of, wait_of
-from support.members import SETTINGS, Group
-from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
+from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition, aio, white_list

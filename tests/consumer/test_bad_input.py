@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from support.members import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, One
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector

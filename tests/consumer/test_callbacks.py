@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from support.members import SETTINGS, Group
+from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, RebalanceCallbacks, TopicPartition, aio

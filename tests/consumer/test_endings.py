@@ -7,7 +7,7 @@ import logging
 
 import pytest
 from support.internals import connector_of, crash
-from support.members import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, One
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, aio

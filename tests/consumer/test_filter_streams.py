@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.members import Group, Reader
+from support.members.group import Group, Reader
 from support.wait import eventually
 
 from zkconsumer import ConsumerConnector, black_list, white_list

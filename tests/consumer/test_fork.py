@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
-from support.members import Group
+from support.members.group import Group
 from support.wait import LIMIT_S
 
 from zkconsumer import ConsumerConnector, ForkedError, Stream

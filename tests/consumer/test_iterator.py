@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
-from support.streams import KafkaLog, Reader, settings_for
+from support.kafka.streams import KafkaLog, Reader, settings_for
 
 from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import ConnectorClosedError, DecodeError

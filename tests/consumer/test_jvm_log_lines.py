@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.internals import client_of
-from support.members import Group
+from support.members.group import Group
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members import Group, One
+from support.members.group import Group, One
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerThreadId

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.members import Group, Reader
+from support.members.group import Group, Reader
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
-from support.members import SETTINGS, One, register_broker
+from support.members.group import SETTINGS, One, register_broker
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.machine import ME, THREAD, Member, view
+from support.members.machine import ME, THREAD, Member, view
 
 from zkconsumer.consumer.coordinator import Inbox
 from zkconsumer.consumer.executor import Executor

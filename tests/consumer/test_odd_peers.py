@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members import SETTINGS, One
+from support.members.group import SETTINGS, One
 from support.scenes import Scene, scenes
 from support.wait import eventually
 

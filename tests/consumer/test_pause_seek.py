@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.members import Group
+from support.members.group import Group
 from support.wait import eventually
 
 from zkconsumer.errors import ConfigError, ConnectorClosedError, NotOwnedError

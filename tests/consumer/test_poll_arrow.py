@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
 from support.wait import LIMIT_S
 
 from zkconsumer.consumer.arrow_batches import SCHEMA_WITH_TOKEN

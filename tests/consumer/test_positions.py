@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.members import Group
+from support.members.group import Group
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import (

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.internals import coordinator_of
-from support.members import Group
+from support.members.group import Group
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.commit_requests import CommitRequested

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from support.members import Group, One
+from support.members.group import Group, One
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.sandbox import Sandbox

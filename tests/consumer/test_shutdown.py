@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from kazoo.security import make_acl
-from support.members import Group, One
-from support.proxies import Proxy, Wire
+from support.members.group import Group, One
 from support.wait import LIMIT_S, eventually
+from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.consumer import group_member
 from zkconsumer.consumer.listener import ListenerThread, merged

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import Producer
 from support.internals import is_in_use
-from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader, SharedLog
+from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader, SharedLog
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.messages import Batch, Message, TimestampType

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.streams import KafkaLog, Reader
+from support.kafka.streams import KafkaLog, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind

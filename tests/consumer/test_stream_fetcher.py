@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import TopicPartition as Raw
-from support.streams import KafkaLog, MemoryLog, Reader, fetcher_of, settings_for
+from support.kafka.streams import KafkaLog, MemoryLog, Reader, fetcher_of, settings_for
 from support.wait import eventually
 
 from zkconsumer.consumer import stream_fetcher

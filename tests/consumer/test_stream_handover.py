@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 from support.internals import is_in_use
-from support.streams import Log, Reader
+from support.kafka.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.errors import ConsumerTimeoutError

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from support.internals import is_in_use
-from support.streams import Log, Reader
+from support.kafka.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind

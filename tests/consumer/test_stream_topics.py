@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import KafkaLog, Log, MemoryLog, Reader
 from support.wait import eventually
 
 from zkconsumer.consumer.stream_partitions import Coverage

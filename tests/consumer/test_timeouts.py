@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import SETTINGS, register_broker
-from support.proxies import Proxy, Wire
-from support.streams import KafkaLog, Reader, settings_for
+from support.kafka.streams import KafkaLog, Reader, settings_for
+from support.members.group import SETTINGS, register_broker
 from support.wait import LIMIT_S, eventually
+from support.zk.proxies import Proxy, Wire
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream

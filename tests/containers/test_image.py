@@ -10,7 +10,7 @@ import docker
 import pytest
 from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
-from support.zk_servers import CONTAINER_LIMIT_S
+from support.zk.servers import CONTAINER_LIMIT_S
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy

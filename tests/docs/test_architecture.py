@@ -183,7 +183,7 @@ def test_the_invariants_have_tests() -> None:
     for file, name in named:
         paths = list((ROOT / "tests").rglob(f"{file}.py"))
         assert any(name in _names(path) for path in paths), f"{file}: {name}"
-    mutants = (ROOT / "tests" / "support" / "sim_mutants.py").read_text(encoding="utf-8")
+    mutants = (ROOT / "tests" / "support" / "sim" / "mutants.py").read_text(encoding="utf-8")
     told = " ".join(text.split())
     for name in re.findall(r"`([^`]+)`", told.split("Mutants: ")[1].split(" - **")[0]):
         assert re.search(rf'Mutant\(\s*"{name}"', mutants), name

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from support.history_logs import LogWriter, changed, created, number
+from support.zk.history_logs import LogWriter, changed, created, number
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app

@@ -17,7 +17,7 @@ import pytest
 import typer
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
-from support.kafka_offsets import foreign
+from support.kafka.offsets import foreign
 from typer.testing import CliRunner
 
 from zkconsumer.admin.lag import GAUGES

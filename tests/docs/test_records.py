@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.sim_mutants import MUTANTS
+from support.sim.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import SETTINGS, One
-from support.proxies import Proxy
+from support.members.group import SETTINGS, One
 from support.wait import LIMIT_S, eventually
+from support.zk.proxies import Proxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError

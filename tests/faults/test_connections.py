@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from support.crew import SESSION_S, Crew
-from support.proxies import Line, Wire
+from support.members.crew import SESSION_S, Crew
 from support.wait import wait_for
+from support.zk.proxies import Line, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import Sandbox

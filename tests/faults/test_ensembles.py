@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.crew import SESSION_S, Crew
-from support.proxies import Proxy, Wire
+from support.members.crew import SESSION_S, Crew
 from support.wait import wait_for
+from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer

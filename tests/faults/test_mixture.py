@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import random
 
-from support.crew import Crew
-from support.proxies import Trap
-from support.random_faults import Mixture
+from support.members.crew import Crew
+from support.members.random_faults import Mixture
+from support.zk.proxies import Trap
 
 SECONDS = 40.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import ACL, Id, Permissions
-from support.crew import Crew, LocalMember
+from support.members.crew import Crew, LocalMember
 from support.wait import wait_for
 
 from zkconsumer.consumer import group_member

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import SESSION_S, Crew
-from support.members import SETTINGS, Reader
+from support.members.crew import SESSION_S, Crew
+from support.members.group import SETTINGS, Reader
 from support.wait import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kafka_391 import ask
-from support.later_cases import case, decisions, placements
+from support.jvm.kafka_391 import ask
+from support.jvm.later_cases import case, decisions, placements
 
 from zkconsumer.protocol.later.assignors import Assignor
 from zkconsumer.protocol.later.cases import read_case

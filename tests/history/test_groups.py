@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.history_logs import LogWriter, changed, created, multi, number, sized
+from support.zk.history_logs import LogWriter, changed, created, multi, number, sized
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Described, Description

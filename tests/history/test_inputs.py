@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.history_logs import HEADER, LogWriter, created, number, sized, transaction
+from support.zk.history_logs import HEADER, LogWriter, created, number, sized, transaction
 
 from zkconsumer.errors import BadFileError
 from zkconsumer.history import transactions as tx

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.history_logs import (
+from support.zk.history_logs import (
     HEADER,
     LogWriter,
     changed,

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.sim_history import LogOfWorld, Truth, simulated
+from support.sim.history import LogOfWorld, Truth, simulated
 
 from zkconsumer.history.describe import Described, Description
 from zkconsumer.history.inputs import find_servers

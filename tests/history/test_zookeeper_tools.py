@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support import zk_corpus
+from support.zk import corpus
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import History, Server, find_servers
@@ -213,9 +213,9 @@ def compare_snapshot(source: Source, printed: list[str], release: str) -> None:
 
 
 def golden(release: str) -> tuple[Server, dict[str, list[str]]]:
-    archive = zk_corpus.GOLDEN / f"{release}.tar.gz"
+    archive = corpus.GOLDEN / f"{release}.tar.gz"
     (server,) = find_servers([archive])
-    return server, zk_corpus.printed_in(archive)
+    return server, corpus.printed_in(archive)
 
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
@@ -265,9 +265,9 @@ def comparable(tree: Tree) -> dict[str, tuple[object, ...]]:
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_a_live_server(release: str, tmp_path: Path) -> None:
     """A server of the release writes logs and snapshots anew, and they are decoded likewise."""
-    zk_corpus.serve(release, tmp_path)
+    corpus.serve(release, tmp_path)
     (server,) = find_servers([tmp_path / "data"])
     for log in server.logs:
-        compare_log(log, zk_corpus.printed_log(release, Path(log.name)), release)
+        compare_log(log, corpus.printed_log(release, Path(log.name)), release)
     for one in server.snapshots:
-        compare_snapshot(one, zk_corpus.printed_snapshot(release, Path(one.name)), release)
+        compare_snapshot(one, corpus.printed_snapshot(release, Path(one.name)), release)

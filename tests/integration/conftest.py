@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import LIMIT_S, Crew
-from support.proxies import Trap
+from support.members.crew import LIMIT_S, Crew
+from support.zk.proxies import Trap
 
 from zkconsumer.sandbox import Sandbox
 

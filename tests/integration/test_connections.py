@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import LIMIT_S, SESSION_S, Crew, wait_for
 from support.internals import client_of
-from support.proxies import Trap, Wire
+from support.members.crew import LIMIT_S, SESSION_S, Crew, wait_for
+from support.zk.proxies import Trap, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.protocol import paths

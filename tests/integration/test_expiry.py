@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import LIMIT_S, Crew, LocalMember, expire, wait_for
 from support.internals import client_of, coordinator_of, member_of
+from support.members.crew import LIMIT_S, Crew, LocalMember, expire, wait_for
 
 from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event

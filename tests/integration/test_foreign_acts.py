@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import Crew, LocalMember, wait_for
+from support.members.crew import Crew, LocalMember, wait_for
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from support.crew import Crew
+from support.members.crew import Crew
 
 from zkconsumer.sandbox import Sandbox
 

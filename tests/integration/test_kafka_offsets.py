@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.kafka_offsets import (
+from support.kafka.offsets import (
     LIMIT_S,
     Foreign,
     Wire,
@@ -23,7 +23,7 @@ from support.kafka_offsets import (
     offsets_of,
     store_of,
 )
-from support.members import Group, One
+from support.members.group import Group, One
 from support.wait import eventually
 
 from zkconsumer import OffsetAndMetadata, TopicPartition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.crew import LIMIT_S, SESSION_S, Crew, frozen, wait_for
+from support.members.crew import LIMIT_S, SESSION_S, Crew, frozen, wait_for
 
 from zkconsumer.sandbox import Sandbox
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support.crew import wait_for
+from support.members.crew import wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.errors import ConfigError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import Crew, frozen
-from support.replay import Record, Replay
+from support.members.crew import Crew, frozen
+from support.members.replay import Record, Replay
 
 from zkconsumer.errors import TraceError
 from zkconsumer.protocol import paths

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.crew import SESSION_S, Crew, MemberProcess, wait_for
+from support.members.crew import SESSION_S, Crew, MemberProcess, wait_for
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble

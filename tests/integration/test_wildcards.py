@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
-from support.crew import LIMIT_S, wait_for
+from support.members.crew import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, black_list, white_list
 from zkconsumer.protocol.model import TopicPartition

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, SharedLog, settings_for
+from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, SharedLog, settings_for
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.client_settings import Settings

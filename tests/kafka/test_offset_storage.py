@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.kafka_offsets import running, store_of
+from support.kafka.offsets import running, store_of
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.streams import MemoryLog, NoAlarm, fetcher_of
+from support.kafka.streams import MemoryLog, NoAlarm, fetcher_of
 from support.wait import eventually
 
 from zkconsumer.errors import FetchError

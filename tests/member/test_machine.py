@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machine import (
+from support.members.machine import (
     LATER,
     NOBODY,
     SESSION,

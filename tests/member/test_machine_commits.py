@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.machine import LATER, SESSION, TWO, Member, member_in, of, one, tps
+from support.members.machine import LATER, SESSION, TWO, Member, member_in, of, one, tps
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev

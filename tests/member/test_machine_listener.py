@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.machine import (
+from support.members.machine import (
     LATER,
     ME,
     PEER,

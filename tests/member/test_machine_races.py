@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.machine import member_in, tps, view
+from support.members.machine import member_in, tps, view
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev

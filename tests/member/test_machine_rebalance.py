@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.machine import (
+from support.members.machine import (
     LATER,
     ME,
     PEER,

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from support.machine import ME, Member, member_in, tps, view
+from support.members.machine import ME, Member, member_in, tps, view
 
 from zkconsumer.member import events as ev
 from zkconsumer.member import machine, phases

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.crew import expire
-from support.jvm import RELEASES, JvmMember
+from support.jvm.member import RELEASES, JvmMember
+from support.members.crew import expire
 from support.wait import wait_for
 
 from zkconsumer.protocol import paths

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jvm import JvmMember
-from support.kafka_offsets import Foreign, foreign
-from support.members import Group, One
-from support.mixed_groups import NEWEST_BROKER
+from support.jvm.member import JvmMember
+from support.kafka.offsets import Foreign, foreign
+from support.members.group import Group, One
+from support.members.mixed_groups import NEWEST_BROKER
 from support.wait import wait_for
 
 from zkconsumer import OffsetAndMetadata

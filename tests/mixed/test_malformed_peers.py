@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.jvm import JvmMember
-from support.members import Group
+from support.jvm.member import JvmMember
+from support.members.group import Group
 from support.wait import eventually
 
 from zkconsumer.protocol import paths

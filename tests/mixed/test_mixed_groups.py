@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from support.mixed_groups import SETTINGS, Cast
-from support.mixed_scenario import ALL_OURS, MESSAGES, Outcome
+from support.members.mixed_groups import SETTINGS, Cast
+from support.members.mixed_scenario import ALL_OURS, MESSAGES, Outcome
 
 # A JVM member without a session stores its old offsets anew when it has one again, and did so
 # twice in a scenario: after its expiry, and after it stood still. That is nobody else's doing, and

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.jvm import JvmMember
+from support.jvm.member import JvmMember
 from support.scenes import hands_on
 from support.wait import wait_for
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.jvm import JvmMember
-from support.kafka_logs import TOOL_S, tool
+from support.jvm.member import JvmMember
+from support.kafka.logs import TOOL_S, tool
 from support.wait import wait_for
 from typer.testing import CliRunner
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.machine import ME, PEER, view
+from support.members.machine import ME, PEER, view
 
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_snapshot import (

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import Group, group_on
-from support.zk_secure import SecureZooKeeper
+from support.members.group import Group, group_on
+from support.zk.secure import SecureZooKeeper
 
 from zkconsumer.sandbox import BrokerServer, Sandbox
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.secure_brokers import PASSWORD, SecureBroker
+from support.kafka.secure_brokers import PASSWORD, SecureBroker
 from support.wait import LIMIT_S, eventually
 from typer.testing import CliRunner
 

@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from support.members import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, One
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import AccessDeniedError, ConfigError

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from support.machine import ME, NOBODY, Member, view
-from support.members import Group
+from support.members.group import Group
+from support.members.machine import ME, NOBODY, Member, view
 from support.wait import eventually
 
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger

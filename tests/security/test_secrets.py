@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members import SETTINGS, Group, One
-from support.zk_secure import KEY_PASSWORD, PASSWORD, USER, SecureZooKeeper
+from support.members.group import SETTINGS, Group, One
+from support.zk.secure import KEY_PASSWORD, PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import ZkConsumerError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from support.internals import client_of
-from support.members import SETTINGS, One
-from support.zk_secure import PASSWORD, USER, SecureZooKeeper
+from support.members.group import SETTINGS, One
+from support.zk.secure import PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachableError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from support.members import SETTINGS, One
-from support.zk_secure import PASSWORD, USER, SecureZooKeeper
+from support.members.group import SETTINGS, One
+from support.zk.secure import PASSWORD, USER, SecureZooKeeper
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig

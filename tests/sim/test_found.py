@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.sim_regressions import REGRESSIONS
+from support.sim.regressions import REGRESSIONS
 
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths

@@ -5,7 +5,7 @@ code.
 from __future__ import annotations
 
 import pytest
-from support.sim_mutants import HAND_OVER, HandOverMutant
+from support.sim.mutants import HAND_OVER, HandOverMutant
 
 from zkconsumer.sim.handover import CASES, SHARED, Case, Code, HandOverViolation, explore
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support import sim_mutants
-from support.sim_mutants import MUTANTS, Mutant, schedules_to_catch
+from support.sim import mutants
+from support.sim.mutants import MUTANTS, Mutant, schedules_to_catch
 
 from zkconsumer.sim.exhaustive_search import Scope, explore
 
@@ -26,7 +26,7 @@ def test_there_are_enough() -> None:
 @pytest.mark.parametrize("name", ["release before stop", "deaf to members"])
 def test_the_exhaustive_search_finds_it_too(name: str) -> None:
     """The exhaustive search of the small world finds the violation and the path to it."""
-    mutant = next(one for one in sim_mutants.MUTANTS if one.name == name)
+    mutant = next(one for one in mutants.MUTANTS if one.name == name)
     with mutant.planted():
         found = explore(Scope(faults=0), max_states=20_000)
     assert found.violation is not None

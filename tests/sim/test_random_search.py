@@ -16,7 +16,7 @@ import lanes
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import sim_mutants
+from support.sim import mutants
 
 from zkconsumer.sim.random_search import Decisions, load, record, report, run, save, shrunk
 
@@ -54,7 +54,7 @@ def test_no_invariant_is_broken_by_fresh_seeds(
 
 def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
     """A seed that breaks a promise fails with its shrunk decisions and its story in columns."""
-    mutant = next(one for one in sim_mutants.MUTANTS if one.name == "release before stop")
+    mutant = next(one for one in mutants.MUTANTS if one.name == "release before stop")
     with mutant.planted():
         seed = next(n for n in range(100) if run(Decisions(random.Random(n))).violation)
         with pytest.raises(pytest.fail.Exception) as failure:
@@ -113,7 +113,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 def test_a_failing_run_is_shrunk_and_saved(tmp_path: Path) -> None:
     """A failing run is saved with fewer decisions and a story, and replays from the file."""
-    mutant = next(one for one in sim_mutants.MUTANTS if one.name == "release before stop")
+    mutant = next(one for one in mutants.MUTANTS if one.name == "release before stop")
     with mutant.planted():
         found = next(
             result

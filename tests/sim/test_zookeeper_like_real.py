@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_acl
-from support.proxies import Proxy
-from support.sim_contract import DIRECTORY, SimServer
-from support.zk_contract import LIMIT_S, Op, Session, Stat, Watch, ZkError, is_back
+from support.sim.contract import DIRECTORY, SimServer
+from support.zk.contract import LIMIT_S, Op, Session, Stat, Watch, ZkError, is_back
+from support.zk.proxies import Proxy
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import until

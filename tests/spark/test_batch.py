@@ -10,8 +10,8 @@ from kazoo.client import KazooClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
-from support.kafka_logs import REQUEST_S, producer
-from support.streams import KafkaLog
+from support.kafka.logs import REQUEST_S, producer
+from support.kafka.streams import KafkaLog
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

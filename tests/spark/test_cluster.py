@@ -15,7 +15,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from support.spark_queries import children, command
+from support.members.spark_queries import children, command
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from support.kafka_offsets import foreign
-from support.members import SETTINGS, Group
+from support.kafka.offsets import foreign
+from support.members.group import SETTINGS, Group
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig

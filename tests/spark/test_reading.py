@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from support.internals import idle_consumers, let_another_thread_close
-from support.kafka_logs import CODECS, REQUEST_S, producer, write
-from support.streams import KafkaLog
+from support.kafka.logs import CODECS, REQUEST_S, producer, write
+from support.kafka.streams import KafkaLog
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.members import Group
+from support.members.group import Group
 
 from zkconsumer.sandbox import Sandbox
 

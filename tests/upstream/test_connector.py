@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.members import Group, One, Reader
+from support.members.group import Group, One, Reader
 from support.wait import eventually
 
 from zkconsumer.errors import ConsumerTimeoutError, MessageStreamsExistError

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jvm_tools import World
-from support.members import SETTINGS
+from support.jvm.tools import World
+from support.members.group import SETTINGS
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector

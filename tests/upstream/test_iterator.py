@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from support.kafka_logs import Keyed, write
-from support.members import Group
+from support.kafka.logs import Keyed, write
+from support.members.group import Group
 
 from zkconsumer.errors import DecodeError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from support.zk_client import Client, peer_of
+from support.zk.client import Client, peer_of
 
 from zkconsumer.sandbox import ZooKeeperServer
 

@@ -6,9 +6,9 @@ import queue
 import time
 from dataclasses import replace
 
-from support.crew import expire, wait_for
 from support.internals import client_of
-from support.zk_client import LIMIT_S, Client, tps
+from support.members.crew import expire, wait_for
+from support.zk.client import LIMIT_S, Client, tps
 
 from zkconsumer.consumer.executor import Executor, Resume
 from zkconsumer.member.commands import CommitOffsets

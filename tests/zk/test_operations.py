@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from kazoo.client import KazooClient
-from support.zk_client import CLOSED, READ_ONLY, Client, peer_of, tps
+from support.zk.client import CLOSED, READ_ONLY, Client, peer_of, tps
 
 from zkconsumer.member import operations, read_group
 from zkconsumer.member import operations as ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
-from support.zk_client import READ_ONLY, Client, tps
+from support.zk.client import READ_ONLY, Client, tps
 
 from zkconsumer.member.events import Claimed, MemberNodeGone, Outcome
 from zkconsumer.member.operations import claim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kazoo.client import KazooClient
-from support.zk_client import READ_ONLY, Client, tps
+from support.zk.client import READ_ONLY, Client, tps
 
 from zkconsumer.member.events import (
     Committed,

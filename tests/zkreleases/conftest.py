@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import admin, crew, stack, topic, trap
-from support.zk_servers import zookeeper_releases
+from support.zk.servers import zookeeper_releases
 
 from zkconsumer.sandbox import Sandbox, ZooKeeperEnsemble, ZooKeeperServer
 

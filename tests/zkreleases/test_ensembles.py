@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.crew import Crew, MemberProcess
+from support.members.crew import Crew, MemberProcess
 
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port

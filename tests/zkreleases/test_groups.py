@@ -12,10 +12,10 @@ from admin.test_apply import group, hands, test_offsets_are_set
 from integration.test_connections import test_a_lost_reply_to_a_claim
 from integration.test_membership import test_a_member_is_killed, test_a_member_joins
 from integration.test_wildcards import join, owners, prefix, test_topics_come_and_go
-from support.crew import Crew, wait_for
-from support.proxies import Trap
+from support.members.crew import Crew, wait_for
 from support.scenes import hands_on
-from support.zk_servers import release_number
+from support.zk.proxies import Trap
+from support.zk.servers import release_number
 from typer.testing import CliRunner
 from zk.test_tools_connection import test_reads_that_travel_together
 

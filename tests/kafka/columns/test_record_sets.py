@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.record_sets import CODECS, Record, batch, message, message_set, varint
+from support.kafka.record_sets import CODECS, Record, batch, message, message_set, varint
 
 from zkconsumer.kafka.columns import loops
 from zkconsumer.kafka.columns.record_sets import (

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.sim_contract import SimServer
-from support.zk_contract import Server
-from support.zk_servers import release_number, zookeeper_releases
+from support.sim.contract import SimServer
+from support.zk.contract import Server
+from support.zk.servers import release_number, zookeeper_releases
 
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.zk_contract import (
+from support.zk.contract import (
     CLOSED,
     CLOSED_TO_READERS,
     OPEN,

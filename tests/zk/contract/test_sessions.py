@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.proxies import Wire
-from support.zk_contract import LIMIT_S, Server, ZkError, claim, is_back, refusal
+from support.zk.contract import LIMIT_S, Server, ZkError, claim, is_back, refusal
+from support.zk.proxies import Wire
 
 
 def test_a_session_that_pings_lives(server: Server) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.zk_contract import CLOSED, OK, Op, Server, Watch, claim, create, is_back, refusal
+from support.zk.contract import CLOSED, OK, Op, Server, Watch, claim, create, is_back, refusal
 
 
 def test_a_watch_fires_for_ones_own_write(server: Server) -> None:

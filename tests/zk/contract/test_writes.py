@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.zk_contract import OK, Op, Server, Watch, ZkError, claim, create, refusal
+from support.zk.contract import OK, Op, Server, Watch, ZkError, claim, create, refusal
 
 # Together more than jute.maxbuffer, each alone less.
 HALF = b"x" * 600_000

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.proxies import Proxy, Wire
-from support.zk_contract import (
+from support.zk.contract import (
     CLOSED,
     LIMIT_S,
     OK,
@@ -25,6 +24,7 @@ from support.zk_contract import (
     is_back,
     refusal,
 )
+from support.zk.proxies import Proxy, Wire
 
 # ZooKeeper's limit for a request (jute.maxbuffer) is 1 MiB less one byte, path and header included.
 TOO_LARGE = b"x" * (1 << 20)

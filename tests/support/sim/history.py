@@ -11,8 +11,8 @@ from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
-from support import history_logs as logs
-from support.history_logs import LogWriter
+from support.zk import history_logs as logs
+from support.zk.history_logs import LogWriter
 from zkconsumer.history import transactions as tx
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.paths import Kind, locate

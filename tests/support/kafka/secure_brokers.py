@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from support.wait import eventually
-from support.zk_secure import Authority
+from support.zk.secure import Authority
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.broker import BrokerServer
 from zkconsumer.sandbox.ports import HOST, free_port

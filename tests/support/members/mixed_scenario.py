@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.evidence import Delivery
-from support.mixed_groups import Cast, Group, Topics
+from support.members.evidence import Delivery
+from support.members.mixed_groups import Cast, Group, Topics
 from support.wait import wait_for
-from support.zk_log import history
+from support.zk.log import history
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

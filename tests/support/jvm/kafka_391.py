@@ -18,7 +18,7 @@ from typing import Any
 
 import jpype
 
-from support.jvm import libjvm
+from support.jvm.member import libjvm
 from zkconsumer.sandbox import jars
 
 RELEASE = "3.9.1"
@@ -37,7 +37,7 @@ CLASSES = {
 
 def ask(requests: Iterable[Mapping[str, Any]], timeout_s: float = 600.0) -> list[dict[str, Any]]:
     """Return the answers of a fresh JVM to cases, and to requests with a `call` (`Live.answer`)."""
-    path = os.pathsep.join(str(Path(__file__).parents[level]) for level in (1, 2))
+    path = os.pathsep.join(str(Path(__file__).parents[level]) for level in (2, 3))
     found = subprocess.run(
         [sys.executable, __file__],
         input="".join(json.dumps(request) + "\n" for request in requests),

@@ -1,6 +1,6 @@
 """The contract's server and sessions over the simulated ZooKeeper, in virtual time.
 
-What `zk_contract` has from kazoo and a real server is small enough to be had again: a client that
+What `zk.contract` has from kazoo and a real server is small enough to be had again: a client that
 pings, notices silence, reconnects, and hands events to its one-shot watches.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Self
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL
 
-from support.proxies import Wire
-from support.zk_contract import OK, OPEN, VIRTUAL_STEPS, Op, Stat, Watch, ZkError
+from support.zk.contract import OK, OPEN, VIRTUAL_STEPS, Op, Stat, Watch, ZkError
+from support.zk.proxies import Wire
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.znodes import ANYONE, Acl, CreateWithAcl, SetAcl
@@ -54,7 +54,7 @@ class SimProxy:
 
 
 class SimSession:
-    """One session, with kazoo's habits; see `zk_contract.Session`."""
+    """One session, with kazoo's habits; see `zk.contract.Session`."""
 
     def __init__(
         self, server: SimServer, directory: str, proxy: SimProxy, *, timeout_s: float
@@ -224,7 +224,7 @@ class SimSession:
 
 
 class SimServer:
-    """A server as one test sees it; see `zk_contract.Server`."""
+    """A server as one test sees it; see `zk.contract.Server`."""
 
     def __init__(self) -> None:
         self.sim = SimZooKeeper()

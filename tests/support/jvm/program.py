@@ -1,8 +1,8 @@
 """One real JVM member of a group as a program, in JPype: no compiler is needed, and no Java code.
 
-    python jvm_program.py '{"libjvm": ..., "jars": [...], "properties": {...}, ...}'
+    python program.py '{"libjvm": ..., "jars": [...], "properties": {...}, ...}'
 
-Each line of standard output is one JSON object with `event` and `t`, as `member_program.py` has
+Each line of standard output is one JSON object with `event` and `t`, as `members/program.py` has
 it: `booted` when the JVM stands (it joins at the word `join`), `joined` (consumer), `session` (id,
 password), `delivered` (runs: [topic, partition, 0, offsets]), `listener` (call, and what it was
 given; from 0.9 on), `committed`, `error` (kind, text), `left`. What the JVM logs is standard error.

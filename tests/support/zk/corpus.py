@@ -1,6 +1,6 @@
 """Real logs and snapshots of a ZooKeeper release, and what ZooKeeper's own tools print of them.
 
-`python -m support.zk_corpus` in `tests/` writes the corpora of `tests/golden/history` anew.
+`python -m support.zk.corpus` in `tests/` writes the corpora of `tests/golden/history` anew.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from zkconsumer.sandbox import ZOOKEEPER_RELEASES, jars
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.zookeeper import ZooKeeperServer
 
-from .zk_servers import release_number
+from .servers import release_number
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "history"
+GOLDEN = Path(__file__).parents[2] / "golden" / "history"
 OPEN = [make_acl("world", "anyone", all=True)]
 
 

@@ -18,12 +18,12 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from support.evidence import Delivery, Evidence, deliveries
-from support.member_program import Member, Request
-from support.replay import Record, Replay
-from support.traffic import Traffic
+from support.kafka.traffic import Traffic
+from support.members.evidence import Delivery, Evidence, deliveries
+from support.members.program import Member, Request
+from support.members.replay import Record, Replay
 from support.wait import LIMIT_S, wait_for
-from support.zk_log import history
+from support.zk.log import history
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
@@ -48,7 +48,7 @@ SETTINGS: Mapping[str, Any] = {
 def environment() -> dict[str, str]:
     """Return the environment in which a program of tests/support finds the other modules there."""
     before = os.environ.get("PYTHONPATH")
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join([tests, before] if before else [tests])}
 
 
@@ -190,9 +190,7 @@ class MemberProcess(Program):
     """One of our members in a process of its own."""
 
     def __init__(self, name: str, request: Request, directory: Path) -> None:
-        super().__init__(
-            name, Path(__file__).with_name("member_program.py"), asdict(request), directory
-        )
+        super().__init__(name, Path(__file__).with_name("program.py"), asdict(request), directory)
 
     def stacks(self) -> str:
         """Where its threads are, for the message of a test that waits in vain."""

@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from support.crew import Crew, MemberProcess, expire_member
-from support.evidence import Evidence
-from support.proxies import Trap, Wire
+from support.members.crew import Crew, MemberProcess, expire_member
+from support.members.evidence import Evidence
 from support.wait import wait_for
+from support.zk.proxies import Trap, Wire
 
 # A lease of 1.3 s: on a busy machine a process may stand still for longer than that of 1.5 s.
 SESSION_S = 2.0

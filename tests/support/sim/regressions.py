@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.sim_mutants import Mutant, Patch, function
+from support.sim.mutants import Mutant, Patch, function
 from zkconsumer.member import assignment, commits, operations, rebalance
 from zkconsumer.member.operations import release
 from zkconsumer.member.state import Commits, replace

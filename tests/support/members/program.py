@@ -1,6 +1,6 @@
 """One member of a group as a program: it consumes, and writes down all that happens to it.
 
-    python member_program.py '{"zookeeper": "127.0.0.1:2181", "group": "g", "topics": {"t": 2}}'
+    python program.py '{"zookeeper": "127.0.0.1:2181", "group": "g", "topics": {"t": 2}}'
 
 Each line of standard output is one JSON object with `event` and `t`, the seconds of the clock that
 leases are measured with, which is the same in all processes of a machine:

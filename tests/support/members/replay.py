@@ -27,7 +27,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.zk_log import Written
+from support.zk.log import Written
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
@@ -240,7 +240,7 @@ class Replay:
 
     Args:
         records: of the members that have a trace; the others never began.
-        writes: ZooKeeper's, of the group alone (`zk_log.history`).
+        writes: ZooKeeper's, of the group alone (`zk.log.history`).
         ahead_s: what the wall clock is ahead of the clock of the traces.
         log_end: of every partition, the offset behind its last message.
     """

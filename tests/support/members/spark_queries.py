@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from support.internals import driver_of
-from support.members import Group
+from support.members.group import Group
 from support.wait import wait_for
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks

@@ -100,7 +100,7 @@ def function(where: Any, name: str) -> Any:
 @cache
 def _recorded() -> dict[str, dict[str, Any]]:
     """Return the recorded result of each mutant from docs/records/."""
-    scripts = str(Path(__file__).resolve().parents[2] / "scripts")
+    scripts = str(Path(__file__).resolve().parents[3] / "scripts")
     if scripts not in sys.path:
         sys.path.append(scripts)
     rows: dict[str, dict[str, Any]] = importlib.import_module("_records").mutant_rows()

@@ -20,7 +20,7 @@ from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 # The oldest release and the newest one. The default release, between them, runs every test.
 SOME_ZOOKEEPERS = (ZOOKEEPER_RELEASES[0], ZOOKEEPER_RELEASES[-1])
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 IMAGE = "zkconsumer:test"
 CLIENT_PORT = 2181
 # The container is up after 1.3 s; a busy machine may take ten times as long.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from support.replay import Late
+from support.members.replay import Late
 from zkconsumer.protocol.model import TopicPartition
 
 

@@ -161,7 +161,7 @@ class _Draw:
 
 
 def placements(chance: random.Random, count: int) -> Iterator[dict[str, Any]]:
-    """Yield random requests for `support.kafka_391.Live.answer`, `count` of each kind."""
+    """Yield random requests for `support.jvm.kafka_391.Live.answer`, `count` of each kind."""
     # The hash code of the second name is the smallest number of 32 bits.
     names = ["", "polygenelubricants", "orders", "é\U0001f600"]
     names += [f"group-{chance.getrandbits(40):x}" for _ in range(count - len(names))]

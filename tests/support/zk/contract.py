@@ -21,7 +21,7 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL, make_acl
 
-from support.proxies import Proxy
+from support.zk.proxies import Proxy
 from zkconsumer.sandbox.process import until
 
 _numbers = itertools.count(1)

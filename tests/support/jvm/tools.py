@@ -19,7 +19,7 @@ from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings, session
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "tools.jsonl.gz"
+GOLDEN = Path(__file__).parents[2] / "golden" / "tools.jsonl.gz"
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
 # Topics and their partitions; partition n gets 10 + n messages, tool3 none.

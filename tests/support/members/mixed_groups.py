@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.crew import MemberProcess, expire
-from support.evidence import Delivery
-from support.jvm import PROPERTIES, JvmMember
-from support.member_program import Request
-from support.traffic import Traffic
+from support.jvm.member import PROPERTIES, JvmMember
+from support.kafka.traffic import Traffic
+from support.members.crew import MemberProcess, expire
+from support.members.evidence import Delivery
+from support.members.program import Request
 from support.wait import LIMIT_S, wait_for
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError

@@ -1,0 +1,1 @@
+"""Kafka's own code: consumers, tools and assignors that run in a JVM."""

@@ -1,0 +1,1 @@
+"""Brokers, their logs, and the offsets that they keep."""

@@ -1,0 +1,1 @@
+"""ZooKeeper servers, clients and logs for tests."""
