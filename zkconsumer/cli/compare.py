@@ -31,7 +31,7 @@ def compare(
         str,
         typer.Option(
             help="Steps separated by semicolons: join, leave MEMBER, kill MEMBER, and freeze MEMBER"
-            " SECONDSs. The members are c1, c2, ..."
+            " 10s. The members are c1, c2, ..."
         ),
     ] = "join; kill c2; leave c1",
     members: Annotated[int, typer.Option(help="Members at the beginning.")] = 5,

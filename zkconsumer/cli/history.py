@@ -71,8 +71,8 @@ def report(
 ) -> None:
     """Tell what happened to groups, and why: incidents, rebalances, and figures of each group.
 
-    Times are in UTC. Exit code 1: a file is damaged, or transactions are missing; the result says
-    what the other transactions say.
+    Times are in UTC. Exit code 1: a file is damaged, or transactions are missing; the result is
+    computed from the other transactions.
 
     Example: zkconsumer history report --data-dir /var/lib/zookeeper --group billing
     """

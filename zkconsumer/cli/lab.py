@@ -24,7 +24,7 @@ def lab(
         typer.Option(min=1, max=65535, help="Port of the page; 8642 or, if it is taken, another."),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Others than this machine may then connect.")
+        str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")
     ] = "127.0.0.1",
     zookeeper: Annotated[
         str | None,
@@ -52,10 +52,11 @@ def lab(
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
 ) -> None:
-    """Open the lab: a simulated group in the browser, with every fault at hand.
+    """Open the lab: a simulated group in the browser, whose events and faults you control.
 
-    The members run the production code; ZooKeeper, the network and time are simulated. Go back to
-    any moment, do something else there, and compare. The address of the page holds the whole run.
+    The members run the production code; ZooKeeper, the network and time are simulated. You can go
+    back to any moment, change what happens next, and compare the two runs. The address of the page
+    contains the whole run.
 
     With --group, the page shows a live group: its members, owners, offsets and lag, and what
     `doctor` finds. The lab writes nothing.

@@ -124,7 +124,7 @@ def _play(scenario: Scenario) -> None:
 
 
 def _known(scenario: str) -> str:
-    """Return the name of a scenario, given its name or its title. Raises ConfigError."""
+    """Return the name of a scenario from its name or title. Raises ConfigError."""
     from zkconsumer.errors import ConfigError
     from zkconsumer.sim.scenarios import SCENARIOS
 

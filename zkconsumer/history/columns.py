@@ -91,7 +91,7 @@ class ColumnDecoder:
         self._columns = _columns(BATCH_ROWS, BATCH_BYTES)
 
     def decode(self, window: bytes, at: int) -> tuple[list[pa.RecordBatch], int]:
-        """Return the whole and undamaged transactions from `at`, and the offset behind them."""
+        """Return the complete and undamaged transactions from `at`, and the offset after them."""
         buffer = np.frombuffer(window, np.uint8)
         batches: list[pa.RecordBatch] = []
         while True:
@@ -440,7 +440,9 @@ def _transaction(buffer: Any, at: int, stop: int, head: Any, c: Any, n: int) -> 
 
 @_compiled
 def _transactions(buffer: Any, at: int, c: Any) -> Any:
-    """Fill the columns from `at`; return the offset behind, the rows, and whether they are full."""
+    """Fill the columns from `at`; return the offset after them, the rows, and whether they are
+    full.
+    """
     limit, n = len(buffer), 0
     c.used[:] = 0
     while at + 45 <= limit:

@@ -1,4 +1,4 @@
-"""From the files of servers to the tables of their groups."""
+"""Read the files of servers into the tables of their groups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Description:
             self._fold.begin(tree, source.name)
             return tree.zxid
         if first > 1:
-            what = "there is no snapshot before the first log: the state at its begin is unknown"
+            what = "no snapshot precedes the first log: the state at its beginning is unknown"
             self._problems.append(Problem("missing", servers[0].name, first, what))
         return 0
 
@@ -79,7 +79,7 @@ class Description:
             yield batch
 
     def look_again(self, servers: Sequence[Server]) -> None:
-        """Take the servers' present files, such as a log that a server has begun meanwhile."""
+        """Look for files that the servers have begun since the last look, such as a new log."""
         self._history.servers = list(servers)
 
     def so_far(self) -> Described:

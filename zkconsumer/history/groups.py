@@ -42,7 +42,8 @@ MAX_PATHS: Final = 200_000
 """Paths whose meaning is remembered, 40 MB; after that they are parsed again."""
 
 MAX_ASSIGNMENTS: Final = 64
-"""Assignments of a group that are remembered: a member that flaps leads to two, again and again."""
+"""Number of assignments that are remembered for a group. A flapping member alternates between two.
+"""
 
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
 _NOTHING: Final = Located(Kind.OTHER)
@@ -118,7 +119,7 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
 
 
 class GroupHistory:
-    """Fills tables from rows; `finish` closes what still lasts."""
+    """Fills tables from rows; `finish` completes the rows that still last."""
 
     def __init__(self, groups: Collection[str] = ()) -> None:
         """Take the names of the groups to describe; all groups if there are none."""
@@ -188,7 +189,7 @@ class GroupHistory:
             self._other(row)
 
     def _other(self, row: tuple[Any, ...]) -> None:
-        """Take a row that is no commit of a known partition."""
+        """Apply a row that is not a commit of a known partition."""
         _, _, session, cxid, kind, _, path, data, _, number, _ = row
         if kind == tx.CREATE_SESSION:
             self._sessions[session] = Session(**self._event(), session=session, timeout_ms=number)
@@ -530,7 +531,7 @@ class GroupHistory:
         group.wanted_known = False
 
     def _explaining(self, group: _Group) -> Rules | None:
-        """Return the rules by which every member owns its share, or None."""
+        """Return the rules with which every member owns its share, or None if there are none."""
         threads = group.threads()
         if group.rules is not None and group.wanted == threads:
             return group.rules

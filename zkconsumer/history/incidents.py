@@ -20,12 +20,15 @@ FLAPS: Final = (2, 600_000)
 """This many expiries of a consumer id within this time are flapping: long pauses of its process."""
 
 SILENCE_MS: Final = 60_000
-"""A member that committed and then does not for this time, and for ten times its longest usual
-pause, while other members commit, has stopped. The log does not tell whether it had messages."""
+"""Milliseconds without a commit after which a member counts as stopped. It must have committed
+before, the pause must be ten times its longest usual one, and other members must still commit. The
+log does not show whether the member had messages.
+"""
 
 ORPHAN_MS: Final = 5_000
-"""An owner without a registration is reported after this time. A JVM member deletes the one right
-after the other."""
+"""Milliseconds after which an owner without a registration is reported. A JVM member that leaves
+deletes its registration and its owner znodes shortly after each other.
+"""
 
 KINDS: Final = {
     "new leader": "the ensemble elected a leader, and wrote nothing for a time",
@@ -153,7 +156,7 @@ def _commits(tables: Tables) -> Iterator[Incident]:
 
 
 def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
-    """Find owners that committed regularly and then no more, while others of the group did."""
+    """Find owners that committed regularly and then stopped, while other members continued."""
     last: dict[tuple[str, str, int], tuple[int, int, int]] = {}
     for run in tables.commits:
         key = (run.chroot, run.group, run.session)
@@ -166,7 +169,7 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
     held: dict[tuple[str, str, int], list[Ownership]] = defaultdict(list)
     for owner in tables.ownership:
         held[owner.chroot, owner.group, owner.session].append(owner)
-    # The latest commits of each group: the second one is that of another session, if needed.
+    # The latest commits of each group; the second one is that of another session than the first.
     latest: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for (chroot, group, session), (_, time_ms, _) in last.items():
         found = latest[chroot, group]

@@ -32,7 +32,7 @@ _LOG = re.compile(r"log\.([0-9a-f]{1,16})(\.gz)?")
 _SNAPSHOT = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.gz|\.snappy)?")
 
 MAX_DEPTH: Final = 4
-"""Levels of directories below a given one in which files of servers are looked for."""
+"""Number of directory levels below a given directory that are searched for files of servers."""
 
 FAST_FROM: Final = 32 << 20
 """Bytes of logs from which the compiled decoder is used. Loading it takes 0.5 s, and compiling it
@@ -50,7 +50,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the logs do not say, or say differently.
+    """A gap, damage or contradiction in the logs.
 
     Attributes:
         kind: `damaged`, `unreadable`, `missing` (a gap in zxids), `disagreement`.
@@ -78,12 +78,12 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     """Return the servers whose files are at the paths.
 
     A path is a `dataDir` or `dataLogDir`, a directory that contains some, a log, a snapshot, or a
-    tar archive of these. Files of one directory belong to one server. A directory with only
-    snapshots belongs to the server that has only logs, if both are one each.
+    tar archive of these. Files of one directory belong to one server. If one directory contains
+    only snapshots and one other only logs, both belong to one server.
 
     Raises:
         BadFileError: a path does not exist, or there is no log and no snapshot at any path.
-        HistoryError: the operating system does not let us read a path.
+        HistoryError: the operating system refuses to read a path.
     """
     found: dict[str, Server] = {}
     given = [Path(path) for path in paths]
@@ -210,7 +210,7 @@ class History:
         yield from streams[0] if len(streams) == 1 else self._merged(streams)
 
     def _of_server(self, server: Server) -> Iterator[Batch]:
-        """Yield a server's rows behind the last zxid, in order, and note gaps and damage."""
+        """Yield a server's rows after the last zxid, in order, and note gaps and damage."""
         last = self.last_zxid
         for log in _needed(server.logs, last):
             reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
@@ -305,6 +305,6 @@ class History:
 
 
 def _needed(logs: list[Source], after: int) -> list[Source]:
-    """Return the logs that can contain transactions behind a zxid: a log's name is its first."""
+    """Return the logs that can contain transactions after a zxid; its first zxid names a log."""
     first = max(0, bisect_right(logs, after, key=zxid_of) - 1)
     return logs[first:]

@@ -74,7 +74,7 @@ class Source:
 
 
 def unreadable(name: str, error: Exception) -> HistoryError:
-    """Return the error for a file or directory that the operating system does not let us read."""
+    """Return the error for a file or directory that the operating system refuses to read."""
     reason = getattr(error, "strerror", None) or str(error)
     return HistoryError(
         f"a file of ZooKeeper cannot be read: {reason}",
@@ -213,7 +213,8 @@ class LogReader:
             try:
                 self.end = self._judge(window, file, stop, where, why)
             except DamagedFileError:
-                # A server that appends meanwhile: what was zero or half a transaction is whole now.
+                # The server has appended meanwhile, so zeros or a part of a transaction are
+                # complete now.
                 file.seek(self.offset)
                 again = file.read(len(window))
                 if again == window:
@@ -256,7 +257,7 @@ class LogReader:
 
 
 def _last_byte(window: bytes, file: IO[bytes]) -> int:
-    """Return the number of bytes up to the last one that is not zero, in the window and behind."""
+    """Return the number of bytes up to the last non-zero one, in the window and after it."""
     last, begin = len(window.rstrip(b"\0")), len(window)
     while more := file.read(WINDOW_BYTES):
         rest = len(more.rstrip(b"\0"))

@@ -1,9 +1,9 @@
 """Read snapshots of ZooKeeper's tree, and replay transactions on them.
 
 A snapshot is fuzzy: the server writes it while it applies transactions. So `snapshot.N` contains
-all up to the zxid N and may contain some later ones. After the transactions behind N have been
-replayed, the tree is exact. The format is that of ZooKeeper 3.4.6 to 3.9 (`FileSnap`,
-`SnapStream`, `DataTree`), plain or compressed (`.gz`, `.snappy`).
+all transactions up to the zxid N, and may contain some later ones. The tree is exact after the
+transactions that follow N have been replayed. The format is that of ZooKeeper 3.4.6 to 3.9
+(`FileSnap`, `SnapStream`, `DataTree`), plain or compressed (`.gz`, `.snappy`).
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _read(data: _Bytes, zxid: int) -> Tree:
 
 
 def _check_seals(data: _Bytes) -> None:
-    """Check the checksum behind the tree, and those behind what later releases append.
+    """Check the checksum after the tree, and those after the parts that later releases append.
 
     3.6 and later append a digest (20 bytes), and 3.9 appends the last zxid (8 bytes).
     """

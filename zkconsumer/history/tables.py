@@ -1,7 +1,8 @@
 """The tables that describe what happened to groups, as rows with typed columns.
 
 Times are milliseconds since the epoch by the leader's wall clock. Each row has the zxid and the
-time at which it begins, and the file that says so. `ended_ms` is None while something lasts.
+time at which its event begins, and the file that contains it. `ended_ms` is None while something
+lasts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from zkconsumer.history.transactions import ERRORS, KINDS, Row
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """What every row says: when it begins, in which transaction, and which file says so."""
+    """The fields of every row: when its event begins, in which transaction, and in which file."""
 
     zxid: int
     time_ms: int
@@ -196,7 +197,9 @@ TABLES: dict[str, type[Event]] = {
 
 @dataclass
 class Tables:
-    """The rows of all tables but `transactions`, which `transaction` makes one by one."""
+    """The rows of all tables except `transactions`; the function `transaction` makes those one by
+    one.
+    """
 
     sessions: list[Session] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)

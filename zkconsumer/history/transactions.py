@@ -61,10 +61,10 @@ A greater length is reported as damage, so a wrong length costs no memory."""
 MAX_SEARCH: Final = 64 << 10
 """Bytes in which `complete_at` looks for the end of a transaction: longer ones are rare."""
 
-DIGEST: Final = 12  # bytes of a digest behind a record: a version and the digest of the tree
+DIGEST: Final = 12  # bytes of the digest after a record: a version and the digest of the tree
 OVERHEAD: Final = 12  # bytes of the checksum and the length before a transaction's header
 _HEADER: Final = 32  # bytes of a transaction's header
-_END: Final = 0x42  # the byte behind each transaction, `B`
+_END: Final = 0x42  # the byte after each transaction, `B`
 
 _HEAD = struct.Struct(">Qiqiqqi")
 _INT = struct.Struct(">i")
@@ -117,7 +117,7 @@ class _Fault(Exception):
 
 
 def _text(window: bytes, at: int, stop: int) -> tuple[str, int]:
-    """Return a string that may be empty, and the offset behind it."""
+    """Return a string that may be empty, and the offset after it."""
     (size,) = _INT.unpack_from(window, at)
     end = at + 4 + size
     if size < 0 or end > stop:
@@ -146,7 +146,7 @@ def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
 
 
 def _acl(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
-    """Return an encoded access control list and the offset behind it, and check its lengths."""
+    """Return an encoded access control list and the offset after it, and check its lengths."""
     (count,) = _INT.unpack_from(window, at)
     if count == -1:
         return None, at + 4
@@ -265,7 +265,7 @@ def _number(window: bytes, at: int, stop: int, slack: int) -> Values:
 def _close(window: bytes, at: int, stop: int, slack: int) -> Values:
     """Read the list of deleted paths, which releases before 3.6 do not write.
 
-    A rest of 12 bytes can be a list or a digest; it is a list if it fits exactly.
+    The remaining 12 bytes can be a list or a digest; they are a list if it fits exactly.
     """
     for end in (stop, stop - slack):
         try:
@@ -356,7 +356,8 @@ class Stop(Enum):
 
 
 def decode(window: bytes, at: int, rows: list[Row]) -> int:
-    """Append the rows of the whole and undamaged transactions from `at`; return the offset behind.
+    """Append the rows of complete and undamaged transactions from `at`; return the offset after
+    them.
 
     `examine` says why it stops there.
     """
@@ -436,8 +437,8 @@ def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
 def complete_at(window: bytes, at: int) -> int:
     """Return the true end of the transaction at `at` if only its length is wrong, else -1.
 
-    A torn transaction has no end that fits its checksum. So a wrong length is not taken for a torn
-    one, after which nothing is lost.
+    A torn transaction has no end that fits its checksum. This distinguishes a wrong length, which
+    is damage, from a torn transaction, which is a normal end of a log.
     """
     (checksum,) = struct.unpack_from(">Q", window, at)
     for size in range(_HEADER, min(len(window) - at - OVERHEAD, MAX_SEARCH)):

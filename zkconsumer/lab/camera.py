@@ -45,7 +45,9 @@ Json = dict[str, Any]
 NOBODY, STRANGER = -1, -2
 
 SHOWN_MESSAGES = 4
-"""Requests and inbox items of one member that a view names; the others are a number."""
+"""Maximum number of requests, and of inbox items, of a member that a view names; it counts the
+others.
+"""
 
 SHOWN_DATA = 200
 """Characters of a znode's payload that a picture contains; the rest is cut."""
@@ -232,7 +234,9 @@ class Camera(Counter):
     # ---- views -----------------------------------------------------------------------------------
 
     def _print(self, world: World, who: int) -> tuple[object, ...]:
-        """Return what distinguishes two views of a member; cheaper than the views themselves."""
+        """Return values that differ if two views of a member differ; cheaper to compute than the
+        views.
+        """
         member, link = world.members[who], world.links[who]
         return (
             link.joined,
@@ -483,7 +487,7 @@ _SENTENCES: dict[Do, str] = {
     Do.ZOMBIE: "a former owner commits offset 0 of {1}",
     Do.LATE: "a former owner commits all delivered messages of {1}",
     Do.MANGLE: "another client writes an unreadable offset of {1}",
-    Do.MEND: "an operator makes the offset of {1} readable",
+    Do.REPAIR: "an operator makes the offset of {1} readable",
     Do.STUCK: "another client's session claims {1}",
     Do.ORPHAN: "another client creates a persistent owner znode of {1}",
     Do.UNSTICK: "the other client's owner znode of {1} is deleted",

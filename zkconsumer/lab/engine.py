@@ -50,8 +50,8 @@ from zkconsumer.trace import text as trace_text
 Json = dict[str, Any]
 
 MAX_RUNS = 24
-"""Upper bound of the runs of one page; another one replaces the oldest, which the page opens again
-by its address if it is needed.
+"""Maximum number of runs of one page. A further run replaces the oldest one; the page reopens that
+one from its address if the user returns to it.
 """
 
 MAX_STEPS = 2_000
@@ -148,7 +148,7 @@ class Engine:
         return [_opened(run), _frames(run, 0)]
 
     def _tour(self, command: Json) -> list[Json]:
-        """Open the tour's world, and say at which move each of its steps is."""
+        """Open the tour's world, and return the move at which each step of the tour is shown."""
         name = command.get("tour")
         if name not in TOURS:
             raise ConfigError(
@@ -357,7 +357,7 @@ def _frames(run: Run, start: int) -> Json:
 
 
 def _condition(stage: LabStage, until: Any) -> Callable[[], bool]:
-    """Return the function that tells whether the run has come to what the command waits for."""
+    """Return the condition at which the command `step` stops, as a function of the run."""
     if until == "owner":
         return lambda: bool(stage.frames and "o" in stage.frames[-1])
     if until == "rest":
@@ -369,7 +369,7 @@ def _condition(stage: LabStage, until: Any) -> Callable[[], bool]:
 
 
 def _break_quorum(run: Run, *, is_election: bool) -> None:
-    """Take ZooKeeper's leader away, which breaks all connections; elect another one if asked."""
+    """Remove ZooKeeper's leader, which breaks all connections; elect another one if asked."""
     stage = run.stage
     stage.check(Move(Do.NO_QUORUM.value))
     stage.act(Action(Do.NO_QUORUM))

@@ -38,7 +38,9 @@ POLL_S = 2.0
 """Seconds between two readings of logs and findings."""
 
 MAX_MESSAGES = 10_000
-"""Messages that are kept for pages that reconnect; a page that needs an older one starts anew."""
+"""Messages that are kept for pages that reconnect; a page that needs an older one gets the whole
+picture.
+"""
 
 MAX_MEMBERS = 64
 """Columns of members; from then on a new member gets the column of one that has left."""
@@ -82,7 +84,7 @@ class GroupPicture:
     # ---- changes ---------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Let time pass: partitions without an owner are counted."""
+        """Add the time that has passed to the partition-seconds without an owner."""
         holes = sum(row[1] == NOBODY for row in self.partitions)
         self.unowned_s += max(0.0, now - self._now) * holes
         self._now = max(self._now, round(now, 3))
@@ -261,7 +263,7 @@ def _subscription(one: Registration) -> str:
 
 
 class LiveGroup:
-    """Follows a group while it is entered; the server's pages read its messages."""
+    """Follows a group inside its `with` block; the server's pages read its messages."""
 
     def __init__(self, config: ConnectionConfig, group: str) -> None:
         limit_s = config.zookeeper_connection_timeout_s
@@ -311,7 +313,7 @@ class LiveGroup:
         try:
             if command.get("do") == "explain":
                 return self._explain(command.get("partition"))
-            raise RefusedError("a live group is only read", where=self.group)
+            raise RefusedError("the lab only reads a live group", where=self.group)
         except ZkConsumerError as error:
             return [{"event": "error", "text": str(error)}]
 

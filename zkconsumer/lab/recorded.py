@@ -40,7 +40,7 @@ def read_trace(lines: Iterable[str], *, name: str) -> list[Json]:
 
 
 def events_of(entries: Sequence[Json], title: str) -> list[Json]:
-    """Return the events that show a trace; entries beyond MAX_MOVES are left out, and said so."""
+    """Return the events that show a trace; a sentence counts the entries beyond MAX_MOVES."""
     film = _Film(entries)
     timed = [entry for entry in entries if "t" in entry]
     start = min((float(entry["t"]) for entry in timed), default=0.0)
@@ -72,7 +72,7 @@ class Recording:
         return {"kind": "recorded", "events": self._events}
 
     def after(self, number: int, timeout_s: float) -> list[tuple[int, list[Json]]]:
-        """Return nothing: the page has got everything."""
+        """Return nothing, because the page got the whole trace at the start."""
         return []
 
     def command(self, command: Json) -> list[Json]:
@@ -80,7 +80,7 @@ class Recording:
 
 
 class _Film:
-    """The members and partitions of a trace, as far as the frames have come."""
+    """The state of a trace's members and partitions after the frames so far."""
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         names = [str(one["settings"]["consumer"]) for one in entries if "settings" in one]

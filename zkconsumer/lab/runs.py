@@ -1,8 +1,8 @@
 """One run of the lab: a world, the moves so far, and a frame for each of them.
 
-A run can be left at any move: `at` returns the world as it was there. Worlds of zkconsumer's
-members are copied every few moves; from the nearest copy the moves are performed again. A world
-with JVM members cannot be copied, so its moves are performed again from the start.
+A run can be continued from any of its moves: `at` returns the world as it was at that move. Worlds
+of zkconsumer's members are copied every few moves; from the nearest copy the moves are performed
+again. A world with JVM members cannot be copied, so its moves are performed again from the start.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LabStage(Stage):
         self.on_move()
 
     def scene(self, *settled: int) -> None:
-        """Begin as a story does: these members have settled before its first move."""
+        """Begin as a story does, with these members already settled."""
         self.start(*settled)
 
     # ---- moves -----------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class LabStage(Stage):
         return [one for one in actions if not (one.who in held and one.do in _DELAYED)]
 
     def next(self) -> Action | None:
-        """Return the action that the rule or the seed puts next."""
+        """Return the action that the rule or the seed chooses next."""
         if not self._seed:
             return super().next()
         actions = self.possible()

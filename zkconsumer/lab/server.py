@@ -32,10 +32,12 @@ from zkconsumer.lab.engine import Engine, encode
 WEB = Path(__file__).parent / "web"
 
 MAX_TABS = 16
-"""Engines that are kept; a tab whose engine is gone opens its run again by its address."""
+"""Maximum number of engines. A tab whose engine was removed reopens its run from its address."""
 
 MAX_BODY = 1_000_000
-"""Upper bound of a command, in bytes; a larger one is refused. An address has some kilobytes."""
+"""Upper bound of a command, in bytes; a larger one is refused. The longest command contains an
+address of some kilobytes.
+"""
 
 KEEP_ALIVE_S = 10.0
 """Seconds without an event after which a comment is sent, so that dead connections are noticed."""
@@ -130,7 +132,7 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             # A link from another page may open the lab, and nothing else.
             is_link = headers.get("sec-fetch-mode") == "navigate"
-            return "" if is_link else "Another site asks for this."
+            return "" if is_link else "The request comes from another site."
         return ""
 
 
@@ -229,7 +231,7 @@ DEFAULT_PORT = 8642
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens."""
+    """A server that calls a function when it listens."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)

@@ -119,7 +119,7 @@ def fetch_runtime(directory: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise ConfigError(
-            "npm is missing, which fetches Pyodide",
+            "npm, which fetches Pyodide, is missing",
             where="zkconsumer lab build",
             remedy="install npm, or give the package's archive with --pyodide",
         )

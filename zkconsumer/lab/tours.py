@@ -49,7 +49,7 @@ def owners_change(number: int, after: int = 1) -> Where:
 
 
 def happens(*event: Any, after: int = 1) -> Where:
-    """Return the situation after the first event that begins so, after the narrator's words."""
+    """Return the situation after the first such event that follows the narrator's n-th words."""
 
     def find(frames: Frames) -> int:
         first = said(after)(frames)
@@ -163,7 +163,7 @@ TOURS: dict[str, Tour] = {
             Step(
                 end,
                 "g_1 has created the owner znodes of its two partitions, has read their offsets, "
-                "and delivers. The group rests until something changes.",
+                "and delivers. Nothing more happens until the group changes.",
             ),
         ),
         scenario="a-consumer-joins",
@@ -277,7 +277,7 @@ TOURS: dict[str, Tour] = {
             ),
             Step(end, "g_1 has claimed its partitions as soon as their owner znodes were gone."),
         ),
-        scenario="a-claim-meets-an-owner",
+        scenario="an-assigned-partition-still-has-an-owner",
     ),
     "gives-up": Tour(
         "A JVM member gives up",
@@ -343,8 +343,8 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 end,
-                "The group rests. Every JVM member has released all its partitions and claimed "
-                "them again. The chart shows how the cost grows with the size of the group.",
+                "The group has settled. Every JVM member has released and claimed all its "
+                "partitions again. The chart shows how the cost grows with the size of the group.",
             ),
         ),
         world={
@@ -370,13 +370,13 @@ TOURS: dict[str, Tour] = {
                 "The server is cut off. Its clients keep their connections, and it still answers "
                 "their reads, from old data.",
                 "What will the leader do with their sessions?",
-                "It hears nothing of them, so it ends them after the time-out. The server that "
-                "is cut off does not know.",
+                "It receives no heartbeats of them, so it ends them after the time-out. The server "
+                "that is cut off does not know that.",
             ),
             Step(
                 owners_change(1, after=1),
                 "The leader has ended the sessions, and the other members take over. The cells "
-                "with two deliverers are red: two groups believe in two sets of owners.",
+                "that two members deliver are red: the members have two views of the owners.",
             ),
             Step(
                 end,

@@ -44,7 +44,8 @@ class WorldSpec:
         threads: streams of each member.
         messages: messages of each partition at the start.
         flow: messages that each partition gets whenever time advances.
-        seed: 0 lets the client or server act that has waited longest; another number draws.
+        seed: with 0, the client or server that has waited longest acts next; with another number, a
+            random one does.
         session_s, backoff_s, auto_commit_s: settings of all members, in seconds.
     """
 

@@ -151,9 +151,9 @@ def register(member: MemberIdentity, wall_ms: int) -> Running:
             return IdTaken(stat.owner)
         if _subscribes(member, data):
             return Registered(stat.czxid)
-        (mended,) = yield [rq.Multi((rq.SetData(member.path, payload, stat.version),))]
-        if mended.code not in (Code.OK, Code.BAD_VERSION, Code.NO_NODE):
-            return Denied(member.path, reason(mended))
+        (rewritten,) = yield [rq.Multi((rq.SetData(member.path, payload, stat.version),))]
+        if rewritten.code not in (Code.OK, Code.BAD_VERSION, Code.NO_NODE):
+            return Denied(member.path, reason(rewritten))
 
 
 def _subscribes(member: MemberIdentity, data: bytes | None) -> bool:

@@ -321,7 +321,7 @@ class Ensemble:
         self._has_quorum = True
         self._drop_stuck()
 
-    def _mend(self) -> None:
+    def _restart_servers(self) -> None:
         """Stop and start all servers: every connection and every fault ends."""
         for session in list(self._connections):
             self.disconnect(session)

@@ -432,8 +432,8 @@ def _must_converge(node: _Node) -> None:
     copy = _after(node, Action(Do.TIME))
     world, monitor = copy.world, copy.monitor
     world.may_fail(0)
-    for mend in repairs(world):
-        world.act(mend)
+    for repair in repairs(world):
+        world.act(repair)
     deadline = world.now + CONVERGENCE_S
     turn = 0
     while reason := monitor.converged(world):

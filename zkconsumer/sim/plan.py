@@ -70,7 +70,7 @@ class Do(Enum):
     THAW = "thaw"
     UNMUTE = "unmute"
     HURRY = "hurry"
-    MEND = "mend"  # an operator makes an offset readable, and touches the topic
+    REPAIR = "repair"  # an operator makes an offset readable, and touches the topic
     CREATE_TOPIC = "create_topic"
     BROKERS = "brokers"
     DISARM = "disarm"  # the hostile registration is deleted
@@ -89,7 +89,7 @@ class Do(Enum):
 
 
 OF_USERS = frozenset({Do.GIVE, Do.ABANDON, Do.PAUSE, Do.SEEK, Do.RAISE, Do.INTERRUPT})
-"""What the users of production streams do now and then."""
+"""Rare actions of the users of production streams."""
 
 FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
 
@@ -171,7 +171,7 @@ class Plan:
 
     Attributes:
         flow: messages that each partition gets whenever time advances.
-        mending: one in so many chances to end a fault is taken.
+        repair_rarity: one in so many chances to end a fault is taken.
         faults: how many times each fault may happen.
         topics: further topics, each with two partitions.
         sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.
@@ -189,7 +189,7 @@ class Plan:
     flow: int = 0
     session_s: float = 6.0
     replicas: int = 1
-    mending: int = 1
+    repair_rarity: int = 1
     faults: dict[Do, int] = field(default_factory=dict)
     settings: Callable[[Settings], Settings] = lambda one: one
     topics: tuple[str, ...] = ()

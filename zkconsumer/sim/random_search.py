@@ -138,7 +138,7 @@ def draw_plan(decide: Decide) -> Drawn:
         flow=decide(2),
         replicas=1 + decide(3),
         faults=possible,
-        mending=1 + decide(6),
+        repair_rarity=1 + decide(6),
         settings=draw_settings(decide, possible),
     )
     return plan, 50 + decide(300), 5 + decide(40)
@@ -305,7 +305,7 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     all would join before the first message, and no member would hand over what it has read.
     """
     if rarity and decide(rarity) == 0:
-        ends = repairs(world) if decide(world.plan.mending) == 0 else []
+        ends = repairs(world) if decide(world.plan.repair_rarity) == 0 else []
         wrong = [*possible(world), *ends]
         if wrong:
             return wrong[decide(len(wrong))]

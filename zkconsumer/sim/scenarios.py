@@ -78,17 +78,19 @@ def _story(
 
 @_story("a consumer joins", "member.rebalance.revoke")
 def _joins(stage: Stage) -> None:
-    """Who loses a partition stops, commits and releases it; the newcomer claims it at once."""
+    """The old owner stops, commits and releases a partition; the new owner claims it at once."""
     stage.scene(0)
     stage.say("g_1 joins")
     stage.join(1)
     stage.rest()
 
 
-@_story("many join at once", "member.rebalance.advance", members=3, partitions=6, messages=1)
+@_story(
+    "many consumers join at once", "member.rebalance.advance", members=3, partitions=6, messages=1
+)
 def _many(stage: Stage) -> None:
-    """A change during a rebalance is not lost: it is looked at when the rebalance is over."""
-    stage.say("g_0 joins; g_1 and g_2 while it claims")
+    """A change of the group during a rebalance is handled when the rebalance has ended."""
+    stage.say("g_0 joins; g_1 and g_2 join while g_0 claims")
     stage.join(0)
     stage.until(lambda: stage.owned_by(0), "a claim")
     stage.join(1, 2)
@@ -97,7 +99,7 @@ def _many(stage: Stage) -> None:
 
 @_story("a consumer leaves", "member.machine._close_requested")
 def _leaves(stage: Stage) -> None:
-    """The last commit, then the session's end: the others go on within milliseconds."""
+    """The member commits and ends its session; the others take over within milliseconds."""
     stage.scene(0, 1)
     stage.say("g_1 is shut down")
     stage.do(Do.LEAVE, 1)
@@ -107,7 +109,7 @@ def _leaves(stage: Stage) -> None:
 
 @_story("a consumer dies", "member.rebalance.triggered")
 def _dies(stage: Stage) -> None:
-    """Its session ends after the timeout; what it had not committed comes again."""
+    """Its session expires after the timeout; uncommitted messages are redelivered."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGKILL")
     stage.do(Do.KILL, 1)
@@ -116,7 +118,7 @@ def _dies(stage: Stage) -> None:
 
 @_story("a consumer freezes", "member.state.Lease.holds")
 def _freezes(stage: Stage) -> None:
-    """The others wait for the session timeout, no longer; a frozen member's lease ends before."""
+    """The lease of a frozen member ends before its session; then the others take over."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGSTOP")
     stage.do(Do.FREEZE, 1)
@@ -124,9 +126,9 @@ def _freezes(stage: Stage) -> None:
     stage.wait(0.1)
 
 
-@_story("it thaws in time", "member.session.renew")
+@_story("a frozen consumer wakes in time", "member.session.renew")
 def _thaws(stage: Stage) -> None:
-    """Nothing moves and nothing is repeated: its session and its lease outlast the pause."""
+    """Session and lease outlast the pause, so nothing moves and nothing is redelivered."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGSTOP, and SIGCONT two seconds later")
     stage.do(Do.FREEZE, 1)
@@ -138,13 +140,13 @@ def _thaws(stage: Stage) -> None:
 
 @_story("a zombie wakes", "member.session.connected")
 def _zombie(stage: Stage) -> None:
-    """Whoever slept through its session's end finds its gate shut, and begins anew."""
+    """After its session has expired, the member delivers nothing and registers again."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGSTOP")
     stage.do(Do.FREEZE, 1)
     stage.until(lambda: stage.owned_by(0) == 4, "a take-over")
     stage.wait(0.1)
-    stage.say("g_1 gets SIGCONT, and more messages come")
+    stage.say("g_1 gets SIGCONT, and more messages arrive")
     stage.produce(1)
     stage.do(Do.THAW, 1)
     stage.rest()
@@ -155,7 +157,7 @@ def _zombie(stage: Stage) -> None:
 
 @_story("a session expires", "member.session.connected")
 def _expires(stage: Stage) -> None:
-    """Nothing of the old session counts: it registers, reads and claims afresh."""
+    """The member drops the state of the old session; it registers, reads and claims again."""
     stage.scene(0, 1)
     stage.say("the session of g_1 is ended by the server")
     stage.do(Do.EXPIRE, 1)
@@ -164,7 +166,7 @@ def _expires(stage: Stage) -> None:
 
 @_story("the connection is cut", "member.session.suspended")
 def _cut(stage: Stage) -> None:
-    """Delivery pauses; back in the same session, it reads back what it owns and goes on."""
+    """Delivery pauses; after the reconnect the member reads back what it owns and continues."""
     stage.scene(0, 1)
     stage.say("the connection of g_1 is cut")
     stage.do(Do.CUT, 1)
@@ -174,7 +176,7 @@ def _cut(stage: Stage) -> None:
 
 @_story("a reply is lost", "member.rebalance.apply_read_back", members=1)
 def _lost_reply(stage: Stage) -> None:
-    """The claim was executed, its reply was not heard: the owner znodes are read back."""
+    """The claim succeeded but its reply was lost, so the member reads the owner znodes."""
     stage.say("g_0 joins; the connection breaks after its claim is executed")
     stage.join(0)
     stage.until(lambda: stage.owned_by(0) == 4, "a claim")
@@ -189,7 +191,7 @@ def _lost_reply(stage: Stage) -> None:
     partitions=2,
 )
 def _lost_commit(stage: Stage) -> None:
-    """Its own write is recognised by value and version, and is not made twice."""
+    """The member recognises its write by value and version, and does not write twice."""
     stage.scene(0)
     stage.say("g_0 commits; the connection breaks after the commit is executed")
     stage.do(Do.COMMIT, 0)
@@ -204,9 +206,9 @@ def _lost_commit(stage: Stage) -> None:
 # ---- claims -------------------------------------------------------------------------------------
 
 
-@_story("a claim meets an owner", "member.rebalance.claimed", partitions=4)
+@_story("an assigned partition still has an owner", "member.rebalance.claimed", partitions=4)
 def _meets_owner(stage: Stage) -> None:
-    """What is free is claimed and served; what is held is watched, and claimed when it goes."""
+    """The member claims the free partitions, and the others when their owner znodes vanish."""
     stage.scene(0)
     stage.say("g_0 gets SIGSTOP, with its session alive; g_1 joins")
     stage.do(Do.FREEZE, 0)
@@ -217,10 +219,10 @@ def _meets_owner(stage: Stage) -> None:
     stage.rest()
 
 
-@_story("you are slow when a partition moves", "member.machine._phase_tick", partitions=2)
+@_story("your code is slow when a partition moves", "member.machine._phase_tick", partitions=2)
 def _slow(stage: Stage) -> None:
-    """The grace goes by, then the partition moves; the message in hand comes again."""
-    stage.say("g_0 joins; its user works on the first message of t-1 and on")
+    """The partition moves after the grace; the message in hand is redelivered."""
+    stage.say("g_0 joins; its user keeps the first message of t-1 for a long time")
     stage.join(0)
     stage.until(lambda: stage.world.handed.get(TopicPartition("t", 1)), "a message of t-1")
     stage.do(Do.SLOW, 0)
@@ -231,9 +233,9 @@ def _slow(stage: Stage) -> None:
     stage.rest()
 
 
-@_story("somebody deletes an owner node of ours", "member.rebalance.owner_node_changed", members=1)
+@_story("another client deletes an owner znode", "member.rebalance.owner_node_changed", members=1)
 def _owner_deleted(stage: Stage) -> None:
-    """Delivery of that partition stops at once; nobody else has it, so it is claimed again."""
+    """Delivery of the partition stops at once; no member owns it, so it is claimed again."""
     stage.scene(0)
     stage.say("another client deletes the owner znode of t-1")
     stage.do(Do.DELETE_OWNER, partition=1)
@@ -241,9 +243,9 @@ def _owner_deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_story("somebody deletes our id node", "member.session.member_node_gone", members=1)
+@_story("another client deletes an id znode", "member.session.member_node_gone", members=1)
 def _id_deleted(stage: Stage) -> None:
-    """Without an id znode there is no lease: it registers again and reads back what it owns."""
+    """The lease ends with the id znode; the member registers again and reads what it owns."""
     stage.scene(0)
     stage.say("another client deletes the id znode of g_0")
     stage.do(Do.DELETE_ID, 0)
@@ -258,7 +260,7 @@ def _id_deleted(stage: Stage) -> None:
     partitions=2,
 )
 def _too_many(stage: Stage) -> None:
-    """The last threads get none; they settle with nothing, and step in when somebody goes."""
+    """The last threads get no partition; they get one when another member leaves."""
     stage.scene(0, 1, 2)
     stage.say("g_0 is shut down")
     stage.do(Do.LEAVE, 0)
@@ -267,7 +269,7 @@ def _too_many(stage: Stage) -> None:
 
 @_story("a JVM peer joins", "member.rebalance.revoke", jvm=frozenset({1}))
 def _jvm_joins(stage: Stage) -> None:
-    """The same znodes, the same assignment; it claims one by one, and tries again if it must."""
+    """JVM members compute the same assignment; they claim one by one, and retry if refused."""
     stage.scene(0)
     stage.say("g_1, a JVM member, joins")
     stage.join(1)
@@ -282,7 +284,7 @@ def _jvm_joins(stage: Stage) -> None:
     backoff_s=0.5,
 )
 def _jvm_gives_up(stage: Stage) -> None:
-    """Idle, it keeps its share from everybody: it is named, and the next change wakes it."""
+    """No other member may claim its share; the others name it, and the next change wakes it."""
     stage.scene(0)
     stage.say("g_0 gets SIGSTOP; g_1, a JVM member, joins")
     stage.do(Do.FREEZE, 0)
@@ -301,7 +303,7 @@ def _jvm_gives_up(stage: Stage) -> None:
 
 @_story("ZooKeeper's leader dies", "member.session.connected")
 def _leader_dies(stage: Stage) -> None:
-    """Everybody pauses while a leader is elected; the sessions survive, and nothing moves."""
+    """All members pause during the election; their sessions survive, and nothing moves."""
     stage.scene(0, 1)
     stage.say("the leader dies: no quorum, and all connections break")
     _no_quorum(stage)
@@ -314,7 +316,7 @@ def _leader_dies(stage: Stage) -> None:
 
 @_story("quorum is lost", "member.state.Lease.holds")
 def _quorum_lost(stage: Stage) -> None:
-    """Without a quorum no session ends and nobody delivers, however long it lasts."""
+    """Without a quorum no session expires and no member delivers, for any length of time."""
     stage.scene(0, 1)
     stage.say("two of three servers are down, for ten session timeouts")
     _no_quorum(stage)
@@ -333,7 +335,7 @@ def _no_quorum(stage: Stage) -> None:
 
 @_story("ZooKeeper restarts", "member.session.connected")
 def _restarts(stage: Stage) -> None:
-    """All connections break; sessions and znodes are kept, and everybody reads back."""
+    """All connections break; sessions and znodes survive, and members read what they own."""
     stage.scene(0, 1)
     stage.say("all servers stop and start")
     stage.do(Do.RESTART)
@@ -343,7 +345,7 @@ def _restarts(stage: Stage) -> None:
 
 @_story("a broker dies", "protocol.group_snapshot.GroupView")
 def _broker_dies(stage: Stage) -> None:
-    """Owners and offsets are untouched: brokers are no members, and nobody rebalances."""
+    """Owners and offsets do not change: a broker is not a member, so no member rebalances."""
     stage.scene(0, 1)
     stage.say("the broker's znode vanishes")
     stage.do(Do.NO_BROKERS)
@@ -356,12 +358,12 @@ def _broker_dies(stage: Stage) -> None:
 
 @_story("no broker is registered", "member.assignment.view_read", members=1)
 def _no_broker(stage: Stage) -> None:
-    """Without brokers nothing is claimed; the first one that comes is noticed."""
+    """Without brokers members claim nothing; they watch for the first broker."""
     stage.say("g_0 joins while no broker is registered")
     stage.do(Do.NO_BROKERS)
     stage.join(0)
     stage.wait(1.0)
-    stage.say("a broker comes")
+    stage.say("a broker registers")
     stage.do(Do.BROKERS)
     stage.rest()
 
@@ -371,7 +373,7 @@ def _no_broker(stage: Stage) -> None:
 
 @_story("partitions are added", "member.rebalance.triggered", partitions=3)
 def _grows(stage: Stage) -> None:
-    """The topic's znode is watched: the group rebalances and reads the new partition."""
+    """Members watch the topic's znode, so the group rebalances and reads the new partition."""
     stage.scene(0, 1)
     stage.say("a partition is added")
     stage.do(Do.GROW)
@@ -380,7 +382,7 @@ def _grows(stage: Stage) -> None:
 
 @_story("a topic is created", "member.assignment.view_read", members=1)
 def _created(stage: Stage) -> None:
-    """A member may wait for its topic; its znode's appearance is watched."""
+    """A member that waits for its topic watches for the topic's znode."""
     stage.say("g_0 joins; its topic does not exist")
     stage.do(Do.DELETE_TOPIC)
     stage.join(0)
@@ -392,7 +394,7 @@ def _created(stage: Stage) -> None:
 
 @_story("a topic is deleted", "member.rebalance.topic_deleted", members=1)
 def _deleted(stage: Stage) -> None:
-    """Fetching stops; when it is there again, its partitions are claimed anew, with a warning."""
+    """Fetching stops; if the topic is created again, its partitions are claimed with a warning."""
     stage.scene(0)
     stage.say("the topic is deleted")
     stage.do(Do.DELETE_TOPIC)
@@ -410,7 +412,7 @@ def _deleted(stage: Stage) -> None:
     messages=3,
 )
 def _edited(stage: Stage) -> None:
-    """The owner finds the marked edit at its next commit, and reads on from there."""
+    """The owner finds the marked edit at its next commit, and continues from that offset."""
     stage.scene(0)
     stage.say("the user commits")
     stage.do(Do.COMMIT, 0)
@@ -422,19 +424,19 @@ def _edited(stage: Stage) -> None:
 
 
 @_story(
-    "somebody else writes an offset",
+    "another client writes an offset",
     "member.offset_ledger.apply_commit_result",
     members=1,
     partitions=1,
     messages=3,
 )
 def _foreign_offset(stage: Stage) -> None:
-    """A lower offset without a mark is a zombie's late commit: the owner writes over it."""
+    """The owner overwrites a lower offset without a mark, such as a zombie's late commit."""
     stage.scene(0)
     stage.say("the user commits")
     stage.do(Do.COMMIT, 0)
     stage.rest()
-    stage.say("somebody sets the offset of t-0 to 0, without a mark; another message comes")
+    stage.say("another client sets the offset of t-0 to 0, without a mark; another message arrives")
     stage.do(Do.ZOMBIE, partition=0)
     stage.produce(1)
     stage.wait(6.0)
@@ -537,7 +539,7 @@ def run_seed(
             if action.do not in ORDINARY:
                 on.say(f"{action.do.value.replace('_', ' ')}{_whom(action.who, action.tp)}")
             on.world.act(action)
-        on.say("all is mended, and no more messages come")
+        on.say("all faults are repaired, and no more messages arrive")
         on.world.flow = 0
         while due := repairs(on.world):
             on.world.act(due[0])

@@ -159,7 +159,7 @@ def repairs(world: World) -> list[Action]:
     actions += [Action(Do.BROKERS)] if wrong.brokers_gone else []
     actions += [Action(Do.DISARM)] if wrong.hostile else []
     actions += [Action(Do.UNSTICK, tp=tp) for tp in wrong.stuck]
-    actions += [Action(Do.MEND, tp=tp) for tp in wrong.mangled if not wrong.topic_gone]
+    actions += [Action(Do.REPAIR, tp=tp) for tp in wrong.mangled if not wrong.topic_gone]
     return actions
 
 
@@ -237,7 +237,7 @@ def freeze(world: World, who: int) -> None:
 
 
 def thaw(world: World, who: int) -> None:
-    """The member continues where it was; meanwhile the clock has advanced."""
+    """The member continues at the point where it was frozen; the clock has advanced."""
     link, member = world.links[who], world.members[who]
     link.frozen = False
     if link.connected and member.due <= world.now:
@@ -323,7 +323,7 @@ def mangle(world: World, tp: TopicPartition) -> None:
         world.active_faults.mangled += (tp,)
 
 
-def mend(world: World, tp: TopicPartition) -> None:
+def repair(world: World, tp: TopicPartition) -> None:
     """An operator writes a readable offset, and touches the topic so that members read again."""
     world.active_faults.mangled = tuple(one for one in world.active_faults.mangled if one != tp)
     node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
@@ -529,7 +529,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.THAW: thaw,
     Do.UNMUTE: unmute,
     Do.HURRY: hurry,
-    Do.MEND: mend,
+    Do.REPAIR: repair,
     Do.CREATE_TOPIC: create_topic,
     Do.BROKERS: brokers,
     Do.DISARM: disarm,

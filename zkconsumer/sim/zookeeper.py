@@ -272,7 +272,7 @@ class SimZooKeeper(Ensemble):
 
     def restart(self, now: float) -> None:
         """Stop and start all servers: connections and faults end, timers restart, data stay."""
-        self._mend()
+        self._restart_servers()
         self._start_timers(now)
 
     def _start_timers(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """Decompress batches: gzip, snappy, lz4 and zstd, as Kafka's producers have written them.
 
-pyarrow contains all four codecs and is needed for the columns anyway. python-snappy, lz4, zstandard
-or cramjam would be four or one more packages, and cramjam was as fast within 10 % for lz4 and zstd
-(1 MB of hexadecimal digits).
+pyarrow contains all four codecs and is needed for the columns anyway. The alternatives are three
+more packages (python-snappy, lz4, zstandard), or cramjam, whose speed for lz4 and zstd was within
+10 % of pyarrow's (1 MB of hexadecimal digits).
 
 Kafka: `org.apache.kafka.common.record.KafkaLZ4BlockInputStream` and `SnappyInputStream` of
 xerial's snappy-java.

@@ -52,9 +52,10 @@ T = TypeVar("T")
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
-# A range of offsets is requested with as many bytes as its rest had at the density of the last
-# response, times the first number, plus the second, because a response ends within a batch. The
-# first response is a probe of the third size.
+# A range of offsets is requested with (offsets left) * (bytes for each offset in the last response)
+# * the first number + the second number of bytes. The margin is needed because a response can end
+# within a batch. The first request asks for the third number of bytes, to learn the bytes for each
+# offset.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
@@ -296,7 +297,7 @@ class ColumnFetcher:
     # ---- requests --------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Take results of other threads, and start what can be started."""
+        """Apply the results of other threads, and send the requests that can be sent."""
         now = time.monotonic()
         self._take_metadata(now)
         active = [one for one in self._partitions.values() if not one.stopped]
@@ -462,7 +463,7 @@ class ColumnFetcher:
             self._pending.append((partition, self._end(partition, partition.offset)))
 
     def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
-        """Yield nothing, and report the end of the log, behind the messages before it."""
+        """Yield nothing, and report the end of the log, after the messages that precede it."""
         self.faults.append(Fault(FaultKind.END, partition.tp, "the end of the log", offset))
         yield from ()
 

@@ -32,9 +32,9 @@ def _loop(function: F) -> F:
 
 
 def _inlined(function: F) -> F:
-    """As `_loop`, for what runs several times for each record.
+    """Let numba inline a function that runs several times for each record.
 
-    A call passes every array as seven numbers, which takes longer than the work.
+    A call passes every array as seven numbers, which would take longer than the function itself.
     """
     return function if register_jitable is None else register_jitable(inline="always")(function)
 
@@ -219,7 +219,7 @@ if overload is not None:
 
         return compiled
 
-    # LLVM makes vector instructions of this loop; a slice would cost several times as much.
+    # LLVM turns this loop into vector instructions; a slice would cost several times as much.
     def _compiled_copy(source: Array, at: int, size: int, target: Array, to: int) -> Any:
         def compiled(source: Array, at: int, size: int, target: Array, to: int) -> None:
             # An unsigned index cannot count from the end, so each step needs no comparison.
@@ -362,7 +362,7 @@ def message(
     stop = at + _ENTRY + size
     time, time_type = 0, NO_TIME
     if kind == 1:
-        # librdkafka too takes the time 0 of this format for none.
+        # Like librdkafka, treat the time 0 of this format as no time.
         time = int64(data, at + 18)
         time_type = NO_TIME if time == 0 else int((attributes & 8) != 0)
     key_size = int32(data, at + head)

@@ -28,7 +28,8 @@ SASL_AUTHENTICATE: Final = 36
 Versions = Mapping[int, int]
 """The version of each request that is used with a broker."""
 
-# What brokers support that cannot be asked: 0.8.2 and 0.9 close the connection at ApiVersions.
+# The versions that brokers of 0.8.2 and 0.9 support. They cannot be asked, because they close the
+# connection when they receive ApiVersions.
 OF_0_8: Final[Versions] = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0}
 OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0}
 

@@ -229,7 +229,7 @@ class App extends Component {
       await this.more(2000, "owner");
       found = this.run.change(at, 1);
     }
-    if (found === null) this.toast(direction > 0 ? "No owner changes: the group rests." : "No owner has changed before.", 4000);
+    if (found === null) this.toast(direction > 0 ? "No owner changes: the group has settled." : "No owner has changed before.", 4000);
     else this.seek(found);
   }
 
@@ -292,7 +292,7 @@ class App extends Component {
     else if (events[0].event !== "error") this.seek(at + 1);
   }
 
-  // The engine has forgotten the run, because the server has started again: open it anew.
+  // The engine has forgotten the run, because the server has restarted: reopen the run from its address.
   async reopen(at, move) {
     const run = this.run;
     this.runs.delete(run.number);

@@ -39,7 +39,7 @@ const ABOUT = {
 
 const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "exports", "app"];
 
-// The page of the lab with everything in one file. `zkconsumer.lab.export` does the same.
+// The page of the lab with everything in one file. `zkconsumer.lab.site` does the same.
 async function pageOf(run) {
   const inlined = document.getElementById("template");
   let template = inlined?.textContent;

@@ -75,7 +75,7 @@ function partitionEntries(picture, number) {
   if (row[2] !== null)
     found.push(["an operator resets its offset to 0", `edit::${tp}`], ["a former owner commits offset 0", `zombie::${tp}`],
       ["write an offset …", { offset: tp }], ["write an unreadable offset", `mangle::${tp}`]);
-  if (row[2] !== null && !/^\d+$/.test(row[2])) found.push(["make the offset readable", `mend::${tp}`]);
+  if (row[2] !== null && !/^\d+$/.test(row[2])) found.push(["make the offset readable", `repair::${tp}`]);
   return [`${row[0]}: ${progress(row)}`, found];
 }
 

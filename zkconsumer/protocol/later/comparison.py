@@ -68,7 +68,7 @@ def read_script(text: str, members: int) -> list[Step]:
             raise ConfigError(
                 f"{shown(part)} is not a step of a script",
                 where="--script",
-                remedy="use join, leave MEMBER, kill MEMBER or freeze MEMBER SECONDSs, as in"
+                remedy="use join, leave MEMBER, kill MEMBER or freeze MEMBER 10s, as in"
                 " 'join; kill c2; freeze c1 10s'",
             )
         action = Action(match[1] or match[2] or match[4])
@@ -150,7 +150,7 @@ PROTOCOLS: Mapping[str, _Protocol] = {
     "zookeeper-jvm": _Protocol(_by_range_of_threads, 6.0, stops_all=True),
     "zookeeper": _Protocol(_by_range_of_threads, 6.0, stops_all=False),
     "classic-eager": _Protocol(_by(Assignor.RANGE), 45.0, stops_all=True),
-    # What the two rounds of cooperative-sticky lead to is the assignment of sticky.
+    # The two rounds of cooperative-sticky lead to the assignment of sticky.
     "classic-cooperative": _Protocol(
         _by(Assignor.STICKY), 45.0, stops_all=False, rounds_for_a_move=2
     ),

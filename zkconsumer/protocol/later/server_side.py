@@ -329,7 +329,7 @@ class _Heterogeneous:
         return len(self._members_of[topic]) >= 2
 
     def _balance(self) -> None:
-        # The set that Kafka adds to the emptied one has an order of its own.
+        # Kafka adds all partitions to the emptied set, so their order is that of the added set.
         for partition in self._every():
             self._free.add(partition)
         for partition in list(self._free):

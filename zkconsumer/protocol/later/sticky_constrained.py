@@ -76,7 +76,9 @@ class Constrained:
         return owned[:quota]
 
     def _count_full_member(self) -> None:
-        """Count a member with ⌈P/C⌉ partitions; the last such member ends the list at ⌊P/C⌋."""
+        """Count a member with ⌈P/C⌉ partitions. After the last such member, no other may exceed
+        ⌊P/C⌋.
+        """
         self._over += 1
         if self._over == self._over_expected:
             self._at_min.clear()

@@ -232,7 +232,9 @@ class General:
         return sum(self._topics[name].partitions for name in topics)
 
     def _set_fixed_aside(self) -> StringMap[list[TopicPartition]]:
-        """Remove and return the members that have all they can get, from topics of their own."""
+        """Remove and return the members that have all partitions that they can get, if none can
+        move.
+        """
         fixed: StringMap[list[TopicPartition]] = StringMap()
         for member, topics in self._topics_of.items():
             owned = self._assignment[member]
@@ -245,7 +247,7 @@ class General:
         return fixed
 
     def _size(self, member: str | None) -> int:
-        """Return how many partitions a member has. Java throws for a fixed member, and for none."""
+        """Return how many partitions a member has. Java throws for a fixed or a missing member."""
         found = None if member is None else self._assignment.get(member)
         if found is None:
             raise JavaError(NULL_POINTER)

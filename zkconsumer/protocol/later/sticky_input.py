@@ -1,4 +1,4 @@
-"""What the sticky assignors know: the previous owners and the racks of members and partitions."""
+"""The input of the sticky assignors: previous owners, and the racks of members and partitions."""
 
 from __future__ import annotations
 
