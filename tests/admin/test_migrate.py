@@ -76,10 +76,21 @@ def stored(client: KazooClient, group: Group) -> dict[int, bytes]:
     return {int(name): client.get(f"{room}/{name}")[0] for name in client.get_children(room)}
 
 
-def planned(tools: ZooKeeperClient, group: Group, direction: Direction, **said: Any) -> Migration:
+def planned(
+    tools: ZooKeeperClient,
+    group: Group,
+    direction: Direction,
+    only: frozenset[int] | None = None,
+    **said: Any,
+) -> Migration:
     """The plan for the group's topic."""
     return plan_migration(
-        tools, group.name, direction, ask_kafka=kafka_offsets(LIMIT_S), topics=[group.topic], **said
+        tools,
+        group.name,
+        direction,
+        ask_kafka=kafka_offsets(LIMIT_S),
+        topics={group.topic: only},
+        **said,
     )
 
 
@@ -112,6 +123,17 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
     done(tools, forced, tmp_path)
     assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 4}
     assert planned(tools, group, TO_KAFKA).plan.is_empty
+
+
+def test_selected_partitions(
+    tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path
+) -> None:
+    """Only the selected partitions are migrated; the others are not mentioned."""
+    store(group, {0: 7, 1: 9, 2: 4})
+    found = planned(tools, group, TO_KAFKA, frozenset({0, 2}))
+    assert actions(found) == {0: "create", 2: "create"}
+    done(tools, found, tmp_path)
+    assert kafka.offsets(0, 1, 2) == {0: 7, 2: 4}
 
 
 def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
@@ -204,6 +226,6 @@ def test_brokers_that_do_not_tell(tools: ZooKeeperClient, group: Group) -> None:
             tools,
             group.name,
             TO_KAFKA,
-            topics=[group.topic],
+            topics={group.topic: None},
             ask_kafka=lambda brokers, name, asked: kafka_offsets(LIMIT_S)([], name, asked),
         )

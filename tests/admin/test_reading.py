@@ -163,7 +163,9 @@ def test_groups(scene: Scene) -> None:
     with ZooKeeperClient(scene.config()) as connection:
         every = {one.name: one.members for one in groups(connection)}
         assert every == {"g": 1, "idle": None, "left": 0}
-        assert [one.name for one in groups(connection, topic="t")] == ["idle"]
+        assert [one.name for one in groups(connection, topics={"t": None})] == ["idle"]
+        assert [one.name for one in groups(connection, topics={"t": frozenset({0, 4})})] == ["idle"]
+        assert groups(connection, topics={"t": frozenset({1})}) == []
 
 
 def test_no_group_at_all(scene: Scene) -> None:

@@ -104,3 +104,12 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert first == f"[{'#' * 10}{'.' * 20}] 1 of 3 groups\x1b[K"
     assert second == f"[{'#' * 20}{'.' * 10}] 2 of 3 groups\x1b[K"
     assert last == "\x1b[K"
+
+
+def test_reading_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A Ctrl-C during a reading reports how much was read, and is raised again."""
+    progress = Progress("groups")
+    with pytest.raises(KeyboardInterrupt), progress.reading():
+        progress.advanced(500, 5000)
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "zkconsumer: interrupted: 500 of 5000 groups were read\n"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,3 +199,21 @@ def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("ZKCONSUMER_ZOOKEEPER", raising=False)
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+def test_the_terminal_goes_away() -> None:
+    """The command ends by itself when its terminal is closed, even where no SIGHUP reaches it."""
+    master, slave = pty.openpty()
+    words = ["top", "-z", "127.0.0.1:1", "--timeout", str(LIMIT_S)]
+    command = [sys.executable, "-m", "zkconsumer", *words]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
+    try:
+        os.close(slave)
+        shown = b""
+        while b"zkconsumer top" not in shown:
+            shown += os.read(master, 65536)
+        os.close(master)
+        assert process.wait(LIMIT_S / 2) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -21,6 +21,7 @@ from zkconsumer.admin.group_changes import plan_undo
 from zkconsumer.admin.groups import (
     GroupSummary,
     MemberReport,
+    Selection,
     TopicSummary,
     groups,
     members,
@@ -43,9 +44,6 @@ from zkconsumer.zk.client import ZooKeeperClient
 BROKER_LIMIT_S: Final = 6.0
 """Seconds per request to the brokers. If a broker takes longer, its values are reported as
 unknown."""
-
-Topics = Mapping[str, frozenset[int] | None]
-"""Topic -> partitions; None means all partitions of the topic."""
 
 
 class Admin:
@@ -105,15 +103,15 @@ class Admin:
         """Return topics sorted by name; None means all, and missing topics are left out."""
         return topics(self._connection, names)
 
-    def groups(self, *, topic: str | None = None) -> list[GroupSummary]:
-        """Return all groups, or those with offsets or owners of a topic, sorted by name."""
-        return groups(self._connection, topic=topic)
+    def groups(self, *, topics: Selection | None = None) -> list[GroupSummary]:
+        """Return all groups, or those with offsets or owners of selected partitions, by name."""
+        return groups(self._connection, topics=topics)
 
     def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
         """Return group -> its registered members; groups that do not exist are left out."""
         return {name: reports for name, (_, reports) in members(self._connection, names).items()}
 
-    def lag(self, names: Iterable[str], *, topics: Topics | None = None) -> dict[str, GroupLag]:
+    def lag(self, names: Iterable[str], *, topics: Selection | None = None) -> dict[str, GroupLag]:
         """Return group -> committed offsets, log ends and lag of its partitions.
 
         An unknown value is a text with the reason. Groups that do not exist are left out.
@@ -124,7 +122,7 @@ class Admin:
         self,
         names: Iterable[str],
         *,
-        topics: Topics | None = None,
+        topics: Selection | None = None,
         storage: Storage = Storage.ZOOKEEPER,
     ) -> tuple[Offsets, list[str]]:
         """Return group -> partition -> committed offset, and notes on offsets that are unreadable.
@@ -175,7 +173,7 @@ class Admin:
         group: str,
         reset: Reset,
         *,
-        topics: Topics | None = None,
+        topics: Selection | None = None,
         storage: Storage = Storage.ZOOKEEPER,
     ) -> Plan:
         """Plan new offsets, as `kafka-consumer-groups --reset-offsets` computes them.
@@ -228,7 +226,7 @@ class Admin:
         return group_changes.plan_forget_topics(self._connection, names, groups=groups)
 
     def plan_migration(
-        self, group: str, direction: Direction, *, topics: Collection[str] | None = None
+        self, group: str, direction: Direction, *, topics: Selection | None = None
     ) -> Migration:
         """Plan to copy a group's offsets from ZooKeeper to Kafka or back; apply its `plan`.
 

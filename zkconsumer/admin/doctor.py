@@ -55,6 +55,9 @@ PASSING = frozenset(
 )
 """Codes of findings that a rebalance, a registration or a restart also causes temporarily."""
 
+SLICE = 500
+"""Groups that are read together, between two reports of the progress."""
+
 PATIENCE_S = 1.0
 """Seconds between the two examinations. A rebalance of a healthy group is shorter."""
 
@@ -83,6 +86,7 @@ def doctor(
     settings: MemberSettings | None = None,
     ask_logs: AskLogs | None = None,
     patience_s: float = PATIENCE_S,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Finding]:
     """Return what is wrong with groups; None means all groups. Changes nothing.
 
@@ -91,6 +95,7 @@ def doctor(
             strategy); without it the settings are not checked.
         ask_logs: returns the logs of partitions; without it offsets are not compared with logs.
         patience_s: seconds after which a group with temporary findings is examined again.
+        on_progress: is called with the number of groups that are read, and of all groups.
 
     Raises:
         UnknownGroupError: one of `groups` does not exist.
@@ -98,7 +103,11 @@ def doctor(
     """
     names = read_group_names(connection) if groups is None else list(groups)
     denied: list[Finding] = []
-    by_name = _read_examined(connection, names, settings, denied)
+    by_name: dict[str, ExaminedGroup] = {}
+    for at in range(0, len(names), SLICE):
+        some = names[at : at + SLICE]
+        by_name |= _read_examined(connection, some, settings, denied)
+        on_progress(at + len(some), len(names))
     if groups is not None:
         for name in names:
             if name not in by_name and all(one.group != name for one in denied):

@@ -361,19 +361,52 @@ class MemberReport:
         return tuple(thread for thread in self.threads if thread not in self.owned)
 
 
-def groups(connection: ZooKeeperClient, *, topic: str | None = None) -> list[GroupSummary]:
-    """Return all groups, or those with offsets or owners of a topic, sorted by name.
+Selection = Mapping[str, frozenset[int] | None]
+"""Topic -> partitions; None means all partitions of the topic."""
 
-    Raises as `ZooKeeperClient.read`. Kafka: `ConsumerGroupCommand --list`.
+
+def selected(
+    partitions: Iterable[TopicPartition], only: Selection | None
+) -> Iterator[TopicPartition]:
+    """Return the selected ones of some partitions; None selects all."""
+    for tp in partitions:
+        numbers = None if only is None else only.get(tp.topic, frozenset())
+        if numbers is None or tp.partition in numbers:
+            yield tp
+
+
+def groups(connection: ZooKeeperClient, *, topics: Selection | None = None) -> list[GroupSummary]:
+    """Return all groups, or those with offsets or owners of selected partitions, sorted by name.
+
+    A group whose znodes of a selected topic may not be listed is returned, too. Raises as
+    `ZooKeeperClient.read`. Kafka: `ConsumerGroupCommand --list`.
     """
     names = read_group_names(connection)
-    if topic is not None:
-        rooms = {paths.offsets_of(name, topic): name for name in names}
-        rooms |= {paths.owners_of(name, topic): name for name in names}
-        having = {rooms[path] for path in connection.list_allowed(rooms)}
+    if topics is not None:
+        having = _having(connection, names, topics)
         names = [name for name in names if name in having]
     found = connection.list_allowed(map(paths.ids, names))
     return [_group_summary(name, found.get(paths.ids(name))) for name in names]
+
+
+def _having(connection: ZooKeeperClient, names: Collection[str], topics: Selection) -> set[str]:
+    """Return the groups with an offset or owner znode of a selected partition."""
+    parents = {
+        parent(name, topic): (name, numbers)
+        for topic, numbers in topics.items()
+        for parent in (paths.offsets_of, paths.owners_of)
+        for name in names
+    }
+    found = set()
+    for path, children in connection.list_allowed(parents).items():
+        name, numbers = parents[path]
+        if (
+            numbers is None
+            or isinstance(children, AccessDeniedError)
+            or not numbers.isdisjoint(int(one) for one in children if one.isdigit())
+        ):
+            found.add(name)
+    return found
 
 
 def _group_summary(name: str, members: list[str] | AccessDeniedError | None) -> GroupSummary:

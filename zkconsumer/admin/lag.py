@@ -27,10 +27,12 @@ from typing import Any, Self
 from zkconsumer.admin.groups import (
     GroupImage,
     MemberReport,
+    Selection,
     member_reports,
     read_groups,
     read_topic_payloads,
     registered_brokers,
+    selected,
 )
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers
@@ -43,9 +45,6 @@ NOTHING_COMMITTED = "no offset is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
 NO_SUCH_PARTITION = "the topic has no such partition"
 NOT_ASKED = "the brokers were not asked"
-
-Selection = Mapping[str, frozenset[int] | None]
-"""Topic -> partitions; None means all partitions of the topic."""
 
 
 class Source(Enum):
@@ -175,7 +174,7 @@ def lags_of(
     existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}
     wants = {name: requested_topics(image.members, topics) for name, image in images.items()}
     wanted = {
-        name: sorted(_selected(_concerned(image, wants[name], existing), only))
+        name: sorted(selected(_concerned(image, wants[name], existing), only))
         for name, image in images.items()
     }
     there = {
@@ -218,15 +217,6 @@ def _concerned(
     topics = {*wanted.threads, *(tp.topic for tp in (*image.owners, *image.offsets))}
     found = {TopicPartition(topic, n) for topic in topics for n in existing.get(topic, ())}
     return found | image.owners.keys() | image.offsets.keys()
-
-
-def _selected(
-    partitions: Iterable[TopicPartition], only: Selection | None
-) -> Iterator[TopicPartition]:
-    for tp in partitions:
-        numbers = None if only is None else only.get(tp.topic, frozenset())
-        if numbers is None or tp.partition in numbers:
-            yield tp
 
 
 def _missing(tp: TopicPartition, existing: Mapping[str, frozenset[int]]) -> str:

@@ -22,10 +22,12 @@ from zkconsumer.admin.group_changes import plan_offsets
 from zkconsumer.admin.groups import (
     GroupImage,
     OffsetNode,
+    Selection,
     read_groups,
     read_topic_names,
     read_topics,
     registered_brokers,
+    selected,
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
@@ -120,7 +122,7 @@ def plan_migration(
     *,
     ask_kafka: AskKafka,
     ask_logs: AskLogs | None = None,
-    topics: Collection[str] | None = None,
+    topics: Selection | None = None,
     lower: Lower = Lower.LEAVE,
     follow_s: float = FOLLOW_S,
 ) -> Migration:
@@ -129,7 +131,7 @@ def plan_migration(
     Args:
         ask_kafka: returns the group's offsets in Kafka.
         ask_logs: returns logs; an offset outside its log is migrated unchanged, with a reason.
-        topics: topics to migrate; None means all topics.
+        topics: partitions to migrate; None means all partitions of all topics.
         lower: what to do with a partition whose offset in the target store is higher.
         follow_s: seconds that ZooKeeper's offset may be behind Kafka's in a dual commit.
 
@@ -217,22 +219,21 @@ def _image(connection: ZooKeeperClient, group: str) -> GroupImage:
     return images[group]
 
 
-def _partitions(connection: ZooKeeperClient, topics: Collection[str] | None) -> set[TopicPartition]:
+def _partitions(connection: ZooKeeperClient, topics: Selection | None) -> set[TopicPartition]:
     names = read_topic_names(connection) if topics is None else topics
     payloads = {name: one.node.data for name, one in read_topics(connection, names).items()}
-    return {
+    every = (
         TopicPartition(name, number)
         for name in payloads
         for number in partitions_in(name, payloads)[0]
-    }
+    )
+    return set(selected(every, topics))
 
 
 def _chosen(
-    offsets: Mapping[TopicPartition, OffsetNode], topics: Collection[str] | None
+    offsets: Mapping[TopicPartition, OffsetNode], topics: Selection | None
 ) -> list[TopicPartition]:
-    return [
-        tp for tp in offsets if paths.is_topic(tp.topic) and (topics is None or tp.topic in topics)
-    ]
+    return [tp for tp in selected(offsets, topics) if paths.is_topic(tp.topic)]
 
 
 def _known(stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:

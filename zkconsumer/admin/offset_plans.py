@@ -31,6 +31,7 @@ from zkconsumer.admin.groups import (
     OFFSETS,
     OWNERS,
     GroupImage,
+    Selection,
     read_groups,
     read_topic_names,
     read_topics,
@@ -242,9 +243,6 @@ def at_most(texts: Iterable[str], number: int) -> list[str]:
 
 # ---- plans ---------------------------------------------------------------------------------------
 
-
-Selection = Mapping[str, frozenset[int] | None]
-"""Topic -> partitions; None means all partitions of the topic."""
 
 _NOTES: Final = 20  # the maximum number of notes of one kind in a plan
 _ASKED: Final = 20

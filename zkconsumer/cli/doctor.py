@@ -22,6 +22,7 @@ from zkconsumer.cli.output import (
     say,
     say_all,
 )
+from zkconsumer.cli.progress import Progress
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 
@@ -121,7 +122,16 @@ def doctor(
         ask = kafka_logs(connection.config.zookeeper_connection_timeout_s) if logs else None
 
         def examine() -> list[Finding]:
-            return examined(connection, names, settings=settings, ask_logs=ask, patience_s=patience)
+            progress = Progress("groups")
+            with progress.reading():
+                return examined(
+                    connection,
+                    names,
+                    settings=settings,
+                    ask_logs=ask,
+                    patience_s=patience,
+                    on_progress=progress.advanced,
+                )
 
         if watch_:
             watch(common, lambda: _findings(examine()), interval_s=interval)

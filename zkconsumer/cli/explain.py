@@ -14,7 +14,7 @@ from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all
 
 if TYPE_CHECKING:
     from zkconsumer.admin.explain import Explanation, Share
-    from zkconsumer.admin.lag import Selection
+    from zkconsumer.admin.groups import Selection
 
 _WIDTH = 80
 """Characters per line of a paragraph if standard output is not a terminal."""

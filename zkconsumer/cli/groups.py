@@ -10,7 +10,7 @@ from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
-from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, whole_topics
+from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, topics_of
 from zkconsumer.cli.output import (
     SECTIONS,
     Align,
@@ -27,7 +27,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.groups import GroupSummary
+    from zkconsumer.admin.groups import GroupSummary, Selection
     from zkconsumer.admin.lag import GroupLag
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -151,25 +151,22 @@ def list_(
 ) -> None:
     """List the groups in ZooKeeper with their number of members. Changes nothing.
 
-    With --topic, only groups are listed that have offsets or owner znodes of one of the topics. The
-    state of a group is live if a member is registered now, and idle otherwise.
+    With --topic, only groups are listed that have offsets or owner znodes of one of the
+    partitions. The state of a group is live if a member is registered now, and idle otherwise.
 
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
-    wanted = whole_topics(topic)
+    wanted = topics_of(topic)
     with common.connect() as connection:
         if watch_:
             watch(common, lambda: _overview(connection, wanted), interval_s=interval)
         common.write(_overview(connection, wanted)[1].rows, LIST_COLUMNS)
 
 
-def _overview(connection: ZooKeeperClient, topics: list[str] | None) -> Reading:
+def _overview(connection: ZooKeeperClient, topics: Selection | None) -> Reading:
     from zkconsumer.admin.groups import groups
 
-    found = {
-        one.name: one for topic in topics or (None,) for one in groups(connection, topic=topic)
-    }
-    rows = [_summary_row(one) for _, one in sorted(found.items())]
+    rows = list(map(_summary_row, groups(connection, topics=topics)))
     return f"{len(rows)} groups", Table(rows, LIST_COLUMNS), []
 
 

@@ -17,7 +17,8 @@ from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection, Status, Window
+    from zkconsumer.admin.groups import Selection
+    from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
     from zkconsumer.zk.client import ZooKeeperClient
 
 SLICE: Final = 500
@@ -122,17 +123,11 @@ class Reader:
         names = read_group_names(self._connection) if self._names is None else self._names
         found: dict[str, GroupLag] = {}
         progress = Progress("groups")
-        try:
+        with progress.reading():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
                 found |= group_lags(self._connection, some, limit_s=self._limit_s, only=self._only)
                 progress.advanced(at + len(some), len(names))
-        except KeyboardInterrupt:
-            if progress.done:
-                say(f"interrupted: {progress.done} of {progress.total} groups were read")
-            raise
-        finally:
-            progress.end()
         for name in self._names or ():
             if name not in found:
                 raise unknown_group(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from zkconsumer.cli.output import Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.groups import Selection
     from zkconsumer.admin.what_if import LaterGroup, Owners
     from zkconsumer.protocol.group_assignment import GroupInput
 
@@ -73,7 +74,7 @@ def show_group(
     owners: Owners,
     assignor: str,
     *,
-    topics: Collection[str] | None = None,
+    topics: Selection | None = None,
 ) -> None:
     """Show what each thread of a live group would own as one consumer of Kafka's own protocol.
 
@@ -81,6 +82,7 @@ def show_group(
 
     Raises ConfigError if the group has no threads, or if Kafka's assignor fails for it.
     """
+    from zkconsumer.admin.groups import selected
     from zkconsumer.admin.what_if import with_later_consumers
     from zkconsumer.protocol.later.assignors import Assignor
     from zkconsumer.protocol.later.subscriptions import JavaError
@@ -93,7 +95,8 @@ def show_group(
             remedy="choose another --assignor",
         ) from error
     if topics is not None:
-        shown = [one for one in found.places if one.partition.topic in topics]
+        chosen = set(selected((one.partition for one in found.places), topics))
+        shown = [one for one in found.places if one.partition in chosen]
         found = replace(found, places=shown)
     if common.output in PROGRAMS:
         common.write_document(_document(found, assignor))

@@ -8,7 +8,7 @@ import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed
 from zkconsumer.cli.assign import AssignorName
-from zkconsumer.cli.options import Common, OneGroup, Topics, whole_topics
+from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
 from zkconsumer.cli.output import Align, Color, Column, say, say_all
 from zkconsumer.errors import ConfigError
 
@@ -128,7 +128,7 @@ def _preview(
     with common.connect(name) as connection:
         exclude_internal = common.settings(name).exclude_internal_topics
         now, owners = live_group(connection, name, exclude_internal=exclude_internal)
-    show_group(common, now, owners, assignor.value, topics=whole_topics(topics))
+    show_group(common, now, owners, assignor.value, topics=topics_of(topics))
 
 
 def _migrate(
@@ -151,7 +151,7 @@ def _migrate(
     from zkconsumer.cli import Exit
 
     name = common.group(group)
-    wanted = whole_topics(topics)
+    wanted = topics_of(topics)
     with common.connect(name) as connection:
         limit_s = connection.config.zookeeper_connection_timeout_s
         ask = kafka_offsets(limit_s)

@@ -33,8 +33,9 @@ from zkconsumer.protocol.model import Storage
 from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.groups import Selection
     from zkconsumer.admin.lag import PartitionLag
-    from zkconsumer.admin.offset_plans import Reset, Selection
+    from zkconsumer.admin.offset_plans import Reset
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
 

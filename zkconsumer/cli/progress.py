@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from zkconsumer.cli.output import say
@@ -45,6 +47,19 @@ class Progress:
         sys.stderr.write(f"\r[{bar}] {done} of {total} {self._what}\x1b[K")
         sys.stderr.flush()
         self._is_open = True
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Remove the bar at the end; a Ctrl-C reports how much was read."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.end()
+            if self.done:
+                say(f"interrupted: {self.done} of {self.total} {self._what} were read")
+            raise
+        finally:
+            self.end()
 
     def end(self) -> None:
         """Remove the bar from the terminal."""

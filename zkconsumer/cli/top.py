@@ -48,6 +48,6 @@ def top(
     from zkconsumer.cli.top_app import Top
     from zkconsumer.cli.top_feed import Feed
 
-    fault = Top(Feed(connection, interval_s=interval)).run()
+    fault = Top(Feed(connection, interval_s=interval), has_terminal=sys.stdin.isatty).run()
     if fault is not None:
         raise fault

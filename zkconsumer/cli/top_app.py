@@ -7,7 +7,7 @@ htop (function keys, `<` `>` and F6 to sort) and k9s (`/` to filter, Enter and E
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -62,6 +62,9 @@ _FINDING_COLUMNS = (
     Column("what"),
 )
 _MEMBERS = tuple(one for one in MEMBER_COLUMNS if one.name not in ("group", "pattern"))
+TERMINAL_S = 1.0
+"""Seconds between two checks that the terminal still exists."""
+
 VIEWS = ("partitions", "members", "findings")
 
 HELP = """\
@@ -240,9 +243,10 @@ class Top(App[ZkConsumerError]):
         *(Binding(str(n), f"pick({n})", show=False) for n in (1, 2, 3)),
     ]
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, *, has_terminal: Callable[[], bool] = lambda: True) -> None:
+        """`has_terminal` returns False once the terminal is gone, which ends the application."""
         super().__init__(ansi_color=True)
-        self._feed = feed
+        self._feed, self._has_terminal = feed, has_terminal
         self._groups: dict[str, GroupRow] = {}
         self._detail: Detail | None = None
         self._open: str | None = None
@@ -263,6 +267,12 @@ class Top(App[ZkConsumerError]):
         self.query_one(Rows).focus()
         self._paint()
         threading.Thread(target=self._read, daemon=True).start()
+        self.set_interval(TERMINAL_S, self._check_terminal)
+
+    def _check_terminal(self) -> None:
+        """Exit if the terminal is gone: SIGHUP reaches only the session that it controls."""
+        if not self._has_terminal():
+            self.exit()
 
     def on_unmount(self) -> None:
         self._feed.stop()
