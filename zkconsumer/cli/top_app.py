@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from rich.style import Style
 from rich.text import Text
@@ -325,7 +325,7 @@ class Top(App[ZkConsumerError]):
             rows = ordered(
                 self._groups.values(), by=self._sort, reverse=self._reverse, containing=self._filter
             )
-            table.fill(GROUP_COLUMNS, [_group_row(one) for one in rows], key="name")
+            table.fill(GROUP_COLUMNS, _GroupRows(rows), key="name")
             self._feed.visible = tuple(str(row["name"]) for row in table.painted)
         else:
             table.fill(*self._detail_rows(), key="key")
@@ -441,6 +441,25 @@ class Top(App[ZkConsumerError]):
 
 def _counted(row: GroupRow, members: int) -> GroupRow:
     return replace(row, members=members)
+
+
+class _GroupRows(Sequence[Row]):
+    """The rows of the list of groups; of thousands, only those on the screen are created."""
+
+    def __init__(self, groups: Sequence[GroupRow]) -> None:
+        self._groups = groups
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | Sequence[Row]:
+        if isinstance(at, slice):
+            return [_group_row(one) for one in self._groups[at]]
+        return _group_row(self._groups[at])
 
 
 def _group_row(one: GroupRow) -> Row:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
 
 SHARE: Final = 0.05
-"""Part of a core that reading may take. After a slice that took c seconds of processor time, the
-thread rests for c / SHARE seconds. With 5,000 groups a round then takes longer."""
+"""Part of a core that `top` may take. After a slice, the thread rests for c / SHARE seconds, where
+c is the processor time since the rest before. With 5,000 groups a round then takes longer."""
 
 SLICE: Final = 200
 """Groups that are read together: a slice takes about 0.1 s of processor time."""
@@ -197,7 +197,7 @@ class Feed:
         """Read all groups once, the visible ones first."""
         from zkconsumer.admin.groups import groups
 
-        started = time.thread_time()
+        started = time.process_time()
         members = {one.name: None if one.fault else one.members or 0 for one in groups(zk)}
         on_rows([GroupRow(name, count) for name, count in members.items()], True)
         left = {name: None for name, count in members.items() if count is not None}  # in order
@@ -207,10 +207,11 @@ class Feed:
             for name in now:
                 del left[name]
             on_rows(self._slice(zk, now, members), False)
-            used = time.thread_time() - started
+            # Of the whole process: kazoo's thread decodes the replies, and the main thread paints.
+            now_s = time.process_time()
+            used, started = now_s - started, now_s
             if self._woken.wait(used / SHARE if left else 0):
                 return  # another view is wanted
-            started = time.thread_time()
 
     def _slice(
         self, zk: ZooKeeperClient, names: Sequence[str], members: dict[str, int | None]
