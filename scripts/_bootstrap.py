@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,10 @@ SERVES = {
     "sandbox,spark": ("sandbox,spark", "sandbox"),
     "test": ("test", "sandbox,spark", "sandbox"),
 }
+# Pinned versions with hashes; `scripts/lock` writes them. One lock has setuptools, which builds the
+# packages without a wheel; the others have an extra each. The first line of each names its Pythons.
+LOCKS = "scripts/locks"
+BUILD_LOCK = "build.txt"
 # pip reports every file that it downloads; files below this size are not reported.
 TOLD_DOWNLOAD_MB = 5.0
 # Lines of pip's output that are shown after a failure: its error and the lines before it.
@@ -97,7 +102,8 @@ def fingerprint(root: Path, venv: Path) -> str:
     paths.
     """
     digest = hashlib.sha256(f"{root}\0{venv}\0".encode())
-    for file in (root / "setup.cfg", root / "pyproject.toml", venv / "pyvenv.cfg"):
+    declared = [root / "setup.cfg", root / "pyproject.toml", *sorted((root / LOCKS).glob("*.txt"))]
+    for file in (*declared, venv / "pyvenv.cfg"):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -106,11 +112,53 @@ def stamp(venv: Path, extra: str) -> Path:
     return venv / f"zkconsumer-{extra}.stamp"
 
 
+def python_version(venv: Path) -> str:
+    """Return the minor version of the environment's Python, such as 3.12."""
+    text = (venv / "pyvenv.cfg").read_text()
+    found = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", text, re.MULTILINE)
+    return found[1] if found else "unknown"
+
+
+def lock_of(root: Path, venv: Path, extra: str) -> Path | None:
+    """Return the lock of an extra, or None if no lock was made for the environment's Python."""
+    lock = root / LOCKS / f"{extra.replace(',', '-')}.txt"
+    with open(lock, encoding="utf-8") as lines:
+        return lock if python_version(venv) in lines.readline().split() else None
+
+
+def installations(root: Path, venv: Path, extra: str) -> list[list[str]]:
+    """Return the arguments of each call of `pip install` that an extra needs.
+
+    With a lock, every downloaded file is pinned by its hash. pip cannot compare the checkout itself
+    with a hash, so it is installed last, alone.
+    """
+    lock = lock_of(root, venv, extra)
+    if lock is None:
+        say(
+            f"{LOCKS} pins no versions for Python {python_version(venv)}: installing within the "
+            "version ranges of setup.cfg"
+        )
+        return [["--editable", f"{root}[{extra}]"]]
+    pinned = ["--require-hashes", "--no-build-isolation", "--requirement"]
+    return [
+        [*pinned, str(lock.with_name(BUILD_LOCK))],
+        [*pinned, str(lock)],
+        ["--no-deps", "--no-build-isolation", "--editable", str(root)],
+    ]
+
+
 def install(root: Path, venv: Path, extra: str) -> None:
     say(f"installing zkconsumer[{extra}] and its dependencies")
     started = time.monotonic()
+    for arguments in installations(root, venv, extra):
+        run_pip(venv, arguments, extra)
+    say(f"installed in {time.monotonic() - started:.1f} s")
+
+
+def run_pip(venv: Path, arguments: list[str], extra: str) -> None:
+    """Run `pip install` and show its progress. Raises BootstrapError."""
     command = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    command += ["--no-input", "--editable", f"{root}[{extra}]"]
+    command += ["--no-input", *arguments]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     lines: list[str] = []
     pip = subprocess.Popen(
@@ -134,7 +182,6 @@ def install(root: Path, venv: Path, extra: str) -> None:
             f"pip could not install zkconsumer[{extra}]: see the error above; "
             "the first installation needs a network"
         )
-    say(f"installed in {time.monotonic() - started:.1f} s")
 
 
 def tell_progress(line: str) -> None:

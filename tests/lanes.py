@@ -222,6 +222,13 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/consumer/test_timeouts.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/docs/test_examples.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/packages", STARTS_PROCESSES),
+    Rule(
+        Lane.ALL,
+        "tests/packages/test_extras.py::test_an_extra_alone",
+        "Installs each extra on each Python, which takes minutes. test_wheel installs the wheel "
+        "into one environment that has its dependencies.",
+    ),
     Rule(Lane.NORMAL, "tests/docs/test_tour.py::test_the_tour", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/security/test_tls_and_sasl.py", STARTS_SERVERS),
     Rule(

@@ -6,9 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
-import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +13,14 @@ from typing import Any
 import pyspark
 import pytest
 from support.members.spark_queries import children, command
+from support.packages import LIMIT_S, build, pip, python_without_package
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard
 from zkconsumer.sandbox.spark import SparkCluster
 
-ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("clusterjob.py")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-# Seconds, for a job that takes 15 on a quiet machine.
-LIMIT_S = 500
 CONTENTS = [f"{partition}-{number}" for partition in range(4) for number in range(25)]
 
 
@@ -40,16 +35,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the package from a copy without older builds, as it is installed."""
-    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    shutil.copytree(
-        ROOT / "zkconsumer", tree / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    pip("wheel", "--no-deps", "--wheel-dir", str(out), str(tree))
-    (made,) = out.glob("*.whl")
-    return made
+    """Build the package as it is installed."""
+    return build(tmp_path_factory.mktemp("built")).wheel
 
 
 @pytest.fixture
@@ -61,24 +48,6 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> dict[str, str]:
         messages = [one for one in CONTENTS if one.startswith(f"{partition}-")]
         sandbox.produce(topic, messages, partition=partition)
     return {"zookeeper": sandbox.zookeeper_connect, "topic": topic}
-
-
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    subprocess.run(command, check=True, timeout=LIMIT_S)
-
-
-def python_without_package(directory: Path) -> Path:
-    """An interpreter that has the dependencies of the package, but not the package.
-
-    Python searches a directory that a .pth file names, but does not read that directory's own .pth
-    files: so an editable installation is not visible.
-    """
-    venv.create(directory, symlinks=True)
-    python = directory / "bin" / "python"
-    (site,) = (directory / "lib").glob("python*/site-packages")
-    (site / "needs.pth").write_text(sysconfig.get_path("purelib"))
-    return python
 
 
 def run(

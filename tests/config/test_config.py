@@ -27,7 +27,7 @@ from zkconsumer.config.settings import (
 )
 from zkconsumer.errors import ConfigError
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 NEEDED = {"group.id": "g1", "zookeeper.connect": "h1:2181,h2:2181/kafka"}
 
 # kafka.consumer.ConsumerConfig 1.1.1, with durations in seconds.

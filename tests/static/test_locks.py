@@ -1,0 +1,129 @@
+"""The locks of scripts/locks: they pin what setup.cfg asks for, and the commands install them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from configparser import ConfigParser
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+bootstrap = importlib.import_module("_bootstrap")
+LOCKS = ROOT / bootstrap.LOCKS
+EXTRAS = {"sandbox": ["sandbox"], "sandbox-spark": ["sandbox", "spark"], "test": ["test"]}
+# An entry: name, version, perhaps a marker, and then a line for each hash.
+ENTRY = re.compile(
+    r"^([\w.-]+)==([\w.!+]+)( ; [^\\\n]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
+    re.MULTILINE,
+)
+
+
+def _lock(name: str) -> dict[str, str]:
+    text = (LOCKS / f"{name}.txt").read_text(encoding="utf-8")
+    return {canonicalize_name(found[1]): found[2] for found in ENTRY.finditer(text)}
+
+
+def _asked(extras: list[str]) -> list[Requirement]:
+    """What setup.cfg requires for these extras, those of the extras that they contain included."""
+    declared = ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    lines = declared["options"]["install_requires"].splitlines()
+    for extra in extras:
+        lines += declared["options.extras_require"][extra].splitlines()
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    inner = [extra for one in found if one.name == "zkconsumer" for extra in one.extras]
+    rest = [one for one in found if one.name != "zkconsumer"]
+    return rest + _asked(sorted(inner)) if inner else rest
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_a_lock_satisfies_the_setup(name: str) -> None:
+    """Each package that setup.cfg asks for is pinned to a version in its range."""
+    lock = _lock(name)
+    for one in _asked(EXTRAS[name]):
+        version = lock.get(canonicalize_name(one.name), "none")
+        assert one.specifier.contains(version), f"{one} is pinned to {version}: run scripts/lock"
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_a_lock_is_complete(name: str) -> None:
+    """What the pinned packages need on this machine is pinned, too."""
+    lock, todo, seen = _lock(name), _asked(EXTRAS[name]), set()
+    while todo:
+        one = todo.pop()
+        extras = [*one.extras, ""]
+        assert canonicalize_name(one.name) in lock, f"{one} is not pinned: run scripts/lock"
+        if (key := (one.name, *extras)) in seen:
+            continue
+        seen.add(key)
+        try:
+            needed = [Requirement(line) for line in requires(one.name) or []]
+        except PackageNotFoundError:
+            continue
+        todo += [
+            another
+            for another in needed
+            if another.marker is None
+            or any(another.marker.evaluate({"extra": extra}) for extra in extras)
+        ]
+
+
+@pytest.mark.parametrize("path", sorted(LOCKS.glob("*.txt")), ids=lambda path: path.stem)
+def test_a_lock_has_only_pinned_packages(path: Path) -> None:
+    """A lock has entries with hashes, and no address."""
+    first, _, text = path.read_text(encoding="utf-8").partition("\n")
+    assert first.split()[:2] == ["#", "Python"]
+    assert "://" not in text
+    assert ENTRY.sub("", text) == ""
+    assert "setuptools" in _lock("build")
+
+
+def test_the_locks_agree() -> None:
+    """A package has the same version in every lock."""
+    largest = _lock("test")
+    for name in ("build", "sandbox", "sandbox-spark"):
+        assert _lock(name).items() <= largest.items()
+
+
+def _environment(directory: Path, version: str) -> Path:
+    directory.mkdir()
+    (directory / "pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {version}\n")
+    return directory
+
+
+def test_the_commands_install_a_lock(tmp_path: Path) -> None:
+    """With a lock, pip compares each file that it downloads with a hash, and resolves nothing."""
+    venv = _environment(tmp_path / "venv", "3.12.1")
+    *pinned, checkout = bootstrap.installations(ROOT, venv, "sandbox,spark")
+    assert [Path(one[-1]).name for one in pinned] == ["build.txt", "sandbox-spark.txt"]
+    assert all("--require-hashes" in one for one in pinned)
+    assert checkout == ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+
+
+def test_a_python_without_a_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a Python that the locks do not name, the ranges hold, and one line says so."""
+    venv = _environment(tmp_path / "venv", "3.99.0")
+    assert bootstrap.installations(ROOT, venv, "test") == [["--editable", f"{ROOT}[test]"]]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pins no versions for Python 3.99" in line
+
+
+def test_a_changed_lock_is_installed(tmp_path: Path) -> None:
+    """An environment is renewed when a lock changes."""
+    for name in ("setup.cfg", "pyproject.toml"):
+        (tmp_path / name).write_text("")
+    locks = tmp_path / bootstrap.LOCKS
+    locks.mkdir(parents=True)
+    venv = _environment(tmp_path / "venv", "3.12.1")
+    prints = []
+    for version in ("1", "2"):
+        (locks / "test.txt").write_text(version)
+        prints.append(bootstrap.fingerprint(tmp_path, venv))
+    assert prints[0] != prints[1]

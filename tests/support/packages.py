@@ -1,0 +1,100 @@
+"""The package as users get it: its wheel and sdist, and environments into which it is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# A job of Spark takes 15 s, and installing Spark 25 s; a busy machine takes ten times as long.
+LIMIT_S = 500
+# Neither belongs to the source: environments, caches, and the results of earlier builds.
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The two files of a release."""
+
+    wheel: Path
+    sdist: Path
+
+
+def build(directory: Path) -> Built:
+    """Build the sdist from a copy of the checkout, and the wheel from the sdist.
+
+    The installed setuptools builds, so this needs no network.
+    """
+    tree, out = directory / "tree", directory / "dist"
+    shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return Built(wheel, sdist)
+
+
+def pip(*arguments: str) -> None:
+    """Run the pip of the tests' environment; `--python` names another environment."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def python_without_package(directory: Path) -> Path:
+    """An interpreter that has the dependencies of the package, but not the package.
+
+    Python searches a directory that a .pth file names, but does not read that directory's own .pth
+    files: so an editable installation is not visible.
+    """
+    venv.create(directory, symlinks=True)
+    python = directory / "bin" / "python"
+    (site,) = (directory / "lib").glob("python*/site-packages")
+    (site / "needs.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def outside(directory: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in `directory`, without the checkout on any path."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def interpreters() -> dict[str, Path]:
+    """Return version ("3.12") -> interpreter, for each supported Python on PATH or in pyenv.
+
+    pyenv's programs on PATH refuse to start if pyenv has not selected their version.
+    """
+    found: dict[str, Path] = {}
+    for minor in range(11, 15):
+        for candidate in _candidates(f"3.{minor}"):
+            probe = [str(candidate), "-c", "import sys, ensurepip; print(*sys.version_info[:2])"]
+            done = subprocess.run(probe, capture_output=True, text=True, check=False)
+            if done.stdout.split() == ["3", str(minor)]:
+                found[f"3.{minor}"] = candidate
+                break
+    return found
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        yield Path(sys.executable)
+    if program := shutil.which(f"python{version}"):
+        yield Path(program)
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    yield from sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
