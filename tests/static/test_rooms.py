@@ -16,6 +16,7 @@ PERMITTED: dict[str, set[str]] = {
     "protocol": {"errors", "java"},
     "config": {"errors", "protocol"},
     "member": {"errors", "protocol"},
+    "later": {"errors", "java", "protocol"},
     "zk": {"errors", "protocol", "config"},
     "kafka": {"errors", "protocol", "config"},
     "trace": {"errors", "protocol", "member"},
@@ -29,7 +30,7 @@ PERMITTED: dict[str, set[str]] = {
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
-        "spark",
+        *("spark", "later"),
     },
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {
