@@ -41,6 +41,7 @@ def foreign(module: str, use: str = "") -> str:
         "zkconsumer.protocol.group_assignment",
         "zkconsumer.member.machine",
         "zkconsumer.member.operations",
+        "zkconsumer.later.group_coordinator",
         "zkconsumer.sim.scenarios",
         "zkconsumer.sim.lessons",
         "zkconsumer.lab.engine",

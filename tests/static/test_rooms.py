@@ -16,7 +16,7 @@ PERMITTED: dict[str, set[str]] = {
     "protocol": {"errors", "java"},
     "config": {"errors", "protocol"},
     "member": {"errors", "protocol"},
-    "later": {"errors", "java", "protocol"},
+    "later": {"java", "protocol"},
     "zk": {"errors", "protocol", "config"},
     "kafka": {"errors", "protocol", "config"},
     "trace": {"errors", "protocol", "member"},
@@ -30,7 +30,7 @@ PERMITTED: dict[str, set[str]] = {
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
-        *("spark", "later"),
+        "spark",
     },
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {

@@ -1,25 +1,87 @@
 """The group coordinator of one broker: `step(state, event, now_s) -> (state, replies)`.
 
 A broker coordinates the groups of those partitions of `__consumer_offsets` that it leads. For other
-groups it answers NOT_COORDINATOR. `FindCoordinator` is not answered here: every broker answers it
-from the cluster's metadata.
+groups it answers NOT_COORDINATOR, and while it loads a partition COORDINATOR_LOAD_IN_PROGRESS.
+`FindCoordinator` is not answered here: every broker answers it from the cluster's metadata.
+
+A member of one protocol cannot join a group of the other one, unless the group is empty. Kafka can
+convert such groups (`group.consumer.migration.policy`), which is not modelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from zkconsumer.later.group_events import Event, Reply, Settings
+from zkconsumer.later import classic_group, group_offsets
+from zkconsumer.later.classic_state import ClassicGroup, GroupRecord, Now, Timer, answer, read
+from zkconsumer.later.group_events import (
+    Elected,
+    Event,
+    Loaded,
+    Received,
+    Reply,
+    Resigned,
+    Settings,
+    Tick,
+    TopicsChanged,
+)
+from zkconsumer.later.group_offsets import Expiry, Offsets
+from zkconsumer.later.group_phases import Phase
+from zkconsumer.protocol.later.messages import (
+    CONSUMER,
+    Error,
+    Heartbeat,
+    HeartbeatAnswer,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Left,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetsCommitted,
+    OffsetsFetched,
+    Request,
+    Response,
+    Synced,
+    SyncGroup,
+)
+from zkconsumer.protocol.later.placement import coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of `__consumer_offsets` that the broker leads.
+
+    Attributes:
+        loading: the broker still reads the partition.
+        groups: the groups by group id.
+        offsets: the offsets by group id.
+        expiry_s: when the coordinator next looks for expired offsets.
+    """
+
+    loading: bool = True
+    groups: Mapping[str, ClassicGroup] = field(default_factory=dict)
+    offsets: Mapping[str, Offsets] = field(default_factory=dict)
+    expiry_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
     """The state of a broker's group coordinator."""
 
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     topics: Mapping[str, Topic] = field(default_factory=dict)
+    partitions: Mapping[int, Partition] = field(default_factory=dict)
+
+
+class StoredGroup(NamedTuple):
+    """What a partition of `__consumer_offsets` stores of one group."""
+
+    record: GroupRecord | None
+    offsets: Offsets
 
 
 Step = tuple[Coordinator, tuple[Reply, ...]]
@@ -27,9 +89,240 @@ Step = tuple[Coordinator, tuple[Reply, ...]]
 
 def step(state: Coordinator, event: Event, now_s: float) -> Step:
     """Return the state after an event, and the replies to send, in their order."""
-    raise NotImplementedError
+    now = Now(now_s, state.settings)
+    match event:
+        case Received():
+            return _received(state, event, now)
+        case Tick():
+            return _tick(state, now)
+        case Elected(partition):
+            return _with(state, partition, Partition()), ()
+        case Loaded(partition, records):
+            return _loaded(state, partition, records, now)
+        case Resigned(partition):
+            return _resigned(state, partition, now)
+        case TopicsChanged(topics):
+            return replace(state, topics=topics), ()
+    raise AssertionError(f"unknown event {event}")
+
+
+def group_of(state: Coordinator, group: str) -> ClassicGroup | None:
+    """Return a group that this broker coordinates; None if there is none."""
+    place = coordinator_partition(group, state.settings.offsets_partitions)
+    partition = state.partitions.get(place)
+    return partition.groups.get(group) if partition is not None else None
+
+
+def _with(state: Coordinator, place: int, partition: Partition) -> Coordinator:
+    return replace(state, partitions={**state.partitions, place: partition})
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def _received(state: Coordinator, received: Received, now: Now) -> Step:
+    request = received.request
+    place = coordinator_partition(request.group, state.settings.offsets_partitions)
+    partition = state.partitions.get(place)
+    error = _early_error(request, now.settings)
+    if error is Error.NONE and partition is None:
+        error = Error.NOT_COORDINATOR
+    if error is Error.NONE and partition is not None and partition.loading:
+        error = Error.COORDINATOR_LOAD_IN_PROGRESS
+    if error is not Error.NONE or partition is None:
+        return state, answer(received.number, refusal(request, error))
+    match request:
+        case OffsetCommit():
+            partition, replies = _commit(partition, received, request, now)
+        case OffsetFetch():
+            found = group_offsets.fetch(partition.offsets.get(request.group, {}), request)
+            replies = answer(received.number, found)
+        case _:
+            partition, replies = _to_group(partition, received, now)
+    return _with(state, place, partition), replies
+
+
+def _early_error(request: Request, settings: Settings) -> Error:
+    """Return the error of a request that the coordinator refuses without looking at the group."""
+    if not request.group and not isinstance(request, OffsetCommit | OffsetFetch):
+        return Error.INVALID_GROUP_ID
+    if isinstance(request, JoinGroup):
+        timeout_s = request.session_timeout_s
+        if not settings.min_session_s <= timeout_s <= settings.max_session_s:
+            return Error.INVALID_SESSION_TIMEOUT
+    return Error.NONE
+
+
+def refusal(request: Request, error: Error) -> Response:
+    """Return the response that reports an error."""
+    match request:
+        case JoinGroup():
+            known = error in (Error.INVALID_GROUP_ID, Error.INVALID_SESSION_TIMEOUT)
+            return Joined(error, request.member if known else "")
+        case SyncGroup():
+            return Synced(error)
+        case Heartbeat() if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            return HeartbeatAnswer()  # the coordinator cannot know better yet
+        case Heartbeat():
+            return HeartbeatAnswer(error)
+        case LeaveGroup() if error is Error.UNKNOWN_MEMBER_ID:
+            return Left(leavers=tuple((one, error) for one in request.leavers))
+        case LeaveGroup():
+            return Left(error)
+        case OffsetCommit():
+            return OffsetsCommitted(error)
+        case OffsetFetch():
+            return OffsetsFetched(error)
+    raise AssertionError(f"unknown request {request}")
+
+
+def _to_group(
+    partition: Partition, received: Received, now: Now
+) -> tuple[Partition, tuple[Reply, ...]]:
+    """Let a group handle a request; the first JoinGroup without member id creates the group."""
+    request = received.request
+    group = partition.groups.get(request.group)
+    created = group is None and isinstance(request, JoinGroup) and not request.member
+    if created:
+        group = ClassicGroup(request.group, since_s=now.now_s)
+    if group is None:
+        error = refusal(request, Error.UNKNOWN_MEMBER_ID)
+        if isinstance(request, JoinGroup):
+            error = Joined(Error.UNKNOWN_MEMBER_ID, request.member)
+        return partition, answer(received.number, error)
+    group, replies = classic_group.step(group, received, now)
+    if created and group.record is None:
+        group = replace(group, record=GroupRecord(0, None, None, None, group.since_s))
+    return replace(partition, groups={**partition.groups, request.group: group}), replies
+
+
+def _commit(
+    partition: Partition, received: Received, request: OffsetCommit, now: Now
+) -> tuple[Partition, tuple[Reply, ...]]:
+    """Store offsets; a commit without a generation creates the group."""
+    group = partition.groups.get(request.group)
+    if group is None and request.generation >= 0:
+        return partition, answer(received.number, OffsetsCommitted(Error.GROUP_ID_NOT_FOUND))
+    if group is None:
+        group = ClassicGroup(request.group, since_s=now.now_s)
+    error = classic_group.commit_error(group, request)
+    if error is Error.NONE:
+        group = classic_group.committed(group, request, now)
+        stored = group_offsets.commit(partition.offsets.get(request.group, {}), request, now.now_s)
+        partition = replace(
+            partition,
+            groups={**partition.groups, request.group: group},
+            offsets={**partition.offsets, request.group: stored},
+        )
+    return partition, answer(received.number, OffsetsCommitted(error))
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+class _Deadline(NamedTuple):
+    """Something that is due; an empty `group` stands for the search for expired offsets."""
+
+    at_s: float
+    serial: int
+    partition: int
+    group: str
+    timer: Timer | None
+
+
+def _deadlines(state: Coordinator) -> Iterator[_Deadline]:
+    for place, partition in state.partitions.items():
+        yield _Deadline(partition.expiry_s, -1, place, "", None)
+        for name, group in partition.groups.items():
+            for timer, due in group.timers.items():
+                yield _Deadline(due.at_s, due.serial, place, name, timer)
 
 
 def next_deadline(state: Coordinator) -> float:
     """Return when the next `Tick` is due, in the seconds of `now_s`; infinity for never."""
-    raise NotImplementedError
+    return min((one.at_s for one in _deadlines(state)), default=float("inf"))
+
+
+def _tick(state: Coordinator, now: Now) -> Step:
+    """Handle everything that is due, in the order of the deadlines."""
+    replies: tuple[Reply, ...] = ()
+    while True:
+        due = min((one for one in _deadlines(state) if one.at_s <= now.now_s), default=None)
+        if due is None:
+            return state, replies
+        partition = state.partitions[due.partition]
+        if due.timer is None:
+            partition = _expire_offsets(partition, now)
+        else:
+            group, more = classic_group.expire(partition.groups[due.group], due.timer, now)
+            partition = replace(partition, groups={**partition.groups, due.group: group})
+            replies += more
+        state = _with(state, due.partition, partition)
+
+
+def _expire_offsets(partition: Partition, now: Now) -> Partition:
+    """Delete expired offsets, and empty groups without offsets."""
+    groups, offsets = dict(partition.groups), dict(partition.offsets)
+    for name, group in partition.groups.items():
+        stored = offsets.pop(name, {})
+        expiry = _expiry(group)
+        if stored and expiry is not None:
+            stored = group_offsets.unexpired(stored, expiry, now.settings.retention_s, now.now_s)
+        if stored:
+            offsets[name] = stored
+        elif group.phase is Phase.EMPTY:
+            del groups[name]
+    expiry_s = now.now_s + now.settings.retention_check_s
+    return replace(partition, groups=groups, offsets=offsets, expiry_s=expiry_s)
+
+
+def _expiry(group: ClassicGroup) -> Expiry | None:
+    """Return when the offsets of a group expire; None while the group rebalances."""
+    if group.protocol_type is None:
+        return Expiry(None, group.subscribes)
+    if group.phase is Phase.EMPTY:
+        return Expiry(group.since_s, group.subscribes)
+    known = group.protocol_type == CONSUMER and group.subscribed is not None
+    return Expiry(None, group.subscribes) if known and group.phase is Phase.STABLE else None
+
+
+# ---- the coordinator moves -----------------------------------------------------------------------
+
+
+def stored(state: Coordinator, partition: int) -> Mapping[str, StoredGroup]:
+    """Return what a partition of `__consumer_offsets` stores, for the `Loaded` of another broker.
+
+    A group that rebalances is stored as it was before; a group that has never been stable is stored
+    without members.
+    """
+    found = state.partitions[partition]
+    return {
+        name: StoredGroup(group.record, found.offsets.get(name, {}))
+        for name, group in found.groups.items()
+        if group.record is not None or name in found.offsets
+    }
+
+
+def _loaded(state: Coordinator, place: int, records: Mapping[str, Any], now: Now) -> Step:
+    """Continue with the groups that were read."""
+    replies: tuple[Reply, ...] = ()
+    groups: dict[str, ClassicGroup] = {}
+    for name, record in records.items():
+        group = ClassicGroup(name, since_s=now.now_s)
+        if record.record is not None:
+            group = read(name, record.record, now)
+        groups[name], more = classic_group.loaded(group, now)
+        replies += more
+    offsets = {name: record.offsets for name, record in records.items() if record.offsets}
+    expiry_s = now.now_s + now.settings.retention_check_s
+    return _with(state, place, Partition(False, groups, offsets, expiry_s)), replies
+
+
+def _resigned(state: Coordinator, place: int, now: Now) -> Step:
+    """Forget the partition's groups; parked requests make their members look for the new broker."""
+    replies: tuple[Reply, ...] = ()
+    found = state.partitions.get(place, Partition())
+    for group in found.groups.values():
+        replies += classic_group.unload(group, now)[1]
+    partitions = {one: partition for one, partition in state.partitions.items() if one != place}
+    return replace(state, partitions=partitions), replies

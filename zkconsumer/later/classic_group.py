@@ -1,0 +1,542 @@
+"""A classic group at its coordinator: `step(group, received, now) -> (group, replies)`.
+
+`TABLE` names the handler of each request by phase. `expire` handles the end of a timer, `unload`
+the loss of the partition of `__consumer_offsets`. `later.group_phases` says to which phases a
+handler may lead. Replies to JoinGroup wait until the rebalance has all members, and replies to
+SyncGroup until the leader has sent the assignment; until then the requests are parked in the state.
+
+Source: `GroupMetadataManager` of Kafka 3.9.1, the coordinator that `group.coordinator.new.enable`
+switches on in 3.9 and that is the only one from 4.0 on. It handles the classic protocol as the
+coordinator before it (`kafka.coordinator.group.GroupCoordinator`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import cast
+
+from zkconsumer.later import group_phases
+from zkconsumer.later.classic_state import (
+    JOIN,
+    SYNC,
+    Alarm,
+    ClassicGroup,
+    InitialDelay,
+    Member,
+    Now,
+    Step,
+    Timer,
+    answer,
+    cancel,
+    enter,
+    put,
+    remove,
+    schedule,
+    start_session,
+    then,
+    topics_of,
+    write,
+)
+from zkconsumer.later.group_events import Received, Reply
+from zkconsumer.later.group_phases import Cause, Phase
+from zkconsumer.protocol.later.messages import (
+    UNKNOWN_MEMBER,
+    Error,
+    Heartbeat,
+    HeartbeatAnswer,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Leaver,
+    Left,
+    OffsetCommit,
+    Request,
+    Synced,
+    SyncGroup,
+)
+
+MEMBER_ID_REQUIRED_SINCE = 4
+"""The version of JoinGroup from which on a new dynamic member joins in two steps."""
+
+SKIP_ASSIGNMENT_SINCE = 9
+"""The version of JoinGroup from which on a restarted static leader learns that it is the leader."""
+
+
+def step(group: ClassicGroup, received: Received, now: Now) -> Step:
+    """Return the group after a request, and the replies that the request causes.
+
+    Raises:
+        IllegalPhaseChangeError: the handler led to a phase that `group_phases` does not allow; only
+            while `group_phases.enforced` is set.
+    """
+    kind = type(received.request)
+    handler = TABLE.get((group.phase, kind)) or TABLE[None, kind]
+    after, replies = handler(group, received, now)
+    return _checked(group, CAUSES.get(kind), after), replies
+
+
+def _checked(before: ClassicGroup, cause: Cause | None, after: ClassicGroup) -> ClassicGroup:
+    if group_phases.enforced and after.phase is not before.phase:
+        group_phases.check_change(before.phase, cause, after.phase)
+    return after
+
+
+# ---- JoinGroup -----------------------------------------------------------------------------------
+
+
+def _refuse_join(
+    group: ClassicGroup, received: Received, error: Error, member: str = UNKNOWN_MEMBER
+) -> Step:
+    return group, answer(received.number, Joined(error, member))
+
+
+def _join(group: ClassicGroup, received: Received, now: Now) -> Step:
+    """Handle JoinGroup: of a new member, of a restarted static member, or of a known member."""
+    request = cast(JoinGroup, received.request)
+    if not _has_room(group, request.member, now.settings.max_size):
+        return _refuse_join(remove(group, request.member), received, Error.GROUP_MAX_SIZE_REACHED)
+    if not group.supports(request.protocol_type, request.protocols):
+        return _refuse_join(group, received, Error.INCONSISTENT_GROUP_PROTOCOL, request.member)
+    if request.member != UNKNOWN_MEMBER:
+        return _join_known(group, received, request, now)
+    member = f"{request.instance or received.client}-{received.fresh}"
+    existing = group.static_member(request.instance)
+    if existing is not None:
+        return _replace_static(group, received, existing, member, now)
+    if request.instance is None and request.version >= MEMBER_ID_REQUIRED_SINCE:
+        group = replace(group, pending=group.pending | {member})
+        timer = Timer(Alarm.SESSION, member)
+        group = schedule(group, timer, now.now_s + request.session_timeout_s)
+        return _refuse_join(group, received, Error.MEMBER_ID_REQUIRED, member)
+    return _add(group, received, request, member, now)
+
+
+def _has_room(group: ClassicGroup, member: str, max_size: int) -> bool:
+    if group.phase in (Phase.EMPTY, Phase.DEAD):
+        return True
+    known = group.members.get(member)
+    if group.phase is Phase.PREPARING:
+        joined = sum(one.join is not None for one in group.members.values())
+        return (known is not None and known.join is not None) or joined < max_size
+    return known is not None or len(group.members) < max_size
+
+
+def _join_known(group: ClassicGroup, received: Received, request: JoinGroup, now: Now) -> Step:
+    """Handle JoinGroup with a member id."""
+    if request.member in group.pending:
+        if request.instance is not None:
+            return _refuse_join(group, received, Error.UNKNOWN_SERVER_ERROR)
+        return _add(group, received, request, request.member, now)
+    error = group.error_of(request.member, request.instance)
+    if error is not Error.NONE:
+        return _refuse_join(group, received, error, request.member)
+    member = group.members[request.member]
+    unchanged = member.protocols == request.protocols
+    leads = group.leader == request.member
+    if group.phase is Phase.COMPLETING and unchanged:
+        # The member may have lost the reply to its JoinGroup.
+        listed = group.listed() if leads else ()
+        return group, answer(received.number, replace(_current(group, member), members=listed))
+    if group.phase is Phase.STABLE and unchanged and not leads:
+        return group, answer(received.number, _current(group, member))
+    group = put(group, _updated(member, received, request))
+    return _prepare_or_complete(group, now)
+
+
+def _current(group: ClassicGroup, member: Member) -> Joined:
+    """Return the reply that tells a member the current generation, without the list of members."""
+    return Joined(
+        Error.NONE,
+        member.member,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader or "",
+    )
+
+
+def _updated(member: Member, received: Received, request: JoinGroup) -> Member:
+    """Return the member with a parked JoinGroup; a request parked earlier is never answered."""
+    return replace(
+        member,
+        protocols=request.protocols,
+        rebalance_s=request.rebalance_timeout_s,
+        session_s=request.session_timeout_s,
+        join=received.number,
+    )
+
+
+def _add(group: ClassicGroup, received: Received, request: JoinGroup, name: str, now: Now) -> Step:
+    """Add a member, and start a rebalance or continue it."""
+    member = Member(
+        name,
+        request.instance,
+        received.client,
+        request.protocols,
+        request.protocol_type,
+        request.session_timeout_s,
+        request.rebalance_timeout_s,
+        join=received.number,
+        new=True,
+    )
+    newcomer = group.phase is Phase.PREPARING and group.previous is Phase.EMPTY
+    group = replace(
+        group,
+        newcomer=group.newcomer or newcomer,
+        protocol_type=group.protocol_type if group.members else request.protocol_type,
+        leader=group.leader or name,
+        pending=group.pending - {name},
+    )
+    group = put(group, member)
+    group = start_session(group, member, now, now.settings.new_member_join_s)
+    return _prepare_or_complete(group, now)
+
+
+def _replace_static(group: ClassicGroup, received: Received, old: str, new: str, now: Now) -> Step:
+    """Give a restarted static member a new member id; the old member id is fenced.
+
+    In STABLE the member gets its old assignment without a rebalance, unless the vote on the
+    assignor has changed. In COMPLETING the leader may already assign to the old member id, so the
+    group rebalances again.
+    """
+    request = cast(JoinGroup, received.request)
+    removed, before = group.members[old], group.leader
+    fenced = (
+        *answer(removed.join, Joined(Error.FENCED_INSTANCE_ID, old)),
+        *answer(removed.sync, Synced(Error.FENCED_INSTANCE_ID)),
+    )
+    member = replace(removed, member=new, join=None, sync=None, new=False)
+    group = cancel(group, Timer(Alarm.SESSION, old))
+    group = replace(
+        group,
+        members={name: one for name, one in group.members.items() if name != old},
+        leader=new if group.leader == old else group.leader,
+    )
+    group = start_session(put(group, member), member, now)
+    member = _updated(member, received, request)
+    group = put(group, member)
+    if group.phase is Phase.STABLE and group.selected() == group.protocol:
+        group = write(group, {one.member: one.assignment for one in group.members.values()})
+        group = put(group, replace(member, join=None))
+        found = replace(_current(group, member), leader=before or "")
+        if request.version >= SKIP_ASSIGNMENT_SINCE:
+            leads = group.leader == new
+            listed = group.listed() if leads else ()
+            found = replace(found, leader=group.leader or "", members=listed, skip_assignment=leads)
+        return group, fenced + answer(received.number, found)
+    following = _prepare if group.phase is Phase.COMPLETING else _prepare_or_complete
+    return then((group, fenced), lambda one: following(one, now))
+
+
+# ---- a rebalance ---------------------------------------------------------------------------------
+
+
+def _prepare_or_complete(group: ClassicGroup, now: Now) -> Step:
+    """Start a rebalance. If one runs, end it when all have joined, unless it is the first one."""
+    if group.phase is not Phase.PREPARING:
+        return _prepare(group, now)
+    return _complete_if_joined(group, now)
+
+
+def _complete_if_joined(group: ClassicGroup, now: Now) -> Step:
+    if group.all_joined and group.previous is not Phase.EMPTY:
+        return _complete(group, now)
+    return group, ()
+
+
+def _prepare(group: ClassicGroup, now: Now) -> Step:
+    """Start a rebalance: members learn of it from their heartbeats, and join again."""
+    replies: tuple[Reply, ...] = ()
+    if group.phase is Phase.COMPLETING:
+        cleared = (replace(one, assignment=b"") for one in group.members.values())
+        group, replies = _propagate(put(group, *cleared), Error.REBALANCE_IN_PROGRESS, now)
+    group = cancel(replace(group, unsynced=frozenset()), SYNC)
+    if group.phase is Phase.EMPTY:
+        delay_s = now.settings.initial_delay_s
+        group = _delay(group, delay_s, max(group.rebalance_s - delay_s, 0.0), now)
+        return enter(group, Phase.PREPARING, now), replies
+    group = enter(group, Phase.PREPARING, now)
+    if group.all_joined:
+        return then((group, replies), lambda one: _complete(one, now))
+    return _wait_for_joins(group, now), replies
+
+
+def _delay(group: ClassicGroup, delay_s: float, remaining_s: float, now: Now) -> ClassicGroup:
+    """Let the first rebalance of a group wait, since more members are likely to start now."""
+    group = schedule(group, JOIN, now.now_s + delay_s)
+    return replace(group, initial=InitialDelay(delay_s, remaining_s))
+
+
+def _wait_for_joins(group: ClassicGroup, now: Now) -> ClassicGroup:
+    return replace(schedule(group, JOIN, now.now_s + group.rebalance_s), initial=None)
+
+
+def _complete(group: ClassicGroup, now: Now) -> Step:
+    """End the joining: drop dynamic members that have not joined, and begin the next generation."""
+    group = replace(cancel(group, JOIN), initial=None)
+    for one in list(group.members.values()):
+        if one.join is None and one.instance is None:
+            group = remove(group, one.member)
+    if not group.members:
+        return _become_empty(group, now), ()
+    leader = group.members[group.leader] if group.leader is not None else None
+    if leader is not None and leader.join is None:
+        leader = next((one for one in group.in_order() if one.join is not None), None)
+    if leader is None:
+        return _wait_for_joins(group, now), ()  # only static members are left, and none has joined
+    group = replace(
+        group,
+        leader=leader.member,
+        generation=group.generation + 1,
+        protocol=group.selected(),
+        unsynced=frozenset(group.members),
+    )
+    group = enter(replace(group, subscribed=topics_of(group)), Phase.COMPLETING, now)
+    replies: tuple[Reply, ...] = ()
+    listed = group.listed()
+    for one in group.in_order():
+        members = listed if one.member == group.leader else ()
+        replies += answer(one.join, replace(_current(group, one), members=members))
+        group = start_session(group, one, now)
+        group = put(group, replace(one, join=None, new=False))
+    return schedule(group, SYNC, now.now_s + group.rebalance_s), replies
+
+
+def _become_empty(group: ClassicGroup, now: Now) -> ClassicGroup:
+    group = replace(group, generation=group.generation + 1, protocol=None, unsynced=frozenset())
+    group = enter(replace(group, subscribed=topics_of(group)), Phase.EMPTY, now)
+    return write(group, {})
+
+
+# ---- SyncGroup -----------------------------------------------------------------------------------
+
+
+def _refuse_sync(group: ClassicGroup, received: Received, error: Error) -> Step:
+    return group, answer(received.number, Synced(error))
+
+
+def _sync(group: ClassicGroup, received: Received, now: Now) -> Step:
+    """Handle SyncGroup: park it until the leader's, or return the assignment."""
+    request = cast(SyncGroup, received.request)
+    error = _sync_error(group, request)
+    if error is not Error.NONE:
+        return _refuse_sync(group, received, error)
+    if group.phase is Phase.PREPARING:
+        return _refuse_sync(group, received, Error.REBALANCE_IN_PROGRESS)
+    member = group.members[request.member]
+    group = replace(group, unsynced=group.unsynced - {request.member})
+    if not group.unsynced:
+        group = cancel(group, SYNC)
+    if group.phase is Phase.STABLE:
+        found = Synced(Error.NONE, member.assignment, group.protocol_type, group.protocol)
+        return group, answer(received.number, found)
+    group = put(group, replace(member, sync=received.number))
+    if request.member != group.leader:
+        return group, ()
+    assigned = (
+        replace(one, assignment=request.assignments.get(one.member, b""))
+        for one in group.members.values()
+    )
+    group = write(put(group, *assigned), request.assignments)
+    group, replies = _propagate(group, Error.NONE, now)
+    return enter(group, Phase.STABLE, now), replies
+
+
+def _sync_error(group: ClassicGroup, request: SyncGroup) -> Error:
+    error = group.error_of(request.member, request.instance)
+    if error is not Error.NONE:
+        return error
+    if request.generation != group.generation:
+        return Error.ILLEGAL_GENERATION
+    for theirs, ours in (
+        (request.protocol_type, group.protocol_type),
+        (request.protocol, group.protocol),
+    ):
+        if theirs is not None and ours is not None and theirs != ours:
+            return Error.INCONSISTENT_GROUP_PROTOCOL
+    return Error.NONE
+
+
+def _propagate(group: ClassicGroup, error: Error, now: Now) -> Step:
+    """Answer every parked SyncGroup."""
+    replies: tuple[Reply, ...] = ()
+    kind, name = group.protocol_type, group.protocol
+    for one in group.in_order():
+        if one.sync is None:
+            continue
+        found = Synced(Error.NONE, one.assignment, kind, name) if not error else Synced(error)
+        replies += answer(one.sync, found)
+        group = put(start_session(group, one, now), replace(one, sync=None))
+    return group, replies
+
+
+# ---- Heartbeat, LeaveGroup, OffsetCommit ---------------------------------------------------------
+
+
+def _heartbeat(group: ClassicGroup, received: Received, now: Now) -> Step:
+    """Handle Heartbeat: prolong the session, and report a rebalance."""
+    request = cast(Heartbeat, received.request)
+    error = group.error_of(request.member, request.instance)
+    if error is Error.NONE and request.generation != group.generation:
+        error = Error.ILLEGAL_GENERATION
+    if error is not Error.NONE:
+        return group, answer(received.number, HeartbeatAnswer(error))
+    group = start_session(group, group.members[request.member], now)
+    if group.phase is Phase.PREPARING:
+        error = Error.REBALANCE_IN_PROGRESS
+    return group, answer(received.number, HeartbeatAnswer(error))
+
+
+def _leave(group: ClassicGroup, received: Received, now: Now) -> Step:
+    """Handle LeaveGroup: remove each leaver, and rebalance if there was any."""
+    request = cast(LeaveGroup, received.request)
+    replies: tuple[Reply, ...] = ()
+    results: list[tuple[Leaver, Error]] = []
+    for leaver in request.leavers:
+        name: str | None = leaver.member
+        if leaver.member == UNKNOWN_MEMBER:
+            name = group.static_member(leaver.instance)
+            error = Error.UNKNOWN_MEMBER_ID if name is None else Error.NONE
+        elif leaver.member in group.pending:
+            error = Error.NONE
+        else:
+            error = group.error_of(leaver.member, leaver.instance)
+        results.append((leaver, error))
+        if error is Error.NONE and name is not None:
+            if name in group.members:
+                replies += _lost_join(group.members[name])
+            group = remove(group, name)
+    replies += answer(received.number, Left(Error.NONE, tuple(results)))
+    left = any(error is Error.NONE for _, error in results)
+    if not left or group.phase is Phase.EMPTY:
+        return group, replies
+    return then((group, replies), lambda one: _prepare_or_complete(one, now))
+
+
+def _lost_join(member: Member) -> tuple[Reply, ...]:
+    """Answer the parked JoinGroup of a member that is removed, so that it joins anew."""
+    return answer(member.join, Joined(Error.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER))
+
+
+def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
+    """Return why offsets are not stored; `Error.NONE` if they are.
+
+    The generation is what keeps a zombie from overwriting the offsets of its successor.
+    """
+    if request.generation < 0 and group.phase is Phase.EMPTY:
+        return Error.NONE  # a consumer that assigns partitions itself, or an operator
+    anonymous = request.member == UNKNOWN_MEMBER and request.instance is None
+    if request.generation < 0 and anonymous:
+        return Error.UNKNOWN_MEMBER_ID
+    error = group.error_of(request.member, request.instance)
+    if error is not Error.NONE:
+        return error
+    if request.generation != group.generation:
+        return Error.ILLEGAL_GENERATION
+    if group.phase is Phase.COMPLETING:
+        return Error.REBALANCE_IN_PROGRESS
+    return Error.NONE
+
+
+def committed(group: ClassicGroup, request: OffsetCommit, now: Now) -> ClassicGroup:
+    """Return the group after a commit that was accepted: it prolongs the member's session."""
+    member = group.members.get(request.member)
+    if member is None or group.phase not in (Phase.STABLE, Phase.PREPARING):
+        return group
+    return start_session(group, member, now)
+
+
+# ---- time, and the end ---------------------------------------------------------------------------
+
+
+def expire(group: ClassicGroup, timer: Timer, now: Now) -> Step:
+    """Handle the end of a timer."""
+    before = group
+    group = cancel(group, timer)
+    match timer.alarm:
+        case Alarm.JOIN:
+            cause, (after, replies) = Cause.JOIN_DEADLINE, _join_expired(group, now)
+        case Alarm.SYNC:
+            cause, (after, replies) = Cause.SYNC_DEADLINE, _sync_expired(group, now)
+        case Alarm.SESSION:
+            found = _session_expired(group, timer.member, now)
+            cause, (after, replies) = Cause.SESSION_DEADLINE, found
+    return _checked(before, cause, after), replies
+
+
+def _join_expired(group: ClassicGroup, now: Now) -> Step:
+    if group.initial is None or not group.newcomer or not group.initial.remaining_s:
+        return _complete(group, now)
+    # A member has joined during the delay, so more may follow: wait a further part of the time.
+    delay_s, remaining_s = group.initial
+    group = replace(group, newcomer=False)
+    next_s = min(now.settings.initial_delay_s, remaining_s)
+    return _delay(group, next_s, max(remaining_s - delay_s, 0.0), now), ()
+
+
+def _sync_expired(group: ClassicGroup, now: Now) -> Step:
+    """Remove the members that have not sent SyncGroup, and rebalance."""
+    if group.phase not in (Phase.COMPLETING, Phase.STABLE) or not group.unsynced:
+        return group, ()
+    for member in sorted(group.unsynced):
+        group = remove(group, member)
+    return _prepare(group, now)
+
+
+def _session_expired(group: ClassicGroup, name: str, now: Now) -> Step:
+    """Remove a member that has sent nothing for its session time-out."""
+    member = group.members.get(name)
+    if member is not None and member.alive:
+        return group, ()
+    if member is None and name not in group.pending:
+        return group, ()
+    group = remove(group, name)
+    replies = _lost_join(member) if member is not None else ()
+    if group.phase is Phase.PREPARING:
+        return then(
+            (group, replies), lambda one: _complete(one, now) if one.all_joined else (one, ())
+        )
+    if member is None:
+        return group, replies
+    return then((group, replies), lambda one: _prepare(one, now))
+
+
+def unload(group: ClassicGroup, now: Now) -> Step:
+    """End the group at this broker: another broker coordinates it now."""
+    replies: tuple[Reply, ...] = ()
+    for one in group.in_order():
+        if group.phase is Phase.PREPARING:
+            replies += answer(one.join, Joined(Error.NOT_COORDINATOR, one.member))
+        else:
+            replies += answer(one.sync, Synced(Error.NOT_COORDINATOR))
+    return _checked(group, Cause.RESIGNED, enter(group, Phase.DEAD, now)), replies
+
+
+def loaded(group: ClassicGroup, now: Now) -> Step:
+    """Continue with a group that was read: rebalance if the group is larger than permitted."""
+    if len(group.members) > now.settings.max_size:
+        return _prepare(group, now)
+    return group, ()
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def _unknown_sync(group: ClassicGroup, received: Received, _: Now) -> Step:
+    return _refuse_sync(group, received, Error.UNKNOWN_MEMBER_ID)
+
+
+Handler = Callable[[ClassicGroup, Received, Now], Step]
+TABLE: Mapping[tuple[Phase | None, type[Request]], Handler] = {
+    (None, JoinGroup): _join,
+    (None, SyncGroup): _sync,
+    (None, Heartbeat): _heartbeat,
+    (None, LeaveGroup): _leave,
+    (Phase.EMPTY, SyncGroup): _unknown_sync,
+}
+CAUSES: Mapping[type[Request], Cause] = {
+    JoinGroup: Cause.JOIN,
+    SyncGroup: Cause.SYNC,
+    LeaveGroup: Cause.LEAVE,
+}

@@ -1,0 +1,348 @@
+"""The state of a classic group at its coordinator, and the questions that handlers ask of it.
+
+Source: `ClassicGroup` and `ClassicGroupMember` of Kafka 3.9.1. Where several members qualify, the
+order of Java's hash map decides, as in Kafka: see `ClassicGroup.in_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+
+from zkconsumer.later.group_events import Reply, Settings
+from zkconsumer.later.group_phases import Phase
+from zkconsumer.protocol.java.hash_map import StringMap
+from zkconsumer.protocol.later.consumer_protocol import decode_subscription
+from zkconsumer.protocol.later.coordination import vote
+from zkconsumer.protocol.later.messages import CONSUMER, Error, JoinedMember, Protocol, Response
+
+
+class Alarm(Enum):
+    """What a timer of a group is for."""
+
+    JOIN = "join"  # the rebalance waits no longer for members to join
+    SYNC = "sync"  # the rebalance waits no longer for members to sync
+    SESSION = "session"  # a member has sent nothing for its session time-out
+
+
+class Timer(NamedTuple):
+    """A timer; `member` is empty for a timer of the whole group."""
+
+    alarm: Alarm
+    member: str = ""
+
+
+JOIN, SYNC = Timer(Alarm.JOIN), Timer(Alarm.SYNC)
+
+
+class Due(NamedTuple):
+    """When a timer ends; timers that end at one time end in the order in which they were set."""
+
+    at_s: float
+    serial: int
+
+
+class InitialDelay(NamedTuple):
+    """The current part of a first rebalance's delay, and by how much it may still grow."""
+
+    delay_s: float
+    remaining_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a classic group.
+
+    Attributes:
+        member: the member id.
+        protocols: the assignors with the member's subscription, the preferred one first.
+        assignment: what the leader has assigned in this generation.
+        join: the number of the parked JoinGroup request; None if there is none.
+        sync: the number of the parked SyncGroup request; None if there is none.
+        new: the member has never completed a rebalance. It cannot send heartbeats yet, so its
+            parked JoinGroup does not prove that it lives.
+    """
+
+    member: str
+    instance: str | None
+    client: str
+    protocols: tuple[Protocol, ...]
+    protocol_type: str
+    session_s: float
+    rebalance_s: float
+    assignment: bytes = b""
+    join: int | None = None
+    sync: int | None = None
+    new: bool = False
+
+    def names(self) -> list[str]:
+        """Return the names of the member's assignors."""
+        return [protocol.name for protocol in self.protocols]
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Return the member's subscription for an assignor."""
+        return next(one.metadata for one in self.protocols if one.name == protocol)
+
+    @property
+    def alive(self) -> bool:
+        """A parked request of a member that is not new proves that the member lives."""
+        return not self.new and (self.join is not None or self.sync is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What `__consumer_offsets` stores of a classic group: its last stable generation.
+
+    The coordinator writes it when the leader has sent the assignment, when a static member gets a
+    new member id, and when the group becomes empty.
+    """
+
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    since_s: float
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicGroup:
+    """A classic group as its coordinator knows it.
+
+    Attributes:
+        phase: the group's phase, and `previous` the phase before it.
+        since_s: when the phase began.
+        members: the members by member id, in the order in which they entered the hash map.
+        peak: the largest number of members so far, which is the size of the hash map.
+        pending: member ids that the coordinator chose and whose members have not joined yet.
+        unsynced: members that have not sent SyncGroup in this generation.
+        subscribed: the topics of all members; None if the coordinator does not know them.
+        newcomer: a member was added during the initial delay, so the delay may be extended.
+        initial: the initial delay that runs; None in any other rebalance.
+        timers: what is due when.
+        record: what `__consumer_offsets` stores; None for a group that only stores offsets.
+    """
+
+    group: str
+    phase: Phase = Phase.EMPTY
+    previous: Phase = Phase.DEAD
+    since_s: float = 0.0
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: Mapping[str, Member] = field(default_factory=dict)
+    peak: int = 0
+    pending: frozenset[str] = frozenset()
+    unsynced: frozenset[str] = frozenset()
+    subscribed: frozenset[str] | None = None
+    newcomer: bool = False
+    initial: InitialDelay | None = None
+    timers: Mapping[Timer, Due] = field(default_factory=dict)
+    serial: int = 0
+    record: GroupRecord | None = None
+
+    def in_order(self) -> list[Member]:
+        """Return the members in the order of Java's hash map."""
+        order: StringMap[Member] = StringMap(capacity=_capacity(self.peak))
+        for name, member in self.members.items():
+            order[name] = member
+        return [member for _, member in order.items()]
+
+    def static_member(self, instance: str | None) -> str | None:
+        """Return the member id of a static member; None if the group has none of this instance."""
+        if instance is None:
+            return None
+        found = (name for name, one in self.members.items() if one.instance == instance)
+        return next(found, None)
+
+    @property
+    def all_joined(self) -> bool:
+        """Every member has a parked JoinGroup, and no member id waits for its member."""
+        return not self.pending and all(one.join is not None for one in self.members.values())
+
+    @property
+    def rebalance_s(self) -> float:
+        """The longest rebalance time-out of the members."""
+        return max((one.rebalance_s for one in self.members.values()), default=0.0)
+
+    def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
+        """Return whether a member with these assignors can be in the group."""
+        names = [protocol.name for protocol in protocols]
+        if self.phase is Phase.EMPTY:
+            return bool(protocol_type and names)
+        if self.protocol_type != protocol_type:
+            return False
+        others = [set(one.names()) for one in self.members.values()]
+        return any(all(name in other for other in others) for name in names)
+
+    def selected(self) -> str:
+        """Return the assignor that the members choose now; there is at least one member."""
+        chosen = vote({one.member: one.names() for one in self.members.values()})
+        if chosen is None:
+            raise AssertionError(f"group {self.group}: the members have no assignor in common")
+        return chosen
+
+    def listed(self) -> tuple[JoinedMember, ...]:
+        """Return the list of members that the leader receives."""
+        return tuple(
+            JoinedMember(one.member, one.instance, one.metadata(self.protocol))
+            for one in self.in_order()
+        )
+
+    def error_of(self, member: str, instance: str | None) -> Error:
+        """Return why a request of this member is refused; `Error.NONE` if it is not."""
+        if instance is not None:
+            existing = self.static_member(instance)
+            if existing is None:
+                return Error.UNKNOWN_MEMBER_ID
+            if existing != member:
+                return Error.FENCED_INSTANCE_ID
+        return Error.NONE if member in self.members else Error.UNKNOWN_MEMBER_ID
+
+    def subscribes(self, topic: str) -> bool:
+        """Return whether a member may subscribe to the topic, so that its offsets do not expire."""
+        if self.subscribed is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed
+
+
+def _capacity(peak: int) -> int:
+    """Return the size of a hash map that has contained `peak` members; it never shrinks."""
+    capacity = 16
+    while peak > capacity * 3 // 4:
+        capacity *= 2
+    return capacity
+
+
+class Now(NamedTuple):
+    """What a handler knows besides the group: the time, and the broker's settings."""
+
+    now_s: float
+    settings: Settings
+
+
+Step = tuple[ClassicGroup, tuple[Reply, ...]]
+
+
+def then(step: Step, following: Callable[[ClassicGroup], Step]) -> Step:
+    """Continue with another handler; the replies of both remain."""
+    group, replies = step
+    group, more = following(group)
+    return group, replies + more
+
+
+def answer(number: int | None, response: Response) -> tuple[Reply, ...]:
+    """Return the reply to a request; nothing if there is no such request."""
+    return () if number is None else (Reply(number, response),)
+
+
+# ---- small changes -------------------------------------------------------------------------------
+
+
+def schedule(group: ClassicGroup, timer: Timer, at_s: float) -> ClassicGroup:
+    """Set a timer, or set it anew."""
+    due = Due(at_s, group.serial)
+    return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
+
+
+def cancel(group: ClassicGroup, timer: Timer) -> ClassicGroup:
+    """Remove a timer, if it is set."""
+    if timer not in group.timers:
+        return group
+    return replace(group, timers={one: due for one, due in group.timers.items() if one != timer})
+
+
+def enter(group: ClassicGroup, phase: Phase, now: Now) -> ClassicGroup:
+    """Change the phase."""
+    return replace(group, phase=phase, previous=group.phase, since_s=now.now_s)
+
+
+def put(group: ClassicGroup, *members: Member) -> ClassicGroup:
+    """Add or replace members."""
+    found = {**group.members, **{one.member: one for one in members}}
+    return replace(group, members=found, peak=max(group.peak, len(found)))
+
+
+def start_session(
+    group: ClassicGroup, member: Member, now: Now, timeout_s: float | None = None
+) -> ClassicGroup:
+    """Give a member until the end of its session time-out to send something."""
+    at_s = now.now_s + (member.session_s if timeout_s is None else timeout_s)
+    return schedule(group, Timer(Alarm.SESSION, member.member), at_s)
+
+
+def remove(group: ClassicGroup, member: str) -> ClassicGroup:
+    """Remove a member, or a member id whose member has not joined; choose a new leader."""
+    group = cancel(group, Timer(Alarm.SESSION, member))
+    group = replace(
+        group,
+        members={name: one for name, one in group.members.items() if name != member},
+        pending=group.pending - {member},
+        unsynced=group.unsynced - {member},
+    )
+    if group.leader == member:
+        successor = next(iter(group.in_order()), None) if group.members else None
+        group = replace(group, leader=successor.member if successor else None)
+    return group
+
+
+def topics_of(group: ClassicGroup) -> frozenset[str] | None:
+    """Return the topics of all members in the chosen assignor; None if they are not readable."""
+    if group.protocol_type != CONSUMER:
+        return None
+    if not group.members:
+        return frozenset()
+    if group.protocol is None:
+        return None
+    topics: set[str] = set()
+    for one in group.members.values():
+        try:
+            topics.update(decode_subscription(one.metadata(group.protocol))[0].topics)
+        except ValueError:
+            return None
+    return frozenset(topics)
+
+
+# ---- the stored form -----------------------------------------------------------------------------
+
+
+def write(group: ClassicGroup, assignments: Mapping[str, bytes]) -> ClassicGroup:
+    """Store the generation with its assignment in `__consumer_offsets`."""
+    members = tuple(
+        replace(
+            one,
+            protocols=(Protocol(group.protocol or "", one.metadata(group.protocol)),),
+            assignment=assignments.get(one.member, b""),
+            join=None,
+            sync=None,
+            new=False,
+        )
+        for one in group.in_order()
+    )
+    record = GroupRecord(
+        group.generation, group.protocol_type, group.protocol, group.leader, group.since_s, members
+    )
+    return replace(group, record=record)
+
+
+def read(name: str, record: GroupRecord, now: Now) -> ClassicGroup:
+    """Return the group that a new coordinator reads; all sessions begin anew."""
+    group = ClassicGroup(
+        name,
+        Phase.STABLE if record.members else Phase.EMPTY,
+        Phase.DEAD,
+        record.since_s,
+        record.generation,
+        record.protocol_type,
+        record.protocol,
+        record.leader,
+        record=record,
+    )
+    group = put(group, *record.members)
+    group = replace(group, subscribed=topics_of(group))
+    for member in group.in_order():
+        group = start_session(group, member, now)
+    return group
