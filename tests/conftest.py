@@ -77,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     The lane `all` means all releases. A release, or `all`, for one option means the lane `all`.
     """
+    config.addinivalue_line("markers", f"{lanes.MARK}: a parameter whose tests use a server")
     option = config.option
     given = {getattr(option, name) for name in RELEASE_OPTIONS} - {None, "some"}
     default = "all" if option.lane == "all" and not given else "some"
@@ -93,12 +94,11 @@ def pytest_collection_modifyitems(
 ) -> Generator[None]:
     """Leave out the tests of later lanes, unless the command line names their file; then sort."""
     lane = lanes.of_run(config)
+    config.stash[lanes.UNUSED_RULES] = lanes.note_lanes(items)
     kept, dropped = [], []
     for item in items:
-        fits = lanes.lane_of(item.nodeid, getattr(item, "fixturenames", ())) <= lane
+        fits = item.stash[lanes.LANE] <= lane
         (kept if fits or _is_named(item) else dropped).append(item)
-    unused = [rule for rule in lanes.RULES if not any(rule.fits(item.nodeid) for item in items)]
-    config.stash[lanes.UNUSED_RULES] = unused
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -180,9 +180,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 YIELDS = 5
 
 
+# The test that runs, if any.
+_running: list[pytest.Item] = []
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Lower the priority of an xdist worker that has begun with tests other than Spark's."""
+    """Note which test runs, and let all other tests yield to Spark's.
+
+    An xdist worker that has begun with tests other than Spark's gets a lower priority.
+    """
+    _running[:] = [item]
     is_spark = item.path.parent.name == "spark"
     if not is_spark and "PYTEST_XDIST_WORKER" in os.environ and os.nice(0) < YIELDS:
         os.nice(YIELDS - os.nice(0))
@@ -281,17 +289,26 @@ def ensemble(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_servers(pytestconfig: pytest.Config) -> Iterator[None]:
-    """In the quick lane no server starts: a test that wants one belongs into another lane."""
+def no_servers() -> Iterator[None]:
+    """A test of the quick lane starts no server, whatever the lane of this run is."""
+    launch = JavaServer.launch
 
-    def refused(server: JavaServer) -> None:
-        kind = type(server).__name__
-        raise AssertionError(f"the quick lane starts no {kind}: add a rule to tests/lanes.py")
+    def checked(server: JavaServer) -> None:
+        for item in _running:
+            assert not (fault := lanes.fault(item, [type(server).__name__])), fault
+        launch(server)
 
     with pytest.MonkeyPatch.context() as patch:
-        if lanes.of_run(pytestconfig) is Lane.QUICK:
-            patch.setattr(JavaServer, "launch", refused)
+        patch.setattr(JavaServer, "launch", checked)
         yield
+
+
+@pytest.fixture(autouse=True)
+def uses_no_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of the quick lane uses no server that an earlier test has started."""
+    yield
+    used = lanes.SERVER_FIXTURES.intersection(request.fixturenames)
+    assert not (fault := lanes.fault(request.node, used)), fault
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ A test that is named by its file or by its node id runs in each lane.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -24,7 +24,9 @@ class Lane(IntEnum):
 
 
 # A test that uses one of these fixtures needs a server, a session of Spark or a Docker engine.
-# A rule below can move such a test to a later lane, never to the quick one.
+# A fixture can also ask for one of them for some of its parameters only, by `getfixturevalue`.
+# Such a parameter has the mark `server`. In each lane, tests/conftest.py fails a test of the quick
+# lane that uses a server, so that a missing mark or rule is noticed in each run.
 SERVER_FIXTURES = frozenset(
     {
         "chromium",
@@ -80,18 +82,49 @@ class Rule:
         return not self.only or any(word in case for word in self.only)
 
 
+# The mark of a parameter whose tests use a server.
+MARK = "server"
+# The lane of a test, from its collection on.
+LANE = pytest.StashKey[Lane]()
 # The rules that fit no test of this run, whatever its lane.
 UNUSED_RULES = pytest.StashKey[list[Rule]]()
 
 
-def lane_of(node_id: str, fixtures: Collection[str]) -> Lane:
-    """Return the lane of a test: that of the last rule that fits, or the one its fixtures imply."""
-    needs_server = not SERVER_FIXTURES.isdisjoint(fixtures)
+def note_lanes(items: Iterable[pytest.Item]) -> list[Rule]:
+    """Note the lane of each collected test. Return the rules that fit no test."""
+    used: set[Rule] = set()
+    for module, tests in itertools.groupby(items, key=lambda one: one.nodeid.partition("::")[0]):
+        rules = [one for one in RULES if module.startswith(one.where.partition("::")[0])]
+        for item in tests:
+            node_id, fixtures = item.nodeid, {*getattr(item, "fixturenames", ())}
+            if item.get_closest_marker(MARK) is not None:
+                fixtures.add(MARK)
+            item.stash[LANE] = lane_of(node_id, fixtures, rules)
+            used.update(one for one in rules if one.fits(node_id))
+    return [one for one in RULES if one not in used]
+
+
+def lane_of(node_id: str, fixtures: Collection[str], rules: Sequence[Rule]) -> Lane:
+    """Return the lane of a test: that of the last rule that fits, or the one its fixtures imply.
+
+    `fixtures` contains `server` if the test has the mark of this name.
+    """
+    needs_server = MARK in fixtures or not SERVER_FIXTURES.isdisjoint(fixtures)
     found = Lane.NORMAL if needs_server else Lane.QUICK
-    for rule in RULES:
+    for rule in rules:
         if rule.fits(node_id):
             found = rule.lane
     return found
+
+
+def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
+    """Return what is wrong if a test of the quick lane uses servers, else None."""
+    if item.stash[LANE] is not Lane.QUICK or not servers:
+        return None
+    return (
+        f"{item.nodeid} is in the quick lane and uses a server ({', '.join(sorted(servers))}): "
+        f"mark the parameter with `{MARK}`, or add a rule to tests/lanes.py"
+    )
 
 
 # Seconds for which a run explores seeds of the simulator that no run has explored before.
@@ -206,18 +239,6 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/sandbox", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zkreleases", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/cli", STARTS_PROCESSES),
-    Rule(
-        Lane.NORMAL,
-        "tests/consumer",
-        "These cases read a real broker's log; the others read one in memory.",
-        ("kafka", "shared"),
-    ),
-    Rule(
-        Lane.NORMAL,
-        "tests/kafka",
-        "These cases read a real broker's log; the others read one in memory.",
-        ("kafka", "shared"),
-    ),
     Rule(Lane.NORMAL, "tests/consumer/test_stream_brokers.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/consumer/test_timeouts.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/docs/test_examples.py", STARTS_PROCESSES),

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from support.kafka.streams import KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import Log, Reader, log_cases, opened
 from support.members.group import Group
 
 from zkconsumer.sandbox import Sandbox
@@ -43,20 +43,13 @@ def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[Ka
 MESSAGES = 3000
 
 
-@pytest.fixture(params=["memory", "kafka"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+@pytest.fixture(params=log_cases("memory", "kafka"))
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three partitions with 3,000 messages each, in memory and on a real broker."""
-    topic = unique("filled")
-    log: Log
-    if request.param == "memory":
-        log = MemoryLog(topic)
-    else:
-        sandbox: Sandbox = request.getfixturevalue("sandbox")
-        sandbox.create_topic(topic, partitions=3)
-        log = KafkaLog(topic, sandbox)
-    for partition in range(3):
-        log.append(partition, map(str, range(MESSAGES)))
-    return log
+    with opened(request, unique("filled")) as log:
+        for partition in range(3):
+            log.append(partition, map(str, range(MESSAGES)))
+        yield log
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.internals import connector_of, wait_of
-from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
 from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually
 
@@ -23,22 +23,14 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
-from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+@pytest.fixture(params=log_cases("memory", "kafka"))
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three partitions with 3,000 messages in the first."""
-    topic = unique("aio")
-    log: Log
-    if request.param == "memory":
-        log = MemoryLog(topic)
-    else:
-        sandbox: Sandbox = request.getfixturevalue("sandbox")
-        sandbox.create_topic(topic, partitions=3)
-        log = KafkaLog(topic, sandbox)
-    log.append(0, map(str, range(3000)))
-    return log
+    with opened(request, unique("aio")) as log:
+        log.append(0, map(str, range(3000)))
+        yield log
 
 
 class Both(Reader):

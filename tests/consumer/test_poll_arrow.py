@@ -8,23 +8,18 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
 from support.wait import LIMIT_S
 
 from zkconsumer.consumer.arrow_batches import SCHEMA_WITH_TOKEN
 from zkconsumer.errors import ConnectorClosedError
-from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka", "columns"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
-    """A log of three empty partitions; the first two are read through librdkafka's messages."""
-    topic = unique("arrow")
-    if request.param == "memory":
-        return MemoryLog(topic)
-    sandbox: Sandbox = request.getfixturevalue("sandbox")
-    sandbox.create_topic(topic, partitions=3)
-    return {"kafka": KafkaLog, "columns": ColumnLog}[request.param](topic, sandbox)
+@pytest.fixture(params=log_cases("memory", "kafka", "columns"))
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
+    """A log of three empty partitions; `memory` and `kafka` return librdkafka's messages."""
+    with opened(request, unique("arrow")) as log:
+        yield log
 
 
 @pytest.fixture

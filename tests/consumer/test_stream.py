@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import Producer
 from support.internals import is_in_use
-from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader, SharedLog
+from support.kafka.streams import KafkaLog, Log, Reader, log_cases, opened
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.messages import Batch, Message, TimestampType
@@ -32,22 +32,11 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka", "shared", "columns"])
+@pytest.fixture(params=log_cases("memory", "kafka", "shared", "columns"))
 def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
-    topic = unique("stream")
-    if request.param == "memory":
-        yield MemoryLog(topic)
-        return
-    sandbox: Sandbox = request.getfixturevalue("sandbox")
-    sandbox.create_topic(topic, partitions=3)
-    if request.param != "shared":
-        yield {"kafka": KafkaLog, "columns": ColumnLog}[request.param](topic, sandbox)
-        return
-    shared = SharedLog(topic, sandbox)
-    yield shared
-    shared.pool.close()
-    assert not shared.pool.join(LIMIT_S)
+    with opened(request, unique("stream")) as log:
+        yield log
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.kafka.streams import KafkaLog, Log, MemoryLog, Reader
+from support.kafka.streams import KafkaLog, Log, MemoryLog, Reader, log_cases
 from support.wait import eventually
 
 from zkconsumer.consumer.stream_partitions import Coverage
@@ -16,7 +16,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka"])
+@pytest.fixture(params=log_cases("memory", "kafka"))
 def logs(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> list[Log]:
     """Three topics of two partitions with 500 messages in each."""
     logs: list[Log] = []

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, SharedLog, settings_for
+from support.kafka.streams import Log, log_cases, opened, settings_for
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.client_settings import Settings
@@ -16,22 +16,11 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka", "shared", "columns"])
+@pytest.fixture(params=log_cases("memory", "kafka", "shared", "columns"))
 def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
-    topic = unique("fetch")
-    if request.param == "memory":
-        yield MemoryLog(topic)
-        return
-    sandbox: Sandbox = request.getfixturevalue("sandbox")
-    sandbox.create_topic(topic, partitions=3)
-    if request.param != "shared":
-        yield {"kafka": KafkaLog, "columns": ColumnLog}[request.param](topic, sandbox)
-        return
-    shared = SharedLog(topic, sandbox)
-    yield shared
-    shared.pool.close()
-    assert not shared.pool.join(LIMIT_S)
+    with opened(request, unique("fetch")) as log:
+        yield log
 
 
 @pytest.fixture

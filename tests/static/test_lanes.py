@@ -8,6 +8,8 @@ import lanes
 import pytest
 from lanes import Lane, Rule
 
+from zkconsumer.sandbox import ZooKeeperServer
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,17 +21,33 @@ def test_every_rule_fits_a_test(pytestconfig: pytest.Config) -> None:
         assert pytestconfig.stash[lanes.UNUSED_RULES] == []
 
 
-def test_the_last_rule_that_fits_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_rule_that_fits_decides() -> None:
     """A later rule overrides an earlier one, by the words of the case in brackets."""
     rules = (
         Rule(Lane.ALL, "tests/a", "all cases", but=("[old]",)),
         Rule(Lane.NORMAL, "tests/a/test_b.py::test_c", "one case", only=("new",)),
     )
-    monkeypatch.setattr(lanes, "RULES", rules)
-    assert lanes.lane_of("tests/a/test_b.py::test_c[new]", ["sandbox"]) is Lane.NORMAL
-    assert lanes.lane_of("tests/a/test_b.py::test_c[other]", []) is Lane.ALL
-    assert lanes.lane_of("tests/a/test_b.py::test_c[old]", ["sandbox"]) is Lane.NORMAL
-    assert lanes.lane_of("tests/a/test_b.py::test_c[old]", ["tmp_path"]) is Lane.QUICK
+    case = "tests/a/test_b.py::test_c[{}]".format
+    assert lanes.lane_of(case("new"), ["sandbox"], rules) is Lane.NORMAL
+    assert lanes.lane_of(case("other"), [], rules) is Lane.ALL
+    assert lanes.lane_of(case("old"), ["sandbox"], rules) is Lane.NORMAL
+    assert lanes.lane_of(case("old"), [lanes.MARK], rules) is Lane.NORMAL
+    assert lanes.lane_of(case("old"), ["tmp_path"], rules) is Lane.QUICK
+
+
+def test_a_test_of_the_quick_lane_starts_no_server(tmp_path: Path) -> None:
+    """Whatever the lane of a run is, a test of the quick lane cannot start a server."""
+    with pytest.raises(AssertionError, match=r"quick lane and uses a server \(ZooKeeperServer\)"):
+        ZooKeeperServer(tmp_path).start()
+
+
+def test_a_test_of_the_quick_lane_uses_no_server(request: pytest.FixtureRequest) -> None:
+    """A server counts also if an earlier test started it and a fixture asks for it by name."""
+    assert "tmp_path" not in request.fixturenames
+    request.getfixturevalue("tmp_path")
+    assert "tmp_path" in request.fixturenames
+    assert lanes.fault(request.node, []) is None
+    assert "uses a server (sandbox)" in str(lanes.fault(request.node, ["sandbox"]))
 
 
 def test_the_page_shows_the_lanes(request: pytest.FixtureRequest) -> None:

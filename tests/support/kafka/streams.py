@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from confluent_kafka import TopicPartition as RawTopicPartition
 from confluent_kafka.admin import AdminClient
@@ -30,6 +32,9 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.logs import MemoryFetcher
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
 
 
 class Log(Protocol):
@@ -179,6 +184,36 @@ class SharedLog(KafkaLog):
 
     def fetcher(self, *others: KafkaLog, alarm: Alarm | None = None) -> SharedFetcher:
         return self.pool.fetcher(alarm or NoAlarm())
+
+
+# Logs on a real broker, by the parameter of a fixture; `memory` is the one in memory.
+ON_BROKER: dict[str, type[KafkaLog]] = {
+    "kafka": KafkaLog,
+    "shared": SharedLog,
+    "columns": ColumnLog,
+}
+
+
+def log_cases(*names: str) -> list[ParameterSet]:
+    """Return the parameters of a fixture that opens these logs; the lanes read their marks."""
+    return [pytest.param(one, marks=[pytest.mark.server] * (one in ON_BROKER)) for one in names]
+
+
+@contextmanager
+def opened(
+    request: pytest.FixtureRequest, topic: str, *, partitions: int = 3
+) -> Iterator[MemoryLog | KafkaLog]:
+    """Open an empty log of the kind that the fixture's parameter names."""
+    if request.param == "memory":
+        yield MemoryLog(topic)
+        return
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    sandbox.create_topic(topic, partitions=partitions)
+    log = ON_BROKER[request.param](topic, sandbox)
+    yield log
+    if isinstance(log, SharedLog):
+        log.pool.close()
+        assert not log.pool.join(LIMIT_S)
 
 
 def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[tuple[Any, ...]]:
