@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.scenes import Scene, scenes
+from support.wait import LIMIT_S, soon
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -26,7 +27,6 @@ from zkconsumer.sandbox.topics import session
 
 SCREENS = Path(__file__).parent / "top"
 SIZE = (110, 20)
-LIMIT_S = 60.0
 ONCE_S = 3600.0  # one round of reading only, so that no screen changes by itself
 
 
@@ -78,12 +78,6 @@ def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
         yield World(scene, topic)
 
 
-async def until(top: Top, seen: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not seen():
-            await asyncio.sleep(0.02)
-
-
 def is_screen(request: pytest.FixtureRequest, name: str, text: str) -> None:
     """Compare a screen with its file; `--rewrite` writes it."""
     file = SCREENS / f"{name}.txt"
@@ -99,7 +93,7 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
     async def play() -> None:
         top = world.top()
         async with top.run_test(size=SIZE) as pilot:
-            await until(top, lambda: "(3 groups read)" in world.text(top))
+            await soon(lambda: "(3 groups read)" in world.text(top))
             is_screen(request, "groups", world.text(top))
             await pilot.press("greater_than_sign", "greater_than_sign", "i")
             is_screen(request, "groups-by-name-inverted", world.text(top))
@@ -111,15 +105,15 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
             await pilot.press("question_mark")
             is_screen(request, "help", world.text(top))
             await pilot.press("escape", "enter")
-            await until(top, lambda: "billing_b-0" in world.text(top))
+            await soon(lambda: "billing_b-0" in world.text(top))
             is_screen(request, "group-partitions", world.text(top))
             await pilot.press("2")
             is_screen(request, "group-members", world.text(top))
             await pilot.press("tab")
-            await until(top, lambda: "no problem found" in world.text(top))
+            await soon(lambda: "no problem found" in world.text(top))
             is_screen(request, "group-findings", world.text(top))
             await pilot.press("escape")
-            await until(top, lambda: "Enter Open" in world.text(top))
+            await soon(lambda: "Enter Open" in world.text(top))
             await pilot.press("q")
         assert top.return_value is None
 
@@ -132,19 +126,17 @@ def test_changes_and_findings(world: World) -> None:
     async def play() -> None:
         top = world.top(interval_s=0.2)
         async with top.run_test(size=SIZE) as pilot:
-            await until(top, lambda: "(3 groups read)" in world.text(top))
+            await soon(lambda: "(3 groups read)" in world.text(top))
             world.scene.put(paths.offset("idle", TopicPartition(world.topic, 0)), b"5")
-            await until(
-                top, lambda: bool(re.search(r"idle  idle  0  3  0  2  \d", world.text(top)))
-            )
+            await soon(lambda: bool(re.search(r"idle  idle  0  3  0  2  \d", world.text(top))))
             world.scene.session.delete(paths.owner("billing", TopicPartition(world.topic, 2)))
             await pilot.press("enter", "3")
-            await until(top, lambda: "no-owner" in world.text(top))
+            await soon(lambda: "no-owner" in world.text(top))
             await pilot.press("escape", "end")
             for path in ("idle/offsets", "idle/owners", "idle/ids", "idle"):
                 if world.scene.session.exists(f"{paths.CONSUMERS}/{path}"):
                     world.scene.session.delete(f"{paths.CONSUMERS}/{path}", recursive=True)
-            await until(top, lambda: "2 groups" in world.text(top))
+            await soon(lambda: "2 groups" in world.text(top))
 
     asyncio.run(play())
 

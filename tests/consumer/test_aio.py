@@ -12,7 +12,7 @@ import pytest
 from support.internals import connector_of, wait_of
 from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
 from support.members.group import SETTINGS, Group
-from support.wait import LIMIT_S, eventually
+from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition, aio, white_list
 from zkconsumer.errors import (
@@ -435,8 +435,9 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        while (core := connector_of(connector)) is None:
-            await asyncio.sleep(0.01)
+        await soon(lambda: connector_of(connector) is not None)
+        core = connector_of(connector)
+        assert core is not None
         await asyncio.to_thread(eventually, lambda: is_shut_down(core))
         nowhere = ConsumerConfig(
             group_id="g", zookeeper_connect="127.0.0.1:1", zookeeper_connection_timeout_s=0.2

@@ -8,7 +8,7 @@ import logging
 import pytest
 from support.internals import connector_of, crash
 from support.members.group import SETTINGS, Group, One
-from support.wait import LIMIT_S, eventually
+from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer import ConsumerConfig, aio
 from zkconsumer.errors import ZkConsumerError
@@ -75,8 +75,7 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
         core = connector_of(connector)
         assert core is not None
         crash(core)
-        while connector.status().error is None:
-            await asyncio.sleep(0.01)
+        await soon(lambda: connector.status().error is not None)
         with pytest.raises(ZkConsumerError, match="coordinator stopped"):
             await anext(stream)
         with pytest.raises(StopAsyncIteration):

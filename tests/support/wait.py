@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -35,3 +36,10 @@ def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> Non
         assert time.monotonic() < deadline, f"not within {limit_s:g} s"
         time.sleep(pause_s)
         pause_s = min(LOOK_S, 1.2 * pause_s)
+
+
+async def soon(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Wait in an event loop until `condition()` is true; other tasks run meanwhile."""
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(LOOK_S)
