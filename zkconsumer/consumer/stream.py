@@ -351,12 +351,7 @@ class Stream(Generic[K, V]):
         first: dict[Hashable, Any] = {}
         for run in runs:
             first.setdefault(key_of(run), run)
-        held = {key: self._fetcher.index[key] for key in first}
-        for key, state in held.items():
-            state.unfinished = first[key]  # MARK
-        gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
-        for key in gone:
-            held.pop(key).unfinished = None
+        held, gone = self._marked(first)
         for run in runs:
             if (key := key_of(run)) in held:
                 held[key].last = run.last
@@ -377,18 +372,28 @@ class Stream(Generic[K, V]):
             keys = list(map(key_of, raws))
             last = dict(zip(keys, raws, strict=True))
             first = dict(zip(reversed(keys), reversed(raws), strict=True))
-        held = {key: self._fetcher.index[key] for key in last}
-        for key, state in held.items():
-            state.unfinished = first[key]  # MARK
-        gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
-        for key in gone:
-            held.pop(key).unfinished = None
+        held, gone = self._marked(first)
         for key, state in held.items():
             state.last = last[key]
         if gone:
             self._partitions.recheck_releases()
             raws = [raw for raw in raws if key_of(raw) not in gone]
         return Batch(raws, held, key_of)
+
+    def _marked(
+        self, first: Mapping[Hashable, Any]
+    ) -> tuple[dict[Hashable, PartitionState], set[Hashable]]:
+        """Mark the first messages of partitions as unfinished.
+
+        Return the partitions that are still granted, and the keys of those that were revoked.
+        """
+        held = {key: self._fetcher.index[key] for key in first}
+        for key, state in held.items():
+            state.unfinished = first[key]  # MARK
+        gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
+        for key in gone:
+            held.pop(key).unfinished = None
+        return held, gone
 
     def _wait_for_messages(self, timeout_s: float | None, max_messages: int) -> bool:
         partitions, gate = self._partitions, self._gate

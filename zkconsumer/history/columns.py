@@ -223,12 +223,14 @@ def _adler(buffer: Any, at: int, stop: int) -> Any:
 
 
 @_compiled
-def _copy(buffer: Any, at: int, size: int, c: Any, text: int) -> None:
+def _copy(buffer: Any, at: int, size: int, c: Any, text: int, n: int) -> None:
+    """Copy a text of the row `n`."""
     begin = c.used[text]
     source, target = buffer[at : at + size], c.texts[text, begin : begin + size]
     for i in range(size):
         target[i] = source[i]
     c.used[text] = begin + size
+    c.given[text, n] = 1
 
 
 @_compiled
@@ -238,8 +240,7 @@ def _read_path(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     size = _int(buffer, at)
     if size < 1 or size > stop - at - 4 or buffer[at + 4] != 47:
         return -1
-    _copy(buffer, at + 4, size, c, _PATH)
-    c.given[_PATH, n] = 1
+    _copy(buffer, at + 4, size, c, _PATH, n)
     return at + 4 + size
 
 
@@ -252,8 +253,7 @@ def _read_data(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
         return at + 4
     if size < 0 or size > stop - at - 4:
         return -1
-    _copy(buffer, at + 4, size, c, _DATA)
-    c.given[_DATA, n] = 1
+    _copy(buffer, at + 4, size, c, _DATA, n)
     return at + 4 + size
 
 
@@ -276,8 +276,7 @@ def _read_acl(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
             end += 4 + max(size, 0)
             if size < -1 or end > stop:
                 return -1
-    _copy(buffer, at, end - at, c, _ACL)
-    c.given[_ACL, n] = 1
+    _copy(buffer, at, end - at, c, _ACL, n)
     return end
 
 
@@ -331,8 +330,7 @@ def _read_close(buffer: Any, at: int, stop: int, slack: int, c: Any, n: int) -> 
                 fits = False
                 break
         if fits and place == end:
-            _copy(buffer, at, end - at, c, _DATA)
-            c.given[_DATA, n] = 1
+            _copy(buffer, at, end - at, c, _DATA, n)
             return end
     return at
 

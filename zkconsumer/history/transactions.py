@@ -193,10 +193,16 @@ def _end(window: bytes, at: int, stop: int, slack: int) -> None:
         raise _Fault(at, f"a record is {stop - at} bytes shorter than its transaction")
 
 
-def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
+def _new_znode(window: bytes, at: int, stop: int) -> tuple[str, bytes | None, bytes | None, int]:
+    """Return what every record of a creation begins with: path, data, acl and the offset after."""
     path, at = _path(window, at, stop)
     data, at = _buffer(window, at, stop)
     acl, at = _acl(window, at, stop)
+    return path, data, acl, at
+
+
+def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, data, acl, at = _new_znode(window, at, stop)
     if at >= stop or window[at] > 1:
         raise _Fault(at, "the mark of an ephemeral znode is neither 0 nor 1")
     ephemeral = window[at]
@@ -209,18 +215,14 @@ def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
 
 
 def _create_container(window: bytes, at: int, stop: int, slack: int) -> Values:
-    path, at = _path(window, at, stop)
-    data, at = _buffer(window, at, stop)
-    acl, at = _acl(window, at, stop)
+    path, data, acl, at = _new_znode(window, at, stop)
     (version,) = _INT.unpack_from(window, at)
     _end(window, at + 4, stop, slack)
     return path, data, version, 0, acl
 
 
 def _create_ttl(window: bytes, at: int, stop: int, slack: int) -> Values:
-    path, at = _path(window, at, stop)
-    data, at = _buffer(window, at, stop)
-    acl, at = _acl(window, at, stop)
+    path, data, acl, at = _new_znode(window, at, stop)
     (version,) = _INT.unpack_from(window, at)
     (ttl,) = _LONG.unpack_from(window, at + 4)
     _end(window, at + 12, stop, slack)

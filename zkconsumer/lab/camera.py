@@ -421,27 +421,25 @@ def request_text(request: Any) -> str:
             shown = next((one for one in writes if not isinstance(one, rq.Check)), writes[0])
             more = sum(not isinstance(one, rq.Check) for one in writes) - 1
             return request_text(shown) + (f" and {more} more" if more > 0 else "")
-        case rq.Get(path):
-            return f"read {short(path)}"
-        case rq.Exists(path):
-            return f"look for {short(path)}"
-        case rq.Children(path):
-            return f"list {short(path)}"
-        case rq.Create(path):
-            return f"create {short(path)}"
-        case rq.SetData(path):
-            return f"write {short(path)}"
-        case rq.Delete(path):
-            return f"delete {short(path)}"
-        case rq.Check(path):
-            return f"check {short(path)}"
         case rq.SyncLeader():
             return "sync with the leader"
         case rq.FetchOffsets():
             return "read offsets from Kafka"
         case rq.StoreOffsets():
             return "store offsets in Kafka"
-    return type(request).__name__
+    verb = _VERBS.get(type(request))
+    return type(request).__name__ if verb is None else f"{verb} {short(request.path)}"
+
+
+_VERBS = {
+    rq.Get: "read",
+    rq.Exists: "look for",
+    rq.Children: "list",
+    rq.Create: "create",
+    rq.SetData: "write",
+    rq.Delete: "delete",
+    rq.Check: "check",
+}
 
 
 def item_text(item: Any) -> str:

@@ -732,7 +732,7 @@ MUTANTS = (
         _release_without_commit,
     ),
     Mutant(
-        "commit of what is in hand",
+        "commit of unfinished messages",
         "automatic commits cover unfinished messages",
         _no_wait_for_the_user,
         "the JVM consumer",
@@ -862,7 +862,7 @@ MUTANTS = (
         _leaves_without_its_last_commit,
     ),
     Mutant(
-        "position after the message in hand",
+        "position after the unfinished message",
         "a stream's position covers the message that its user holds",
         _position_after_the_message_in_hand,
         "the JVM consumer",
@@ -999,15 +999,7 @@ HAND_OVER = (
         "CONFIRM of batches skipped",
         "a batch is handed out without reading the grants",
         "release while polling",
-        (
-            (
-                "if not state.granted}  # CONFIRM\n"
-                "        for key in gone:\n"
-                "            held.pop(key).unfinished = None\n"
-                "        for key, state in held.items():\n",
-                "if False}\n        for key, state in held.items():\n",
-            ),
-        ),
+        (("if not state.granted}  # CONFIRM", "if False}"),),
     ),
     HandOverMutant(
         "INSPECT before REVOKE",

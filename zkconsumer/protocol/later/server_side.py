@@ -18,6 +18,7 @@ from zkconsumer.protocol.later.subscriptions import (
     Assignment,
     JavaError,
     Members,
+    Movements,
     Topics,
     static_first,
 )
@@ -175,52 +176,20 @@ def _assign_homogeneous(group: _Group) -> dict[str, list[_Partition]]:
     return target
 
 
-class _Movements:
-    """The partitions that moved, by topic and by their old and new member.
-
-    As in Kafka 3.9.1, a second move of a partition that starts at the member to which it moved
-    before is an error.
-    """
-
-    def __init__(self) -> None:
-        self._pairs: dict[_Partition, tuple[str, str]] = {}
-        self._moved: dict[TopicId, dict[tuple[str, str], HashSet[_Partition]]] = {}
+class _Movements(Movements[_Partition]):
+    """As in Kafka 3.9.1, a partition that moved may not start its next move at its new member."""
 
     def substitute(self, partition: _Partition, old: str, new: str) -> _Partition:
-        """Return the partition that moves instead of the given one, which may be the same."""
-        of_topic = self._moved.get(partition.topic)
-        if of_topic is None:
-            return partition
-        if partition in self._pairs:
-            source, target = self._pairs[partition]
-            if target != old:
-                raise JavaError(ASSIGNOR_ERROR)
-            old = source
-        opposite = of_topic.get((new, old))
-        return partition if opposite is None else next(iter(opposite))
+        """As in the base class. Raises JavaError if the next move starts at another member."""
+        if partition in self.pairs and self.pairs[partition][1] != old:
+            raise JavaError(ASSIGNOR_ERROR)
+        return super().substitute(partition, old, new)
 
-    def record(self, partition: _Partition, old: str | None, new: str) -> None:
-        """Note that a partition moves."""
-        if partition in self._pairs:
-            source, target = self._pairs.pop(partition)
-            self._forget(partition, (source, target))
-            if target == old:
-                raise JavaError(ASSIGNOR_ERROR)
-            if source == new:
-                return
-            old = source
-        assert old is not None
-        self._pairs[partition] = old, new
-        of_topic = self._moved.setdefault(partition.topic, {})
-        of_topic.setdefault((old, new), HashSet(_hash_of_partition)).add(partition)
-
-    def _forget(self, partition: _Partition, pair: tuple[str, str]) -> None:
-        of_topic = self._moved[partition.topic]
-        of_topic[pair].discard(partition)
-        if not of_topic[pair]:
-            del of_topic[pair]
-        if not of_topic:
-            del self._moved[partition.topic]
+    def record(self, partition: _Partition, old: str, new: str) -> None:
+        """As in the base class. Raises JavaError if the partition moved to `old` before."""
+        if partition in self.pairs and self.pairs[partition][1] == old:
+            raise JavaError(ASSIGNOR_ERROR)
+        super().record(partition, old, new)
 
 
 class _Heterogeneous:
@@ -246,7 +215,7 @@ class _Heterogeneous:
         self._ranking: list[tuple[int, bytes, str]] = []
         for member in group.members:
             self._rank(member)
-        self._movements = _Movements()
+        self._movements = _Movements(_hash_of_partition)
 
     def build(self) -> dict[str, list[_Partition]]:
         """Return the assignment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Mapping
 
-from zkconsumer.protocol.java.hash_map import HashSet, StringMap
+from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.later.sticky_input import (
     MemberData,
@@ -20,52 +20,11 @@ from zkconsumer.protocol.later.subscriptions import (
     NULL_POINTER,
     JavaError,
     Members,
+    Movements,
     Topics,
     hash_of_partition,
 )
 from zkconsumer.protocol.model import TopicPartition
-
-
-class _Movements:
-    """The partitions that moved in this run, by topic and by their old and new member.
-
-    If a partition of a topic moved from one member to another, and a second one would move in the
-    opposite direction, the first one moves back instead (`PartitionMovements`).
-    """
-
-    def __init__(self) -> None:
-        self._pairs: dict[TopicPartition, tuple[str, str]] = {}
-        self._moved: dict[str, dict[tuple[str, str], HashSet[TopicPartition]]] = {}
-
-    def substitute(self, partition: TopicPartition, old: str, new: str) -> TopicPartition:
-        """Return the partition that moves instead of the given one, which may be the same."""
-        of_topic = self._moved.get(partition.topic)
-        if of_topic is None:
-            return partition
-        if partition in self._pairs:
-            old = self._pairs[partition][0]
-        opposite = of_topic.get((new, old))
-        return partition if opposite is None else next(iter(opposite))
-
-    def record(self, partition: TopicPartition, old: str, new: str) -> None:
-        """Note that a partition moves; two moves in a row count as one."""
-        if partition in self._pairs:
-            old = self._forget(partition)
-            if old == new:
-                return
-        self._pairs[partition] = old, new
-        of_topic = self._moved.setdefault(partition.topic, {})
-        of_topic.setdefault((old, new), HashSet(hash_of_partition)).add(partition)
-
-    def _forget(self, partition: TopicPartition) -> str:
-        pair = self._pairs.pop(partition)
-        of_topic = self._moved[partition.topic]
-        of_topic[pair].discard(partition)
-        if not of_topic[pair]:
-            del of_topic[pair]
-        if not of_topic:
-            del self._moved[partition.topic]
-        return pair[0]
 
 
 class _Ranking:
@@ -135,7 +94,7 @@ class General:
         ]
         self._previous = _previous_owners(members, data, before.generation)
         self._ranking = _Ranking(self._assignment)
-        self._movements = _Movements()
+        self._movements = Movements(hash_of_partition)
         self._must_revoke = False
 
     def build(self) -> Owned:

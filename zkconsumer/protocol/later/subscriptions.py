@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from zkconsumer.protocol.java.hash_map import StringMap
+from zkconsumer.protocol.java.hash_map import HashSet, StringMap
 from zkconsumer.protocol.java.text import java_hash, utf16_key
 from zkconsumer.protocol.model import TopicPartition
 
@@ -109,3 +110,53 @@ def racks_decide(
     if racks.isdisjoint(member_racks):
         return False
     return any(set(of_partition) != racks for of_partition in of_partitions)
+
+
+class _OfTopic(Hashable, Protocol):
+    """A partition, whose topic is a name or an id."""
+
+    @property
+    def topic(self) -> Hashable: ...
+
+
+P = TypeVar("P", bound=_OfTopic)
+
+
+class Movements(Generic[P]):
+    """The partitions that moved in one run, by topic and by their old and new member.
+
+    If a partition of a topic moved from one member to another, and a second one would move in the
+    opposite direction, the first one moves back instead (`PartitionMovements`).
+    """
+
+    def __init__(self, hash_of: Callable[[P], int]) -> None:
+        self._hash_of = hash_of
+        self.pairs: dict[P, tuple[str, str]] = {}
+        self._moved: dict[Hashable, dict[tuple[str, str], HashSet[P]]] = {}
+
+    def substitute(self, partition: P, old: str, new: str) -> P:
+        """Return the partition that moves instead of the given one, which may be the same."""
+        if partition in self.pairs:
+            old = self.pairs[partition][0]
+        opposite = self._moved.get(partition.topic, {}).get((new, old))
+        return partition if opposite is None else next(iter(opposite))
+
+    def record(self, partition: P, old: str, new: str) -> None:
+        """Note that a partition moves; two moves in a row count as one."""
+        if partition in self.pairs:
+            old = self._forget(partition)
+            if old == new:
+                return
+        self.pairs[partition] = old, new
+        of_topic = self._moved.setdefault(partition.topic, {})
+        of_topic.setdefault((old, new), HashSet(self._hash_of)).add(partition)
+
+    def _forget(self, partition: P) -> str:
+        pair = self.pairs.pop(partition)
+        of_topic = self._moved[partition.topic]
+        of_topic[pair].discard(partition)
+        if not of_topic[pair]:
+            del of_topic[pair]
+        if not of_topic:
+            del self._moved[partition.topic]
+        return pair[0]
