@@ -139,6 +139,49 @@ def _later(why: str, *where: str) -> tuple[Rule, ...]:
     return tuple(Rule(Lane.ALL, one, why) for one in where)
 
 
+def _normal(why: str, *where: str) -> tuple[Rule, ...]:
+    """Rules that take tests without a server from the quick lane, for one reason."""
+    return tuple(Rule(Lane.NORMAL, one, why) for one in where)
+
+
+# Tests that need no server, and yet would make the quick lane longer than a minute.
+LONG_TESTS = (
+    *_normal(
+        "Takes 20 s in a new checkout. `scripts/check` runs it alone.",
+        "tests/static/test_checks.py::test_nothing_is_found[mypy]",
+    ),
+    *_normal(
+        "Takes 2 to 8 s. tests/sim/test_random_search.py and test_found.py run the same simulator "
+        "in the quick lane.",
+        "tests/sim/test_full_worlds.py::test_users_and_faults_do_everything",
+        "tests/sim/test_full_worlds.py::test_no_excluded_pair_is_reached",
+        "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
+        "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process",
+        "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken",
+        "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
+        "tests/sim/test_jvm_member.py::test_mixed_groups",
+        "tests/sim/test_listener.py::test_no_invariant_is_broken",
+    ),
+    *_normal(
+        "The cases take 12 s together. They check the simulator's monitor, whose code changes "
+        "rarely.",
+        "tests/sim/test_mutants.py",
+        "tests/sim/test_handover.py::test_a_mutant_of_the_hand_over_is_caught",
+    ),
+    *_normal(
+        "Takes 4 s, because it cuts a log at each byte, or flips each bit. Other tests of the file "
+        "cut and damage a log at chosen places.",
+        "tests/history/test_logs.py::test_cut_at_every_byte",
+        "tests/history/test_logs.py::test_each_flipped_bit_is_found",
+    ),
+    *_normal(
+        "Takes 5 s: 150 patterns, each up to its time limit. test_limits_are_named checks the "
+        "limits one by one.",
+        "tests/protocol/test_java_regex.py::test_hostile_patterns_cost_little",
+    ),
+)
+
+
 SINGLE_TESTS = (
     *_later(
         "Takes 20 s, because it runs groups of up to 200 members. The other lessons run in each "
@@ -271,6 +314,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/spark/test_cluster.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/contract", "Its tests run on real servers."),
     Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
+    *LONG_TESTS,
     # ---- the simulator: what searches long ------------------------------------------------------
     Rule(
         Lane.NORMAL,
