@@ -184,6 +184,18 @@ LONG_TESTS = (
 
 SINGLE_TESTS = (
     *_later(
+        "Each case takes 7 s or more, because it starts several exports. The normal lane runs "
+        "test_killed[before the commit] and test_everything_once[parquet].",
+        "tests/cli/test_export.py::test_everything_once[arrow]",
+        "tests/cli/test_export.py::test_everything_once[jsonl]",
+        "tests/cli/test_export.py::test_killed[before the file is synced]",
+        "tests/cli/test_export.py::test_killed[before the directory is synced]",
+        "tests/cli/test_export.py::test_killed[after the commit]",
+        "tests/cli/test_export.py::test_killed_while_it_writes",
+        "tests/cli/test_export.py::test_a_member_joins",
+        "tests/cli/test_export.py::test_a_signal[15-0]",
+    ),
+    *_later(
         "Takes 20 s, because it runs groups of up to 200 members. The other lessons run in each "
         "run, and tests/sim runs the herd with smaller groups.",
         "tests/docs/test_lessons.py::test_the_commands[04-herd-effect]",

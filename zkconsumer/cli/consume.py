@@ -1,36 +1,43 @@
-"""`zkconsumer consume`: write messages to standard output, like `kafka.tools.ConsoleConsumer`.
+"""`zkconsumer consume`: write messages to standard output, like `kafka.tools.ConsoleConsumer`, or
+to files.
 
-The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. The
-next poll, which follows the flush, marks a batch as finished, so it may be committed. A normal exit
-commits the last batch, too. After an error the in-flight batch is not committed.
+The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. On
+standard output, the next poll, which follows the flush, marks a batch as finished, so it may be
+committed. A normal exit commits the last batch, too. After an error the in-flight batch is not
+committed. With `--to`, `cli.export` commits when a file is complete, and at no other time.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import typer
 
+from zkconsumer.cli.message_lines import json_lines, raw_lines
 from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, whole_topics
+from zkconsumer.cli.output import say
+from zkconsumer.cli.progress import Progress
 from zkconsumer.errors import ConfigError, RebalanceBlockedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zkconsumer.cli.export import Export
     from zkconsumer.config.settings import ConsumerConfig
+    from zkconsumer.consumer.connector import ConsumerConnector
+    from zkconsumer.consumer.listener import RebalanceCallbacks
     from zkconsumer.protocol.filters import TopicFilter
+    from zkconsumer.protocol.model import TopicPartition
 
 # The maximum number of messages of one poll. They are written and flushed together, so an error
 # redelivers at most one poll's messages.
@@ -39,6 +46,12 @@ BATCH = 500
 TURN_S = 0.25
 # Seconds that the exit waits for a batch that is being written. After that it counts as unwritten.
 LAST_WRITE_S = 2.0
+# The same for files: writing a row group to a slow disk takes longer than writing to a pipe.
+LAST_FILE_WRITE_S = 60.0
+# The maximum number of messages of one poll for files: the size of a batch of columns.
+COLUMNS_BATCH = 8000
+# Seconds between two looks at the progress of an export.
+LOOK_S = 0.25
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -48,6 +61,8 @@ class Output(Enum):
 
     RAW = "raw"  # the value's bytes and a newline
     JSONL = "jsonl"  # one object per line
+    PARQUET = "parquet"  # only with --to
+    ARROW = "arrow"  # Arrow's IPC files; only with --to
 
 
 class Ended(Enum):
@@ -92,9 +107,32 @@ def consume(
     output: Annotated[
         Output,
         typer.Option(
-            "--output", "-o", help="raw writes the values; jsonl writes one object per message."
+            "--output",
+            "-o",
+            help="raw writes the values; jsonl writes one object per message; parquet and arrow"
+            " need --to.",
         ),
     ] = Output.RAW,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Write files into DIRECTORY, and commit when a file is complete and synced.",
+        ),
+    ] = None,
+    file_mb: Annotated[
+        int,
+        typer.Option("--file-mb", min=1, metavar="MB", help="With --to: the size of a file."),
+    ] = 256,
+    file_seconds: Annotated[
+        float,
+        typer.Option(
+            "--file-seconds",
+            min=0.1,
+            metavar="S",
+            help="With --to: complete a file S seconds after its first message.",
+        ),
+    ] = 60.0,
     idle_timeout: Annotated[
         float | None,
         typer.Option(min=0, metavar="S", help="Stop after S seconds without a message."),
@@ -104,27 +142,47 @@ def consume(
         typer.Option(metavar="FILE", help="Write the member's trace to FILE (trace.file)."),
     ] = None,
 ) -> None:
-    """Write the messages of topics to standard output, as a member of a group.
+    """Write the messages of topics to standard output or to files, as a member of a group.
 
     Example: zkconsumer consume -z zk1:2181/kafka --group billing --topic orders --from-beginning
     """
     wanted = _wanted(topic, whitelist, blacklist)
-    more = {
-        "auto_offset_reset": "smallest" if from_beginning else None,
-        "trace_file": None if trace is None else str(trace),
-    }
-    settings = connection.settings(
-        connection.group(group), **{name: value for name, value in more.items() if value}
-    )
+    _check_format(output, to)
+    more: dict[str, Any] = {}
+    if from_beginning:
+        more["auto_offset_reset"] = "smallest"
+    if trace is not None:
+        more["trace_file"] = str(trace)
+    if to is not None:
+        more["auto_commit_enable"] = False
+    settings = connection.settings(connection.group(group), **more)
     topics = len(wanted) if isinstance(wanted, list) else 1
     run = Run(
         budget=Budget(max_messages, threads=threads * topics),
-        write=_write_raw if output is Output.RAW else _write_json,
+        sink=_Lines(raw_lines if output is Output.RAW else json_lines)
+        if to is None
+        else _Files(to, output.value, file_mb << 20, file_seconds),
         idle_limit_s=settings.consumer_timeout_s if idle_timeout is None else idle_timeout,
     )
     ended = run.run(settings, wanted, threads)
     if ended is Ended.INTERRUPTED:
         raise typer.Exit(128 + signal.SIGINT)
+
+
+def _check_format(output: Output, to: Path | None) -> None:
+    """Raises ConfigError for a format that does not fit the destination."""
+    if to is None and output in (Output.PARQUET, Output.ARROW):
+        raise ConfigError(
+            f"{output.value} is not written to standard output",
+            where="--output",
+            remedy="name a directory with --to DIRECTORY, or use --output raw or jsonl",
+        )
+    if to is not None and output is Output.RAW:
+        raise ConfigError(
+            "raw values are not written to files: a reader could not separate them",
+            where="--to",
+            remedy="use --output parquet, arrow or jsonl",
+        )
 
 
 def _wanted(
@@ -209,6 +267,127 @@ class Budget:
             self._changed.notify_all()
 
 
+class Sink(Protocol):
+    """Where the messages go. As a context manager it ends inside the connector's block."""
+
+    most: int  # messages of one poll
+    last_write_s: float  # seconds that the exit waits for a thread that is writing
+    callbacks: RebalanceCallbacks | None
+
+    def attach(self, connector: ConsumerConnector) -> None: ...
+    def turn(self, stream: Any, most: int) -> int:
+        """Poll once, write what came, and return its number of messages."""
+
+    def progress(self) -> None: ...
+    def summary(self, count: int) -> str: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+
+class _Lines:
+    """Writes the messages of each poll to standard output, and flushes them."""
+
+    most = BATCH
+    last_write_s = LAST_WRITE_S
+
+    def __init__(self, lines: Callable[[Iterable[Any]], bytes]) -> None:
+        self._lines = lines
+        self._out = threading.Lock()
+        self.callbacks: RebalanceCallbacks | None = None
+
+    def attach(self, connector: ConsumerConnector) -> None:
+        """Nothing here needs the connector."""
+
+    def turn(self, stream: Any, most: int) -> int:
+        batch = stream.poll(max_messages=most, timeout_s=TURN_S)
+        if count := len(batch):
+            text = memoryview(self._lines(batch))
+            with self._out:
+                # With PYTHONUNBUFFERED `buffer` is the raw file, whose write() may be partial.
+                while text:
+                    text = text[sys.stdout.buffer.write(text) :]
+                sys.stdout.buffer.flush()
+        return count
+
+    def progress(self) -> None:
+        """Show nothing: the messages themselves appear."""
+
+    def summary(self, count: int) -> str:
+        return f"{count} messages"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The connector commits."""
+
+
+class _Files:
+    """Writes files into a directory, and commits what complete files contain."""
+
+    most = COLUMNS_BATCH
+    last_write_s = LAST_FILE_WRITE_S
+
+    def __init__(self, directory: Path, kind: str, file_bytes: int, file_s: float) -> None:
+        """Raises ConfigError if pyarrow is missing or the directory cannot be used."""
+        from zkconsumer.consumer.stream import to_arrow
+
+        to_arrow()
+        from zkconsumer.cli.export import Directory, Export, Limits
+
+        self._directory = Directory(directory)
+        limits = Limits(file_bytes=file_bytes, file_s=file_s)
+        self._export: Export = Export(self._directory, kind, limits, group=self, say=say)
+        self.callbacks: RebalanceCallbacks | None = self._export
+        self._connector: ConsumerConnector | None = None
+        self._progress = Progress("messages")
+        self._began_s = self._ended_s = 0.0
+
+    def attach(self, connector: ConsumerConnector) -> None:
+        self._connector = connector
+        for path in self._directory.remove_incomplete():
+            say(f"removed {path}: its export was killed, and its messages were not committed")
+
+    def owns(self, tp: TopicPartition, token: int) -> bool:
+        assert self._connector is not None
+        owned = self._connector.assignment().get(tp)
+        return owned is not None and owned.token == token
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        assert self._connector is not None
+        self._connector.commit_offsets(offsets)
+
+    def turn(self, stream: Any, most: int) -> int:
+        batch = stream.poll_arrow(max_messages=most, timeout_s=TURN_S)
+        if batch.num_rows:
+            self._began_s = self._began_s or time.monotonic()
+            self._export.write(batch)
+        self._export.complete_due()
+        return int(batch.num_rows)
+
+    def progress(self) -> None:
+        assert self._connector is not None
+        count = self._export.count
+        left = sum(one or 0 for one in self._connector.lag().values())
+        self._progress.advanced(count, count + left)
+
+    def summary(self, count: int) -> str:
+        took_s = self._ended_s - self._began_s if self._began_s else 0.0
+        return f"{self._export.count} messages in {self._export.files} files, {took_s:.2f} s"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._progress.end()
+        try:
+            if kind is None:
+                self._export.complete()
+        finally:
+            self._export.discard()
+            self._ended_s = time.monotonic()
+
+
 class Run:
     """One run of the command: the threads of the streams and their shared state."""
 
@@ -216,16 +395,16 @@ class Run:
         self,
         *,
         budget: Budget,
-        write: Callable[[Iterable[Any]], bytes],
+        sink: Sink,
         idle_limit_s: float | None,
     ) -> None:
         self._budget = budget
-        self._format = write
+        self._sink = sink
         self._idle_limit_s = idle_limit_s
         self._last_message_s = time.monotonic()
         self._stopping = False
         self._written = 0
-        self._out = threading.Lock()
+        self._counting = threading.Lock()
         # SimpleQueue.put() may be called from a signal handler. Event.set() may not: the handler
         # runs in the main thread, which may hold the event's lock at that moment.
         self._inbox: SimpleQueue[Ended | BaseException] = SimpleQueue()
@@ -234,7 +413,13 @@ class Run:
         """Consume until there is a reason to stop, and return it. Raises the error of a thread."""
         from zkconsumer import ConsumerConnector
 
-        with ConsumerConnector(config) as connector, self._signals():
+        sink = self._sink
+        with (
+            ConsumerConnector(config, callbacks=sink.callbacks) as connector,
+            self._signals(),
+            sink,
+        ):
+            sink.attach(connector)
             if isinstance(wanted, list):
                 made = connector.create_message_streams(dict.fromkeys(wanted, threads))
                 streams = [stream for topic in wanted for stream in made[topic]]
@@ -253,18 +438,22 @@ class Run:
                 self._stopping = True
                 self._budget.close()
                 for worker in workers:
-                    worker.join(LAST_WRITE_S)
+                    worker.join(sink.last_write_s)
             if any(worker.is_alive() for worker in workers):
                 # The pipe's reader has stalled. Leaving by an exception commits no unwritten batch.
                 raise KeyboardInterrupt
         # If nothing was written, say what the member was waiting for.
         why = "" if self._written or "" in reasons else f" ({'; '.join(sorted(reasons))})"
-        typer.echo(f"zkconsumer: {self._written} messages{why}", err=True)
+        typer.echo(f"zkconsumer: {sink.summary(self._written)}{why}", err=True)
         return ended
 
     def _wait(self, workers: int) -> Ended:
         while workers:
-            ended = self._inbox.get()
+            try:
+                ended = self._inbox.get(timeout=LOOK_S)
+            except Empty:
+                self._sink.progress()
+                continue
             if isinstance(ended, BaseException):
                 raise ended
             if ended is not Ended.DONE:
@@ -295,64 +484,22 @@ class Run:
 
     def _turn(self, stream: Any) -> bool:
         """Poll, write and flush once; return False when the thread should end."""
-        taken = self._budget.take(BATCH)
+        taken = self._budget.take(self._sink.most)
         if not taken:
             return False
         used = 0
         try:
-            batch = stream.poll(max_messages=taken, timeout_s=TURN_S)
-            used = len(batch)
-            if used:
-                self._write(batch, used)
+            used = self._sink.turn(stream, taken)
         except RebalanceBlockedError as error:
             typer.echo(f"zkconsumer: {error}", err=True)  # the member keeps trying
         finally:
             self._budget.settle(taken, used)
+        if used:
+            with self._counting:
+                self._written += used
+                self._last_message_s = time.monotonic()
         return not self._idle()
-
-    def _write(self, batch: Iterable[Any], count: int) -> None:
-        text = memoryview(self._format(batch))
-        with self._out:
-            # With PYTHONUNBUFFERED `buffer` is the raw file, whose write() may be partial.
-            while text:
-                text = text[sys.stdout.buffer.write(text) :]
-            sys.stdout.buffer.flush()
-            self._written += count
-            self._last_message_s = time.monotonic()
 
     def _idle(self) -> bool:
         limit_s = self._idle_limit_s
         return limit_s is not None and time.monotonic() - self._last_message_s >= limit_s
-
-
-def _write_raw(batch: Iterable[Any]) -> bytes:
-    # The JVM's DefaultMessageFormatter writes "null" for a message without a value, too.
-    return b"".join(
-        (b"null" if message.value is None else message.value) + b"\n" for message in batch
-    )
-
-
-def _write_json(batch: Iterable[Any]) -> bytes:
-    return b"".join(_json_line(message) for message in batch)
-
-
-def _json_line(message: Any) -> bytes:
-    document = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "timestamp": message.timestamp,
-        **_text("key", message.key),
-        **_text("value", message.value),
-    }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return bytes as `name`: text if they are UTF-8, and else as base64 under `<name>_base64`."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}

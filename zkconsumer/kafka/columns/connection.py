@@ -15,6 +15,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,6 +27,11 @@ from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
 
 # Bytes that a response buffer has at first; it grows to the largest response.
 _SMALLEST_BUFFER: Final = 64 * 1024
+
+# While a response arrives, `select` reports the socket at this many bytes, or at the rest of the
+# response. It would otherwise report every packet, and each report costs as much as parsing 200
+# messages of 100 bytes. Linux grows the socket's buffer for it, or lowers the number.
+_ENOUGH_BYTES: Final = 512 * 1024
 
 # Largest number of bytes of a response to `ask`, for instance the metadata of a large cluster. A
 # larger one is refused, because it is probably no response of a broker.
@@ -48,6 +54,7 @@ class Connection:
         self._buffer = pa.allocate_buffer(_SMALLEST_BUFFER)
         self._received = 0
         self._unsent = b""
+        self._enough = 1
         self.versions: Versions = requests.OF_0_8
 
     def fileno(self) -> int:
@@ -85,6 +92,7 @@ class Connection:
             wanted = 4 if size is None else 4 + size
             if size is not None and self._received == wanted:
                 self._received = 0
+                self._report_at(1)
                 return self._checked(self._buffer.slice(4, size))
             if not self._receive_until(wanted):
                 return None
@@ -108,11 +116,19 @@ class Connection:
             try:
                 count = self._socket.recv_into(view[self._received : wanted])
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                self._report_at(min(_ENOUGH_BYTES, wanted - self._received))
                 return False
             if count == 0:
                 raise ConnectionResetError("the broker closed the connection")
             self._received += count
         return True
+
+    def _report_at(self, count: int) -> None:
+        """Let `select` report the socket when this many bytes have arrived, or its end."""
+        if count != self._enough and not isinstance(self._socket, ssl.SSLSocket):
+            self._enough = count
+            with suppress(OSError):  # a system without the option reports every packet
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _checked(self, response: pa.Buffer) -> pa.Buffer:
         (number,) = struct.unpack_from(">i", response)

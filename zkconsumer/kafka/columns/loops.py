@@ -104,7 +104,10 @@ _ENTRY: Final = 12
 
 
 class Columns(NamedTuple):
-    """The buffers of one record batch. A bit of `…_known` is 0 where the column is null."""
+    """The buffers of one record batch.
+
+    A bit of `…_known` is 0 where the column is null; its bits are only valid if there is a null.
+    """
 
     key_ends: Array
     keys: Array
@@ -146,6 +149,8 @@ def varint(data: Array, at: int, end: int) -> tuple[int, int]:
 
     A number of ten bytes becomes a number above all valid ones.
     """
+    if 0 <= at < end and data[at] < 128:  # most numbers have one byte
+        return (int(data[at]) >> 1) ^ -(int(data[at]) & 1), at + 1
     result = shift = 0
     while 0 <= at < end and shift < 63:
         byte = int(data[at])
@@ -522,11 +527,16 @@ def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, heade
 
 
 @_inlined
-def _set_known(known: Array, row: int, bit: int) -> None:
-    if row & 7 == 0:
-        known[row >> 3] = bit
-    else:
-        known[row >> 3] |= bit << (row & 7)
+def _mark(known: Array, row: int, nulls: int, is_null: bool) -> None:
+    """Note whether a row's value is null. Nothing is written before the column's first null."""
+    if nulls or is_null:
+        if nulls == 0:
+            for number in range(row >> 3):
+                known[number] = 255
+        if nulls == 0 or row & 7 == 0:
+            known[row >> 3] = 255
+        if is_null:
+            known[row >> 3] &= 255 ^ (1 << (row & 7))
 
 
 @_inlined
@@ -546,12 +556,12 @@ def _add(
     used = out.key_ends[row]
     _copy(data, key_at, max(key_size, 0), out.keys, used)
     out.key_ends[row + 1] = used + max(key_size, 0)
-    _set_known(out.key_known, row, 0 if key_size < 0 else 1)
+    _mark(out.key_known, row, cursor[KEY_NULLS], key_size < 0)
     cursor[KEY_NULLS] += 1 if key_size < 0 else 0
     used = out.value_ends[row]
     _copy(data, value_at, max(value_size, 0), out.values, used)
     out.value_ends[row + 1] = used + max(value_size, 0)
-    _set_known(out.value_known, row, 0 if value_size < 0 else 1)
+    _mark(out.value_known, row, cursor[VALUE_NULLS], value_size < 0)
     cursor[VALUE_NULLS] += 1 if value_size < 0 else 0
     if len(out.header_ends):
         used = out.header_ends[row]
@@ -567,7 +577,7 @@ def _add_time(offset: int, time: int, time_type: int, cursor: Array, out: Column
     out.offsets[row] = offset
     out.times[row] = time * 1000 if is_known else 0
     out.time_types[row] = time_type
-    _set_known(out.time_known, row, 1 if is_known else 0)
+    _mark(out.time_known, row, cursor[TIME_NULLS], not is_known)
     cursor[TIME_NULLS] += 0 if is_known else 1
     cursor[FILLED] = row + 1
 
