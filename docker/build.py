@@ -32,6 +32,9 @@ from zkconsumer.sandbox import jars
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent / "zkconsumer"
+# The Dockerfile pins the default base by its digest.
+DOCKERFILE = HERE / "Dockerfile"
+DEFAULT_BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
 JARS = "kafka-3.9.1"
 SCRATCH = "scratch"
 
@@ -135,7 +138,7 @@ class Context:
 
 def fill(context: Context, base: str) -> None:
     """Add everything that the Dockerfile copies."""
-    context.file(HERE / "Dockerfile", "Dockerfile")
+    context.file(DOCKERFILE, "Dockerfile")
     for name in ("system/data", "system/tmp"):
         context.folder(name, 0o1777)
     for file in sorted((HERE / "conf").iterdir()):
@@ -194,12 +197,13 @@ def build(*, tag: str, base: str) -> str:
 
 
 def main() -> int:
+    (pinned,) = DEFAULT_BASE.findall(DOCKERFILE.read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tag", default="zkconsumer")
     parser.add_argument(
         "--base",
-        default="debian:bookworm-slim",
-        help="base image, or `scratch` (default: debian:bookworm-slim)",
+        default=pinned,
+        help="base image, or `scratch` (default: the one that the Dockerfile names)",
     )
     options = parser.parse_args()
     try:

@@ -298,6 +298,12 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/consumer/test_timeouts.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/docs/test_examples.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/docs/test_site.py", "Builds the site, which takes 8 s."),
+    Rule(
+        Lane.ALL,
+        "tests/monitoring/test_monitoring.py::test_prometheus_accepts_the_rules",
+        "Fetches Debian's package of Prometheus. The other tests of the file parse each query.",
+    ),
     Rule(Lane.NORMAL, "tests/packages", STARTS_PROCESSES),
     Rule(
         Lane.ALL,

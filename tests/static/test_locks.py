@@ -1,4 +1,4 @@
-"""The locks of scripts/locks: they pin what setup.cfg asks for, and the commands install them."""
+"""What is pinned: scripts/locks satisfy setup.cfg and are installed; images have digests."""
 
 from __future__ import annotations
 
@@ -127,3 +127,15 @@ def test_a_changed_lock_is_installed(tmp_path: Path) -> None:
         (locks / "test.txt").write_text(version)
         prints.append(bootstrap.fingerprint(tmp_path, venv))
     assert prints[0] != prints[1]
+
+
+def test_images_are_pinned() -> None:
+    """Each image that docker/ takes from a registry is pinned by a digest, beside its tag."""
+    compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
+    images = re.findall(r"^ +image: (\S+)$", compose, re.MULTILINE)
+    images += re.findall(
+        r"^ARG BASE=(\S+)$", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE
+    )
+    pinned = [one for one in images if re.fullmatch(r"[\w/-]+:[\w.-]+@sha256:[0-9a-f]{64}", one)]
+    assert [one for one in images if one not in pinned] == ["zkconsumer"]  # the project's own
+    assert len(pinned) == 3

@@ -1,0 +1,119 @@
+"""The documentation site builds without a warning, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from markdown_it import MarkdownIt
+
+import zkconsumer
+from zkconsumer.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+BUILD_LIMIT_S = 200
+# Elements that show whether lists, tables, code and emphasis were understood.
+ELEMENTS = ("h2", "h3", "h4", "li", "tr", "pre", "em", "strong")
+
+
+class _Page(HTMLParser):
+    """The anchors of a page, where its links lead, and what a browser loads with it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the anchor and the link of an element."""
+        found = {name: value or "" for name, value in attrs}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        elif tag == "link" and found.get("rel") != "canonical":
+            self.loaded.append(found["href"])
+        elif "src" in found:
+            self.loaded.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site; MkDocs fails if it has a warning, for instance about a link."""
+    out = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "_site.py", out],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, _Page]:
+    """The parsed pages. The page for missing pages has links from the root of a server."""
+    return {path: _Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_link_leads_somewhere(pages: dict[Path, _Page]) -> None:
+    """Each link within the site names a file, and an anchor that its page has."""
+    assert len(pages) > 40
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if there.is_dir():
+                there /= "index.html"
+            anchor = unquote(parts.fragment)
+            if not there.is_file() or (
+                anchor and there in pages and anchor not in pages[there].anchors
+            ):
+                dead.append(f"{path.name}: {link}")
+    assert dead == []
+
+
+def test_no_other_host_is_asked(pages: dict[Path, _Page]) -> None:
+    """A page loads only files of the site."""
+    for path, page in pages.items():
+        assert not [one for one in page.loaded if "//" in one], path.name
+        for one in page.loaded:
+            assert one.startswith("data:") or (path.parent / urlsplit(one).path).is_file(), one
+
+
+def test_the_search_finds_every_part(site: Path) -> None:
+    """The index of the search has the pages, each public name, and each command."""
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    titles = {one["title"] for one in index["docs"]}
+    assert {f"zkconsumer {name}" for name in COMMANDS} <= titles
+    found = {title.partition("(")[0].strip().rpartition(".")[2] for title in titles}
+    text = " ".join(titles)
+    assert {name for name in zkconsumer.__all__ if name not in found | set(text.split())} == set()
+
+
+def test_a_page_shows_what_the_repository_shows(site: Path) -> None:
+    """Each page of the repository has the same lists, tables, code and emphasis in the site."""
+    markdown = MarkdownIt("commonmark").enable("table")
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        name = page.relative_to(ROOT).with_suffix(".html")
+        shown = site / (name.with_name("index.html") if page.name == "README.md" else name)
+        (article,) = re.findall(r"<article.*?</article>", shown.read_text("utf-8"), re.DOTALL)
+        wanted = markdown.render(page.read_text(encoding="utf-8"))
+        assert _counts(article) == _counts(wanted), name
+
+
+def _counts(text: str) -> dict[str, int]:
+    return {name: len(re.findall(rf"<{name}\b", text)) for name in ELEMENTS}
