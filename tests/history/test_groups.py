@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.zk.history_logs import LogWriter, changed, created, multi, number, sized
 
+from zkconsumer.history import inputs
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Described, Description
 from zkconsumer.history.incidents import KINDS
@@ -66,12 +67,20 @@ def story() -> Story:
 
 
 @pytest.fixture
-def told(story: Story, tmp_path: Path):  # type: ignore[no-untyped-def]
+def told(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """The description of a story; the compiled loops must give the same as plain Python."""
+
     def described() -> Described:
         story.write(tmp_path)
-        description = Description(find_servers([tmp_path]))
-        description.read()
-        return description.result()
+        found = []
+        for fast_from in (1 << 60, 0):
+            monkeypatch.setattr(inputs, "FAST_FROM", fast_from)
+            description = Description(find_servers([tmp_path]))
+            description.read()
+            found.append(description.result())
+        plain, compiled = found
+        assert compiled == plain
+        return plain
 
     return described
 

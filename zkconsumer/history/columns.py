@@ -183,11 +183,12 @@ def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _compiled(function: F) -> F:
+def compiled(function: F) -> F:
+    """Have numba compile a function at its first call, if numba is installed."""
     return function if numba is None else cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
-@_compiled
+@compiled
 def _int(buffer: Any, at: int) -> Any:
     return np.int64(
         np.int32(
@@ -199,12 +200,12 @@ def _int(buffer: Any, at: int) -> Any:
     )
 
 
-@_compiled
+@compiled
 def _long(buffer: Any, at: int) -> Any:
     return (_int(buffer, at) << 32) | (_int(buffer, at + 4) & 0xFFFFFFFF)
 
 
-@_compiled
+@compiled
 def _adler(buffer: Any, at: int, stop: int) -> Any:
     """Compute Adler-32 in blocks of 4096 bytes, in which the sums stay below 32 bits."""
     one, two = np.uint32(1), np.uint32(0)
@@ -222,7 +223,7 @@ def _adler(buffer: Any, at: int, stop: int) -> Any:
     return (np.int64(two) << 16) | np.int64(one)
 
 
-@_compiled
+@compiled
 def _copy(buffer: Any, at: int, size: int, c: Any, text: int, n: int) -> None:
     """Copy a text of the row `n`."""
     begin = c.used[text]
@@ -233,7 +234,7 @@ def _copy(buffer: Any, at: int, size: int, c: Any, text: int, n: int) -> None:
     c.given[text, n] = 1
 
 
-@_compiled
+@compiled
 def _read_path(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     if at + 4 > stop:
         return -1
@@ -244,7 +245,7 @@ def _read_path(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     return at + 4 + size
 
 
-@_compiled
+@compiled
 def _read_data(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     if at + 4 > stop:
         return -1
@@ -257,7 +258,7 @@ def _read_data(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     return at + 4 + size
 
 
-@_compiled
+@compiled
 def _read_acl(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     if at + 4 > stop:
         return -1
@@ -280,7 +281,7 @@ def _read_acl(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     return end
 
 
-@_compiled
+@compiled
 def _read_version(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     if at == -1 or at + 4 > stop:
         return -1
@@ -288,7 +289,7 @@ def _read_version(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
     return at + 4
 
 
-@_compiled
+@compiled
 def _read_create(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> Any:
     at = _read_path(buffer, at, stop, c, n)
     if at != -1:
@@ -314,7 +315,7 @@ def _read_create(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> 
     return at
 
 
-@_compiled
+@compiled
 def _read_close(buffer: Any, at: int, stop: int, slack: int, c: Any, n: int) -> Any:
     """Read the list of deleted paths, if there is one that fits exactly."""
     for end in (stop, stop - slack):
@@ -335,7 +336,7 @@ def _read_close(buffer: Any, at: int, stop: int, slack: int, c: Any, n: int) -> 
     return at
 
 
-@_compiled
+@compiled
 def _read_record(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> Any:
     if kind in (tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL):
         return _read_create(buffer, kind, at, stop, c, n)
@@ -354,7 +355,7 @@ def _read_record(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> 
     return _read_version(buffer, at, stop, c, n)
 
 
-@_compiled
+@compiled
 def _in_multi(kind: int) -> bool:
     return kind in (
         *(tx.CREATE, tx.DELETE, tx.SET_DATA, tx.CHECK, tx.CREATE2, tx.CREATE_CONTAINER),
@@ -362,7 +363,7 @@ def _in_multi(kind: int) -> bool:
     )
 
 
-@_compiled
+@compiled
 def _begin_row(c: Any, n: int, head: Any, kind: int, part: int) -> None:
     numbers = c.numbers
     numbers[_ZXID, n], numbers[_TIME, n], numbers[_SESSION, n], numbers[_CXID, n] = head
@@ -375,13 +376,13 @@ def _begin_row(c: Any, n: int, head: Any, kind: int, part: int) -> None:
     c.given[_PATH, n] = c.given[_DATA, n] = c.given[_ACL, n] = 0
 
 
-@_compiled
+@compiled
 def _end_row(c: Any, n: int) -> None:
     for text in range(3):
         c.ends[text, n + 1] = c.used[text]
 
 
-@_compiled
+@compiled
 def _read_multi(buffer: Any, at: int, stop: int, head: Any, c: Any, first: int) -> Any:
     """Fill the rows from `first`; return the number of the next row, or -1 for a fault."""
     count = _int(buffer, at) if at + 4 <= stop else -1
@@ -415,7 +416,7 @@ def _read_multi(buffer: Any, at: int, stop: int, head: Any, c: Any, first: int) 
     return n
 
 
-@_compiled
+@compiled
 def _transaction(buffer: Any, at: int, stop: int, head: Any, c: Any, n: int) -> Any:
     """Fill the rows of the record at `at`; return the number of the next row, or -1."""
     kind = _int(buffer, at - 4)
@@ -436,7 +437,7 @@ def _transaction(buffer: Any, at: int, stop: int, head: Any, c: Any, n: int) -> 
     return n + 1
 
 
-@_compiled
+@compiled
 def _transactions(buffer: Any, at: int, c: Any) -> Any:
     """Fill the columns from `at`; return the offset after them, the rows, and whether they are
     full.

@@ -72,10 +72,12 @@ class Description:
     def batches(self) -> Iterator[Batch]:
         """Read the logs to their present end, and yield each batch after it has been applied."""
         for batch in self._history.batches():
-            rows = batch.tuples
-            self._fold.apply(rows, batch.file)
-            self._rows += len(rows)
-            self._from_ms = self._from_ms or rows[0][1]
+            if batch.is_compiled:
+                self._fold.apply_columns(batch.columns, batch.file)
+            else:
+                self._fold.apply(batch.rows, batch.file)
+            self._rows += len(batch)
+            self._from_ms = self._from_ms or batch.time_ms
             yield batch
 
     def look_again(self, servers: Sequence[Server]) -> None:
@@ -84,7 +86,7 @@ class Description:
 
     def so_far(self) -> Described:
         """Return the tables up to now; rebalances that last are not complete."""
-        return self._described(self._fold.tables)
+        return self._described(self._fold.update())
 
     def result(self) -> Described:
         """Return the tables; after this, the description is complete and reads no more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zkconsumer.errors import ZkConsumerError, printable
 from zkconsumer.history import transactions as tx
@@ -29,6 +29,11 @@ from zkconsumer.protocol.paths import Kind, Located, consumer_of, locate_below_c
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
 from zkconsumer.protocol.release_detection import Rules, nearest
 from zkconsumer.protocol.releases import DEFAULT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from zkconsumer.history.commits import CommitRuns
 
 QUIET_MS: Final = 5_000
 """An owner znode that changes within this time after a group settled belongs to that rebalance. A
@@ -61,6 +66,8 @@ class _Partition:
     run: Commits | None = None
     session: int = -1
     """The session whose next commit continues the run; -1 if the run must be examined."""
+    number: int = -1
+    """The partition's number in `CommitRuns`; -1 if no compiled loop counts its commits."""
 
 
 @dataclass(slots=True)
@@ -91,11 +98,17 @@ class _Group:
     wanted: dict[TopicPartition, str] | None = None
     wanted_known: bool = False
     known: dict[object, dict[TopicPartition, str] | None] = field(default_factory=dict)
+    unexplained: set[object] = field(default_factory=set)
+    """Registrations and owners that no rules explain, since the topics have last changed."""
 
     def input(self) -> GroupInput:
         """Return what the members compute the assignment from."""
         registrations = {one: found.payload for one, found in sorted(self.members.items())}
         return GroupInput(Strategy.RANGE, registrations, self.topics)
+
+    def registered(self) -> frozenset[tuple[str, bytes | None]]:
+        """Return the consumer ids with their registrations."""
+        return frozenset((one, found.payload) for one, found in self.members.items())
 
     def threads(self) -> dict[TopicPartition, str]:
         """Return the thread in each owner znode."""
@@ -134,6 +147,7 @@ class GroupHistory:
         self._groups_of: dict[int, set[tuple[str, str]]] = {}
         self._file = ""
         self._zxid, self._time_ms = 0, 0
+        self._runs: CommitRuns | None = None
 
     # ---- input ---------------------------------------------------------------------------------
 
@@ -187,6 +201,53 @@ class GroupHistory:
                     self._commit(place, session, data)
                     continue
             self._other(row)
+
+    def apply_columns(self, batch: pa.RecordBatch, file: str) -> None:
+        """Take the next rows as `apply` does; a compiled loop counts most of the commits."""
+        from zkconsumer.history.commits import ColumnRows, CommitRuns  # noqa: PLC0415 - loads numba
+
+        self._file = file
+        if self._runs is None:
+            self._runs = CommitRuns()
+            self._count_from_now(self._runs)
+        rows, at = ColumnRows(batch), 0
+        while True:
+            if 0 < at < len(rows) and rows.number("zxid", at) >> 32 == self._zxid >> 32:
+                found = self._runs.continued(rows, at)
+                if found > at:
+                    self._zxid = rows.number("zxid", found - 1)
+                    self._time_ms = rows.number("time_ms", found - 1)
+                at = found
+            if at >= len(rows):
+                return
+            row = rows.row(at)
+            if row[0] >> 32 != self._zxid >> 32 and self._time_ms:
+                self._leader_changed(row[0], row[1])
+            self._zxid, self._time_ms = row[:2]
+            if row[4] != tx.CLOSE_SESSION:
+                self._last_write[row[2]] = row[1]
+            self._other(row)
+            at += 1
+
+    def _count_from_now(self, runs: CommitRuns) -> None:
+        """Give the compiled loop the partitions and paths that are known."""
+        for group in self._groups.values():
+            for partition in group.partitions.values():
+                partition.number = runs.new_partition()
+                runs.store(partition.number, partition.session, partition.run)
+        for path, place in self._places.items():
+            self._teach(path, place)
+
+    def _teach(self, path: str, place: At | _Partition) -> None:
+        """Tell the compiled loop what a path means, if the loop can skip its rows."""
+        from zkconsumer.history.commits import FOREIGN  # noqa: PLC0415 - loads numba
+
+        if self._runs is None:
+            return
+        if isinstance(place, _Partition):
+            self._runs.learn(path, place.number)
+        elif place[1].kind is Kind.OTHER:
+            self._runs.learn(path, FOREIGN)
 
     def _other(self, row: tuple[Any, ...]) -> None:
         """Apply a row that is not a commit of a known partition."""
@@ -246,12 +307,18 @@ class GroupHistory:
             chroot, place = "", _NOTHING
         if len(self._places) >= MAX_PATHS:
             self._places.clear()
+            if self._runs is not None:
+                self._runs.forget_paths()
         if place.kind is Kind.OFFSET:
             group = self._group(chroot, place.group)
             tp = TopicPartition(place.name, place.partition)
-            self._places[path] = group.partitions.setdefault(tp, _Partition(group, tp))
+            if tp not in group.partitions:
+                number = -1 if self._runs is None else self._runs.new_partition()
+                group.partitions[tp] = _Partition(group, tp, number=number)
+            self._places[path] = group.partitions[tp]
         else:
             self._places[path] = (chroot, place)
+        self._teach(path, self._places[path])
         return chroot, place
 
     def _topics_of(self, chroot: str) -> dict[str, bytes | None]:
@@ -286,7 +353,7 @@ class GroupHistory:
     def _closed(self, session: int, *, is_expiry: bool) -> None:
         """End a session: with cxid 0 by a server, which is an expiry, else by its client."""
         live = self._sessions.pop(session, None)
-        last_ms = self._last_write.pop(session, self._time_ms)
+        last_ms = self._last_write_ms(session)
         if live is not None:
             live.ended = "expired" if is_expiry else "closed"
             live.ended_ms, live.ended_zxid = self._time_ms, self._zxid
@@ -301,6 +368,13 @@ class GroupHistory:
             if place.kind is Kind.OWNER:
                 how = "expired" if is_expiry else "closed"
                 self._released((chroot, place), path, session, how=how)
+
+    def _last_write_ms(self, session: int) -> int:
+        """Return the time of the last write of a session that ends now."""
+        found = [self._last_write.pop(session, None)]
+        if self._runs is not None:
+            found.append(self._runs.last_write_ms(session))
+        return max((one for one in found if one is not None), default=self._time_ms)
 
     def _refused(self, session: int, code: int) -> None:
         for key in self._groups_of.get(session, ()):
@@ -394,6 +468,7 @@ class GroupHistory:
                 before = self._assignment(group)
                 self._forget_wanted(group)
                 group.known.clear()
+                group.unexplained.clear()
                 if self._assignment(group) != before:
                     self._trigger(group, f"topic {name} changed")
                     self._check(group)
@@ -421,9 +496,7 @@ class GroupHistory:
         self.tables.ownership.append(owner)
         group.owners[tp] = owner
         group.owned_before.setdefault(tp, set()).add(session)
-        partition = group.partitions.get(tp)
-        if partition is not None:
-            partition.session = -1
+        self._examine_next(group, tp)
         rebalance = group.rebalance
         if rebalance is not None:
             rebalance.claimed += 1
@@ -444,9 +517,7 @@ class GroupHistory:
         owner.ended = how if owner.session == session else "removed"
         owner.ended_ms, owner.ended_zxid = self._time_ms, self._zxid
         group.lost_ms[tp] = self._time_ms
-        partition = group.partitions.get(tp)
-        if partition is not None:
-            partition.session = -1
+        self._examine_next(group, tp)
         rebalance = group.rebalance
         if rebalance is not None:
             rebalance.released += 1
@@ -518,8 +589,10 @@ class GroupHistory:
         """Return the thread of each partition by the last known rules; None if it is unknown."""
         if not group.wanted_known:
             group.wanted_known = True
-            members = frozenset((one, found.payload) for one, found in group.members.items())
-            key = (members, group.rules and (group.rules.profile.release, group.rules.strategy))
+            key = (
+                group.registered(),
+                group.rules and (group.rules.profile.release, group.rules.strategy),
+            )
             if key not in group.known:
                 if len(group.known) >= MAX_ASSIGNMENTS:
                     group.known.clear()
@@ -535,6 +608,9 @@ class GroupHistory:
         threads = group.threads()
         if group.rules is not None and group.wanted == threads:
             return group.rules
+        state = group.registered(), frozenset(threads.items())
+        if state in group.unexplained:
+            return None
         rules = nearest(group.input(), threads)
         whole = {
             tp: thread
@@ -543,6 +619,9 @@ class GroupHistory:
             for tp, thread in part.items()
         }
         if whole != threads:
+            if len(group.unexplained) >= MAX_ASSIGNMENTS:
+                group.unexplained.clear()
+            group.unexplained.add(state)
             return None
         group.rules, group.wanted = rules, whole
         return rules
@@ -625,6 +704,7 @@ class GroupHistory:
         except ZkConsumerError:
             return
         self._touch(session, group)
+        self._load(partition)
         is_edit = group.edit_zxid == self._zxid
         owner = group.owners.get(partition.tp)
         had = group.owned_before.get(partition.tp, set())
@@ -645,6 +725,7 @@ class GroupHistory:
             run.longest_pause_ms = max(run.longest_pause_ms, self._time_ms - run.last_ms)
             run.last, run.last_ms, run.last_zxid = offset, self._time_ms, self._zxid
             run.count += 1
+            self._store(partition)
             return
         consumers = self._sessions[session].consumers if session in self._sessions else []
         mine = [one for one in consumers if one in group.members]
@@ -662,13 +743,34 @@ class GroupHistory:
             last_ms=self._time_ms,
             last_zxid=self._zxid,
         )
+        self._store(partition)
         self.tables.commits.append(partition.run)
         group.touched = [one for one in group.touched if one.zxid == self._zxid]
         group.touched.append(partition.run)
 
+    def _load(self, partition: _Partition) -> None:
+        """Update the run of a partition by what the compiled loop has counted."""
+        if self._runs is not None and partition.run is not None:
+            self._runs.load(partition.number, partition.run)
+
+    def _store(self, partition: _Partition) -> None:
+        """Let the compiled loop continue the run of a partition."""
+        if self._runs is not None:
+            self._runs.store(partition.number, partition.session, partition.run)
+
+    def _examine_next(self, group: _Group, tp: TopicPartition) -> None:
+        """Have the next commit of a partition examined, because its owner has changed."""
+        partition = group.partitions.get(tp)
+        if partition is not None:
+            self._load(partition)
+            partition.session = -1
+            self._store(partition)
+
     def _offset_deleted(self, partition: _Partition, session: int) -> None:
         """End the run of commits of a partition whose offset znode was deleted."""
+        self._load(partition)
         run, partition.run, partition.session = partition.run, None, -1
+        self._store(partition)
         at = f"{partition.tp.topic}-{partition.tp.partition}"
         was = "" if run is None else f", which was {run.last}"
         self.tables.incidents.append(
@@ -689,6 +791,13 @@ class GroupHistory:
 
     # ---- output --------------------------------------------------------------------------------
 
+    def update(self) -> Tables:
+        """Return the tables with all commits so far."""
+        for group in self._groups.values():
+            for partition in group.partitions.values():
+                self._load(partition)
+        return self.tables
+
     def finish(self) -> Tables:
         """Complete the rows that still last, and return the tables."""
         for group in self._groups.values():
@@ -696,7 +805,7 @@ class GroupHistory:
             self._end(group)
             if rebalance is not None:
                 rebalance.ended_ms = rebalance.settled_ms
-        return self.tables
+        return self.update()
 
     @property
     def until_ms(self) -> int:

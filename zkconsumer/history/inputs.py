@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count, groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from zkconsumer.errors import BadFileError, DamagedFileError, HistoryError
 from zkconsumer.history.logs import Batch, LogReader, Source, unreadable
@@ -219,22 +219,26 @@ class History:
                     zxids = batch.zxids
                     first = bisect_right(zxids, last)
                     if first < len(zxids):
-                        last = self._check_order(batch.file, zxids[first:], last)
-                        yield batch.since(first)
+                        new = batch.since(first)
+                        last = self._check_order(new, last)
+                        yield new
             except HistoryError as error:
                 kind = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
                 self.problems.append(Problem(kind, error.where, last, error.what))
         self.last_zxid = max(last, self.last_zxid)
 
-    def _check_order(self, file: str, zxids: list[int], last: int) -> int:
+    def _check_order(self, batch: Batch, last: int) -> int:
         """Note gaps after the zxid `last`; return the greatest zxid."""
-        for zxid in zxids:
+        zxids = batch.zxids
+        if batch.is_compiled and _is_gapless(zxids, last):
+            return int(zxids[-1])
+        for zxid in map(int, zxids):
             if zxid > last + 1 and last:
                 # The first transaction of a new leader (epoch) may follow any other.
                 before = last if zxid >> 32 == last >> 32 else zxid >> 32 << 32
                 if missing := zxid - before - 1:
                     what = f"the file lacks the {missing} transactions before 0x{zxid:x}"
-                    self.problems.append(Problem("missing", file, last, what))
+                    self.problems.append(Problem("missing", batch.file, last, what))
             last = max(last, zxid)
         return last
 
@@ -252,7 +256,7 @@ class History:
                     ahead.pop(number, None)
                     if batch is not None:
                         ahead[number], files[number] = batch.rows, batch.file
-                        begins.setdefault(number, batch.zxids[0])
+                        begins.setdefault(number, int(batch.zxids[0]))
             if not ahead:
                 return
             limit = min(rows[-1].zxid for rows in ahead.values())
@@ -302,6 +306,12 @@ class History:
         if self._disagreed != (*key, zxid - 1):
             self.problems.append(Problem("disagreement", names, zxid, text.format(zxid)))
         self._disagreed = (*key, zxid)
+
+
+def _is_gapless(zxids: Any, last: int) -> bool:
+    """Return whether each zxid of an array is that of the transaction before it, or the next."""
+    steps = zxids[1:] - zxids[:-1]
+    return 0 <= zxids[0] - last <= 1 and bool(((steps == 0) | (steps == 1)).all())
 
 
 def _needed(logs: list[Source], after: int) -> list[Source]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -103,21 +103,25 @@ class Batch:
 
         return to_rows(self._columns)
 
-    @property
-    def tuples(self) -> Sequence[tuple[Any, ...]]:
-        """The rows as tuples without names, which take a third of the time."""
-        if self._rows is not None:
-            return self._rows
-        from zkconsumer.history.columns import to_tuples
-
-        return to_tuples(self._columns)
+    def __len__(self) -> int:
+        return len(self._rows) if self._rows is not None else int(self._columns.num_rows)
 
     @property
-    def zxids(self) -> list[int]:
-        """The zxid of each row."""
+    def is_compiled(self) -> bool:
+        """Whether the compiled decoder has read the rows, so that columns are at hand."""
+        return self._rows is None
+
+    @property
+    def zxids(self) -> Any:
+        """The zxid of each row: a list, or an array if there are columns."""
         if self._rows is not None:
             return [row[0] for row in self._rows]
-        return cast(list[int], self._columns.column("zxid").to_pylist())
+        return self._columns.column("zxid").to_numpy()
+
+    @property
+    def time_ms(self) -> int:
+        """The time of the first row."""
+        return self._rows[0][1] if self._rows is not None else self._columns["time_ms"][0].as_py()
 
     def since(self, first: int) -> Batch:
         """Return the batch without its first rows."""
