@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -278,3 +279,19 @@ def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> Non
 def test_every_kind_is_documented() -> None:
     """Each kind of incident that the code makes is in `KINDS`."""
     assert {"late commit", "member gave up", "new leader", "offset deleted"} <= KINDS.keys()
+
+
+def test_many_partitions_and_sessions(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """Commits of 1,200 sessions to 600 partitions: the compiled loops enlarge their tables."""
+    chance = random.Random(7)
+    story.begin()
+    story.two()
+    for _ in range(6000):
+        session, partition = chance.randrange(1, 1200), chance.randrange(600)
+        story.commit(session, partition, chance.randrange(10 ** chance.randrange(1, 19)))
+        if chance.random() < 0.1:
+            other = changed(f"/other/{chance.randrange(900)}", b"1")
+            story.add(tx.SET_DATA, other, session=session)
+    found = told().tables
+    assert sum(run.count for run in found.commits) == 6000
+    assert len({run.session for run in found.commits}) > 1000

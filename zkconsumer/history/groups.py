@@ -189,7 +189,8 @@ class GroupHistory:
                 place = places.get(path or "")
                 if type(place) is _Partition:
                     run = place.run
-                    if session == place.session and data is not None and data.isdigit():
+                    # Up to 18 digits are surely an offset; `_commit` examines more.
+                    if session == place.session and data and len(data) < 19 and data.isdigit():
                         offset = int(data)
                         if run is not None and offset >= run.last:
                             pause = time_ms - run.last_ms
