@@ -48,7 +48,13 @@ SLOWEST = ("--durations", "30")
 # Each worker would do this work for itself in a new checkout, so it is done once, during the
 # set-up: compile the test modules with their assertions rewritten (10 s of processor time) and the
 # loops of the two columnar decoders (15 s).
-WARM_UPS = (("--collect-only",), ("tests/history/test_logs.py::test_every_kind",))
+WARM_UPS = (
+    ("--collect-only",),
+    (
+        "tests/history/test_logs.py::test_every_kind",
+        "tests/history/test_groups.py::test_a_rebalance_settles",
+    ),
+)
 
 
 def say(text: str) -> None:
