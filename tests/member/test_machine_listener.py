@@ -13,6 +13,7 @@ from support.members.machine import (
     THREAD,
     TWO,
     Member,
+    joined,
     member_in,
     of,
     one,
@@ -39,11 +40,6 @@ def settled(**settings: Any) -> Member:
     member.drive()
     assert member.state.phase is Phase.SETTLED
     return member
-
-
-def joined(member: Member, group: Any = TWO) -> tuple[cmd.Command, ...]:
-    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
-    return member.read(group)
 
 
 def calls(member: Member, since: int = 0) -> list[tuple[cmd.Callback, dict[TopicPartition, str]]]:

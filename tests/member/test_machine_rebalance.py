@@ -11,6 +11,7 @@ from support.members.machine import (
     THREAD,
     TWO,
     Member,
+    joined,
     member_in,
     of,
     one,
@@ -45,12 +46,6 @@ BUSY = tuple(
     for p in Phase
     if p not in (Phase.OFFLINE, Phase.CLOSED, Phase.LEAVING, Phase.SETTLED, Phase.WAITING)
 )
-
-
-def joined(member: Member, group: object = TWO) -> tuple[cmd.Command, ...]:
-    """Change the group to `group`, and let the member read it."""
-    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
-    return member.read(group)  # type: ignore[arg-type]
 
 
 # ---- what moves ---------------------------------------------------------------------------------

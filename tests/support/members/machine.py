@@ -270,6 +270,12 @@ PEER = "g_z"
 TWO = view([ME, PEER])
 
 
+def joined(member: Member, group: GroupView = TWO) -> tuple[cmd.Command, ...]:
+    """Change the group to `group`, and let the member read it."""
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    return member.read(group)
+
+
 def member_in(phase: Phase, **settings: Any) -> Member:
     """A member that stands in `phase`, by the shortest way."""
     if phase in (Phase.BEFORE_RELEASE, Phase.BEFORE_START):
