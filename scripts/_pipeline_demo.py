@@ -53,6 +53,13 @@ def show(result: Result) -> None:
     console.print(table)
 
 
+def was_interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C came first, and the error in the clean-up after it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/pipeline_demo",
@@ -81,7 +88,7 @@ def main() -> int:
             result = play.run()
     except SandboxError as error:
         sys.stderr.write(f"zkconsumer: {error}\n")
-        return 1
+        return 130 if was_interrupted(error) else 1
     except KeyboardInterrupt:
         sys.stderr.write("zkconsumer: interrupted\n")
         return 130

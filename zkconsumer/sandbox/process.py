@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -148,9 +148,8 @@ def launch(
 ) -> None:
     """Start a process that `keep` receives and the guard watches, or leave no process behind.
 
-    Python raises KeyboardInterrupt in the main thread between any two steps. Between the start of
-    the process and the call of `keep`, that would leave the process behind. So another thread
-    starts it.
+    Without `uninterrupted`, Ctrl-C between the start of the process and the call of `keep` would
+    leave the process behind.
     """
 
     def spawn() -> None:
@@ -158,8 +157,43 @@ def launch(
         keep(process)
         guard.watch(process.pid, process.birth)
 
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(spawn).result()
+    uninterrupted(spawn)
+
+
+def uninterrupted(work: Callable[[], object]) -> None:
+    """Run `work` wholly or not at all, although Ctrl-C may come meanwhile. Raise what it raises.
+
+    Python raises KeyboardInterrupt in the main thread between any two steps, so `work` runs on
+    another thread. An interrupted main thread waits until `work` has ended, and raises the
+    KeyboardInterrupt then.
+
+    `Thread.join` cannot do that: up to Python 3.12, an interrupted `join` takes the thread for
+    ended, and a second `join` returns at once. Nor can an executor: if `Thread.start` is
+    interrupted, the executor does not know its thread.
+    """
+    claim, end = threading.Lock(), threading.Lock()
+    failures: list[BaseException] = []
+    end.acquire()
+
+    def run() -> None:
+        if not claim.acquire(blocking=False):
+            return  # the main thread was interrupted first, and has given the work up
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
+            failures.append(error)
+        finally:
+            end.release()
+
+    try:
+        threading.Thread(target=run).start()
+        end.acquire()
+    except BaseException:
+        if not claim.acquire(blocking=False):
+            end.acquire()
+        raise
+    if failures:
+        raise failures[0]
 
 
 class Startable(ABC):

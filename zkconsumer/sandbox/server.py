@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard, jars
 from zkconsumer.sandbox.jars import Java, find_java
 from zkconsumer.sandbox.ports import HOST, free_port, is_free
-from zkconsumer.sandbox.process import Process, Startable, until
+from zkconsumer.sandbox.process import Process, Startable, uninterrupted, until
 
 # ---- Class-data archives, which make JVMs start faster -------------------------------------------
 
@@ -316,43 +315,34 @@ class JavaServer(Startable):
         return archive(java, self._lock, self.main_class)
 
     def _spawn_safely(self, command: list[str], class_path: str) -> None:
-        """Start the process on another thread.
+        """Start the process; if Ctrl-C comes meanwhile, end it.
 
-        Python raises KeyboardInterrupt in the main thread between any two steps. Between the start
-        of the process and the assignment to `_process`, that would leave the process behind. The
-        other thread is not interrupted. If the main thread is interrupted while it waits, it waits
-        again and ends the process.
+        Without `uninterrupted`, Ctrl-C between the start of the process and the assignment to
+        `_process` would leave the process behind.
         """
-        failures: list[OSError] = []
+        # The JVM gets nothing of the user's environment (JAVA_TOOL_OPTIONS, CLASSPATH, ...).
+        environ = {
+            "CLASSPATH": class_path,
+            "PATH": os.defpath,
+            "LANG": "C.UTF-8",
+            "HOME": str(self.directory),
+        }
 
         def spawn() -> None:
-            # The JVM gets nothing of the user's environment (JAVA_TOOL_OPTIONS, CLASSPATH, ...).
-            environ = {
-                "CLASSPATH": class_path,
-                "PATH": os.defpath,
-                "LANG": "C.UTF-8",
-                "HOME": str(self.directory),
-            }
-            try:
-                process = Process.spawn(
-                    command, directory=self.directory, log=self.log, environ=environ
-                )
-                self._process = process
-                guard.watch(process.pid, process.birth)
-                record = _Record(process.pid, process.birth, self.port)
-                _write_atomically(self.directory / "server.json", json.dumps(record._asdict()))
-            except OSError as error:
-                failures.append(error)
+            process = Process.spawn(
+                command, directory=self.directory, log=self.log, environ=environ
+            )
+            self._process = process
+            guard.watch(process.pid, process.birth)
+            record = _Record(process.pid, process.birth, self.port)
+            _write_atomically(self.directory / "server.json", json.dumps(record._asdict()))
 
-        thread = threading.Thread(target=spawn, name=f"start {self.name}")
-        thread.start()
         try:
-            thread.join()
-            if failures:
-                raise self._disk_error(failures[0]) from failures[0]
-        except BaseException:
-            thread.join()
+            uninterrupted(spawn)
+        except BaseException as error:
             self.kill()
+            if isinstance(error, OSError):
+                raise self._disk_error(error) from error
             raise
 
     def _finish(self, *, patience_s: float) -> None:

@@ -1,0 +1,93 @@
+"""Ctrl-C while a process starts: the work is done wholly or not at all."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from zkconsumer.sandbox.process import uninterrupted
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Return a function that interrupts the main thread, and returns once that was noticed."""
+    noticed = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noticed.set()
+        raise KeyboardInterrupt
+
+    def press() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert noticed.wait(60.0)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield press
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupted_work_is_finished_first(ctrl_c: Callable[[], None]) -> None:
+    """KeyboardInterrupt is raised in the caller after the work has ended."""
+    done: list[str] = []
+
+    def work() -> None:
+        ctrl_c()
+        time.sleep(0.2)  # what an early return of the caller would not wait for
+        done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(work)
+    assert done == ["all"]
+
+
+def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Ctrl-C comes after the thread has begun, the work is finished first."""
+    begun = threading.Event()
+    done: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        time.sleep(0.2)  # what an early return of the caller would not wait for
+        done.append("all")
+
+    def start(thread: threading.Thread) -> None:
+        _thread.start_new_thread(thread.run, ())
+        assert begun.wait(60.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(work)
+    assert done == ["all"]
+
+
+def test_a_start_that_is_interrupted_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Ctrl-C comes before the thread begins, the work is not done later."""
+    done: list[str] = []
+    late: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        late.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(lambda: done.append("all"))
+    late[0].run()
+    assert done == []
+
+
+def test_an_error_is_raised_in_the_caller() -> None:
+    """An error of the work is raised in the caller."""
+
+    def work() -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        uninterrupted(work)
