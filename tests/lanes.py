@@ -206,6 +206,11 @@ SINGLE_TESTS = (
         "tests/golden/test_later.py::test_fresh_cases",
     ),
     *_later(
+        "Takes 20 s, because it runs 150 random scripts on Kafka's own group coordinator. The "
+        "quick lane replays 540 captured ones.",
+        "tests/golden/test_coordinator.py::test_fresh_scripts",
+    ),
+    *_later(
         "Takes 15 s. The simulator chooses random delays for requests and replies in each run.",
         "tests/faults/test_connections.py::test_a_slow_server",
     ),

@@ -63,7 +63,7 @@ MAIN_PATH: tuple[Row, ...] = (
     Row(Phase.COMPLETING, (Cause.SYNC,), (Phase.STABLE,), "the leader sends the assignment"),
     Row(
         Phase.STABLE,
-        (Cause.JOIN, *_GONE, Cause.SYNC_DEADLINE),
+        (Cause.JOIN, *_GONE),
         (Phase.PREPARING,),
         "a member joins, changes, leaves or dies",
     ),
@@ -84,6 +84,12 @@ MAIN_PATH: tuple[Row, ...] = (
 """The usual life of a group. The picture in docs/later.md shows these rows."""
 
 DETOURS: tuple[Row, ...] = (
+    Row(
+        Phase.STABLE,
+        (Cause.SYNC_DEADLINE,),
+        (Phase.PREPARING,),
+        "a member has not asked for its assignment",
+    ),
     Row(
         Phase.STABLE,
         (Cause.JOIN,),

@@ -37,9 +37,14 @@ CLASSES = {
 
 def ask(requests: Iterable[Mapping[str, Any]], timeout_s: float = 600.0) -> list[dict[str, Any]]:
     """Return the answers of a fresh JVM to cases, and to requests with a `call` (`Live.answer`)."""
+    return answers_of(__file__, requests, timeout_s)
+
+
+def answers_of(program: str, requests: Iterable[Any], timeout_s: float) -> list[dict[str, Any]]:
+    """Return what a program of this package writes, one line for each request."""
     path = os.pathsep.join(str(Path(__file__).parents[level]) for level in (2, 3))
     found = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, program],
         input="".join(json.dumps(request) + "\n" for request in requests),
         capture_output=True,
         text=True,

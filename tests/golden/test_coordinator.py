@@ -1,0 +1,89 @@
+"""What Kafka 3.9.1's own group coordinator answered to scripts of requests, answer by answer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jvm.coordinator_scripts import Machine, replayed
+from support.jvm.live_coordinator import scripts
+
+from zkconsumer.later import group_phases
+from zkconsumer.later.group_phases import Cause, Phase
+from zkconsumer.protocol.later.messages import Error
+
+CAPTURED = Path(__file__).with_name("later") / "coordinator.jsonl.gz"
+FRESH_SCRIPTS = 150
+
+
+@cache
+def captured() -> list[dict[str, Any]]:
+    """The captured scripts."""
+    with gzip.open(CAPTURED, "rb") as file:
+        return [json.loads(line) for line in file]
+
+
+def answers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every event of the captured scripts with every answer that it caused."""
+    for script in captured():
+        for event, found, _ in script["steps"]:
+            for answer in found.values():
+                yield event, answer
+
+
+def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine answers as Kafka's coordinator, and makes each usual change of phase."""
+    made: set[tuple[Phase, Cause | None, Phase]] = set()
+    check = group_phases.check_change
+
+    def note(before: Phase, cause: Cause | None, after: Phase) -> None:
+        made.add((before, cause, after))
+        check(before, cause, after)
+
+    monkeypatch.setattr(group_phases, "enforced", True)
+    monkeypatch.setattr(group_phases, "check_change", note)
+    machine = Machine()
+    assert [found for script in captured() if (found := replayed(machine, script))] == []
+    usual = {
+        (row.before, cause, after)
+        for row in group_phases.MAIN_PATH
+        for cause in row.causes
+        for after in row.after
+        if cause is not Cause.EXPIRY  # deletes the group, which is then not in a phase any more
+    }
+    assert usual - made == set()
+
+
+def test_the_captured_scripts_are_various() -> None:
+    """At least 500 scripts, with every error that they can cause and every phase of a group."""
+    assert len(captured()) >= 500
+    errors = Counter(answer.get("error", 0) for _, answer in answers())
+    assert {
+        *(Error.NONE, Error.UNKNOWN_SERVER_ERROR, Error.COORDINATOR_LOAD_IN_PROGRESS),
+        *(Error.NOT_COORDINATOR, Error.ILLEGAL_GENERATION, Error.INCONSISTENT_GROUP_PROTOCOL),
+        *(Error.UNKNOWN_MEMBER_ID, Error.INVALID_SESSION_TIMEOUT, Error.REBALANCE_IN_PROGRESS),
+        *(Error.GROUP_ID_NOT_FOUND, Error.MEMBER_ID_REQUIRED, Error.GROUP_MAX_SIZE_REACHED),
+        Error.FENCED_INSTANCE_ID,
+    } <= set(errors)
+    states = Counter(
+        state["state"]
+        for script in captured()
+        for _, _, state in script["steps"]
+        if state != "=" and "state" in state
+    )
+    assert {phase.value for phase in Phase} <= set(states)
+
+
+def test_fresh_scripts() -> None:
+    """Kafka's coordinator, run now, answers as the machine to scripts that no run has seen."""
+    seed = random.SystemRandom().randrange(2**40)
+    machine = Machine()
+    found = [replayed(machine, one) for one in scripts(range(seed, seed + FRESH_SCRIPTS))]
+    assert [one for one in found if one] == []
