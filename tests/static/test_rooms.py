@@ -30,7 +30,7 @@ PERMITTED: dict[str, set[str]] = {
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
-        "spark",
+        *("spark", "later"),
     },
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,6 +14,7 @@ from zkconsumer.cli import Exit
 from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
+    from zkconsumer.sim.coordinated.stories import Told
     from zkconsumer.sim.lessons import Lesson
     from zkconsumer.sim.scenarios import NarratedRun, Scenario
 
@@ -26,6 +27,15 @@ class Peers(StrEnum):
     OURS = "ours"
     JVM = "jvm"
     MIXED = "mixed"
+
+
+class Protocol(StrEnum):
+    """Group protocol: on ZooKeeper, with JVM members or zkconsumer's, or with a coordinator."""
+
+    ZOOKEEPER_JVM = "zookeeper-jvm"
+    ZOOKEEPER = "zookeeper"
+    CLASSIC_EAGER = "classic-eager"
+    CLASSIC_COOPERATIVE = "classic-cooperative"
 
 
 class Output(StrEnum):
@@ -65,6 +75,13 @@ def simulate(
         list[str] | None,
         typer.Option(metavar="KIND", help="A fault that a random run may inject once; repeatable."),
     ] = None,
+    protocol: Annotated[
+        Protocol,
+        typer.Option(
+            help="Group protocol: zookeeper or zookeeper-jvm, or a later one of Kafka:"
+            " classic-eager or classic-cooperative."
+        ),
+    ] = Protocol.ZOOKEEPER,
     output: Annotated[
         Output,
         typer.Option(help="Output format: a timeline, a trace (jsonl), or a standalone page."),
@@ -78,26 +95,23 @@ def simulate(
 
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
-    from zkconsumer.sim.lessons import LESSONS
-    from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario, run_seed
-    from zkconsumer.sim.scenarios import Peers as Kinds
-
+    if protocol not in (Protocol.ZOOKEEPER, Protocol.ZOOKEEPER_JVM):
+        _check_unused(strategy=strategy is not Strategy.RANGE, peers=peers, fault=fault)
+        if list_:
+            _list_later()
+        else:
+            _coordinated(protocol.value, scenario, output, _Group(seed, members, partitions))
+        return
+    if protocol is Protocol.ZOOKEEPER_JVM:
+        peers = peers or Peers.JVM
     if list_:
         _list()
-        return
-    if scenario is not None and scenario in LESSONS:
-        _teach(LESSONS[scenario](), output)
-        return
-    if scenario is not None:
-        one = SCENARIOS[_known(scenario)]
-        count = one.plan.members
-        jvm = None if peers is None else Kinds(peers.value).jvm(count)
-        if output is Output.HTML:
-            _play(one if jvm is None else replace(one, jvm=jvm))
-            return
-        show = _Show(one.title, names_of(count), output)
-        ended = run_scenario(one, jvm=jvm, emit=show.add)
+    elif scenario is not None:
+        _tell(scenario, peers, output)
     else:
+        from zkconsumer.sim.scenarios import Peers as Kinds
+        from zkconsumer.sim.scenarios import names_of, run_seed
+
         number = 1 if seed is None else seed
         show = _Show(f"seed {number}", names_of(members), output)
         ended = run_seed(
@@ -109,9 +123,92 @@ def simulate(
             kinds=_faults(fault),
             emit=show.add,
         )
+        show.end(ended)
+
+
+def _tell(scenario: str, peers: Peers | None, output: Output) -> None:
+    """Tell a story or a lesson of a group on ZooKeeper."""
+    from zkconsumer.sim.lessons import LESSONS
+    from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
+    from zkconsumer.sim.scenarios import Peers as Kinds
+
+    if scenario in LESSONS:
+        _teach(LESSONS[scenario](), output)
+        return
+    one = SCENARIOS[_known(scenario)]
+    count = one.plan.members
+    jvm = None if peers is None else Kinds(peers.value).jvm(count)
+    if output is Output.HTML:
+        _play(one if jvm is None else replace(one, jvm=jvm))
+        return
+    show = _Show(one.title, names_of(count), output)
+    show.end(run_scenario(one, jvm=jvm, emit=show.add))
+
+
+def _check_unused(**given: object) -> None:
+    """Refuse options that only a group on ZooKeeper has."""
+    from zkconsumer.errors import ConfigError
+
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                f"--{name} is an option of groups on ZooKeeper",
+                where="--protocol",
+                remedy=f"omit --{name}, or use --protocol zookeeper",
+            )
+
+
+class _Group(NamedTuple):
+    """A random run of a group with a coordinator."""
+
+    seed: int | None
+    members: int
+    partitions: int
+
+
+def _list_later() -> None:
+    from zkconsumer.sim.coordinated.stories import STORIES
+
+    for name, one in STORIES.items():
+        print(f"{name:<46}{one.lesson}")
+
+
+def _coordinated(protocol: str, scenario: str | None, output: Output, group: _Group) -> None:
+    """Tell a story, or a random run, of a group with a coordinator."""
+    from zkconsumer.sim.coordinated.stories import STORIES, tell, tell_seed
+    from zkconsumer.sim.scenarios import names_of
+
+    if scenario is not None:
+        story = STORIES[_known_later(scenario)]
+        show = _Show(story.title, names_of(story.members), output)
+        ended = tell(story, protocol, show.add)
+    else:
+        number = 1 if group.seed is None else group.seed
+        show = _Show(f"seed {number}", names_of(group.members), output)
+        ended = tell_seed(
+            number,
+            protocol,
+            members=group.members,
+            partitions=group.partitions,
+            emit=show.add,
+        )
     show.end(ended)
-    if ended.violation:
-        raise typer.Exit(Exit.FOUND)
+
+
+def _known_later(scenario: str) -> str:
+    """Return the name of a story of the later protocols. Raises ConfigError."""
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.sim.coordinated.stories import STORIES, WITHOUT
+
+    for name, one in STORIES.items():
+        if scenario in (name, one.title):
+            return name
+    why = f": {WITHOUT[scenario]}" if scenario in WITHOUT else ""
+    raise ConfigError(
+        f"no scenario of this protocol is called {scenario!r}{why}",
+        where="--scenario",
+        remedy="`zkconsumer simulate --protocol NAME --list` lists the scenarios",
+    )
 
 
 def _play(scenario: Scenario) -> None:
@@ -187,7 +284,8 @@ class _Show:
             case Output.HTML:
                 self._entries.append(entry)
 
-    def end(self, ended: NarratedRun) -> None:
+    def end(self, ended: NarratedRun | Told) -> None:
+        """Print the rest and the result. Exits with code 6 if a guarantee was broken."""
         from zkconsumer.trace.page import page
 
         if self._output is Output.HTML:
@@ -200,6 +298,8 @@ class _Show:
             *([f"a guarantee is broken: {ended.violation}"] if ended.violation else []),
         ]
         typer.echo("\n" + "\n".join(lines), err=self._output is not Output.STORY)
+        if ended.violation:
+            raise typer.Exit(Exit.FOUND)
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -1,0 +1,346 @@
+"""The member of the classic protocol: its answer to each event, one decision at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from zkconsumer.later import classic_member as machine
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import Mode, Phase, Settings, State
+from zkconsumer.later.member_events import Callback
+from zkconsumer.protocol.later import consumer_protocol as wire
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.later.subscriptions import Subscription, Topic
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({T0, T1})
+COOPERATIVE = ("cooperative-sticky",)
+
+
+class Member:
+    """A member under test: gives events, and keeps the commands of the last one."""
+
+    def __init__(self, **properties: object) -> None:
+        settings = replace(Settings("g", "c", ("t",), ("range",)), **properties)
+        self.state = State(settings)
+        self.commands: ev.Commands = ()
+        self.now = 0.0
+
+    def give(self, event: type[ev.Event], *fields: object, after_s: float = 0.0) -> Member:
+        self.now += after_s
+        self.state, self.commands = machine.step(self.state, event(self.now, *fields))
+        return self
+
+    def answer(self, response: msg.Response, kind: type[msg.Request]) -> Member:
+        """Answer the pending request of this class."""
+        sent = self.state.link.sent
+        number = next(n for n, one in sent.items() if isinstance(one.request, kind))
+        return self.give(ev.Answered, number, response)
+
+    def sent(self, kind: type[msg.Request]) -> list[msg.Request]:
+        """The requests of this class in the last commands."""
+        found = [one.request for one in self.commands if isinstance(one, ev.Send)]
+        return [one for one in found if isinstance(one, kind)]
+
+    def calls(self) -> list[Callback]:
+        """The listener's methods in the last commands."""
+        return [one.callback for one in self.commands if isinstance(one, ev.Call)]
+
+    # ---- situations ------------------------------------------------------------------------------
+
+    def searching(self) -> Member:
+        self.give(ev.MetadataChanged, (0, 1), {"t": Topic(2)})
+        return self.give(ev.Polls)
+
+    def joining(self) -> Member:
+        return self.searching().answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
+
+    def completing(self, *, generation: int = 1, leads: bool = False) -> Member:
+        members = ()
+        if leads:
+            data = wire.encode_subscription(Subscription(("t",)))
+            members = (msg.JoinedMember("c-1", None, data),)
+        joined = msg.Joined(
+            member="c-1",
+            generation=generation,
+            protocol=self.state.settings.assignors[0],
+            leader="c-1" if leads else "d-1",
+            members=members,
+        )
+        return self.answer(joined, msg.JoinGroup)
+
+    def assigned(self, *partitions: TopicPartition) -> Member:
+        data = wire.encode_assignment(partitions)
+        return self.answer(msg.Synced(assignment=data), msg.SyncGroup)
+
+    def stable(self) -> Member:
+        self.joining().completing().assigned(T0, T1)
+        stored = {T0: OffsetAndMetadata(7)}
+        return self.answer(msg.OffsetsFetched(offsets=stored), msg.OffsetFetch)
+
+
+# ---- joining -------------------------------------------------------------------------------------
+
+
+def test_the_way_to_the_first_message() -> None:
+    """Look-up, JoinGroup, SyncGroup, OffsetFetch; then delivery starts at the stored offsets."""
+    member = Member().searching()
+    assert [one.broker for one in member.commands if isinstance(one, ev.Send)] == [0]
+    member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
+    assert member.sent(msg.JoinGroup) and member.state.phase is Phase.PREPARING
+    member.completing()
+    assert member.sent(msg.SyncGroup) and member.state.phase is Phase.COMPLETING
+    member.assigned(T0, T1)
+    assert member.state.phase is Phase.STABLE
+    assert member.calls() == [Callback.ASSIGNED] and member.sent(msg.OffsetFetch)
+    stored = {T0: OffsetAndMetadata(7)}
+    member.answer(msg.OffsetsFetched(offsets=stored), msg.OffsetFetch)
+    assert member.commands == (ev.StartFetching({T0: 7, T1: None}),)
+    assert machine.is_settled(member.state)
+
+
+def test_the_leader_assigns() -> None:
+    """The leader computes the assignment with the assignor that the coordinator names."""
+    member = Member().joining().completing(leads=True)
+    (sync,) = member.sent(msg.SyncGroup)
+    assert isinstance(sync, msg.SyncGroup)
+    assert {one: wire.decode_assignment(data)[0] for one, data in sync.assignments.items()} == {
+        "c-1": (T0, T1)
+    }
+
+
+def test_a_restarted_static_leader_keeps_the_assignment() -> None:
+    """With `skip_assignment` the leader sends no assignment."""
+    member = Member(instance="i").joining()
+    joined = msg.Joined(
+        member="c-1", generation=3, protocol="range", leader="c-1", skip_assignment=True
+    )
+    member.answer(joined, msg.JoinGroup)
+    (sync,) = member.sent(msg.SyncGroup)
+    assert isinstance(sync, msg.SyncGroup) and not sync.assignments
+
+
+@pytest.mark.parametrize(
+    ("assignors", "mode"),
+    [
+        (("range", "cooperative-sticky"), Mode.EAGER),
+        (("cooperative-sticky",), Mode.COOPERATIVE),
+        (("sticky",), Mode.EAGER),
+    ],
+)
+def test_the_mode(assignors: tuple[str, ...], mode: Mode) -> None:
+    """A member is cooperative only if all its assignors are."""
+    assert Settings("g", "c", ("t",), assignors).mode is mode
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (Error.MEMBER_ID_REQUIRED, True),
+        (Error.UNKNOWN_MEMBER_ID, True),
+        (Error.REBALANCE_IN_PROGRESS, True),
+        (Error.COORDINATOR_LOAD_IN_PROGRESS, False),
+    ],
+)
+def test_a_join_is_repeated(error: Error, again: bool) -> None:
+    """Some errors cause another JoinGroup at once, the others after a pause."""
+    member = Member().joining().answer(msg.Joined(error, "c-1"), msg.JoinGroup)
+    assert bool(member.sent(msg.JoinGroup)) is again
+    if not again:
+        assert member.give(ev.Tick, after_s=0.2).sent(msg.JoinGroup)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Error.INCONSISTENT_GROUP_PROTOCOL, Error.FENCED_INSTANCE_ID, Error.GROUP_MAX_SIZE_REACHED],
+)
+def test_a_join_fails_for_good(error: Error) -> None:
+    """The user's `poll` raises an error that no other attempt could avoid."""
+    member = Member().joining().answer(msg.Joined(error), msg.JoinGroup)
+    assert member.state.phase is Phase.FAILED
+    assert member.commands == (ev.Fail(error),)
+    assert member.give(ev.Tick, after_s=60.0).commands == ()
+
+
+def test_the_coordinator_has_moved_before_the_join() -> None:
+    """NOT_COORDINATOR: the member looks for its coordinator, and then joins there."""
+    member = Member().joining().answer(msg.Joined(Error.NOT_COORDINATOR), msg.JoinGroup)
+    assert member.sent(msg.FindCoordinator)
+    member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
+    assert member.give(ev.Tick, after_s=0.2).sent(msg.JoinGroup)
+
+
+@pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
+def test_a_sync_is_refused(error: Error) -> None:
+    """The generation is over: the member joins again, without its id if that is unknown."""
+    member = Member().joining().completing()
+    member.answer(msg.Synced(error), msg.SyncGroup)
+    (join,) = member.sent(msg.JoinGroup)
+    assert isinstance(join, msg.JoinGroup)
+    assert join.member == ("" if error is Error.UNKNOWN_MEMBER_ID else "c-1")
+
+
+def test_the_look_up_backs_off() -> None:
+    """A failed look-up is repeated after 0.1 s, 0.2 s, 0.4 s, and at most 1 s."""
+    member, pauses = Member().searching(), []
+    for _ in range(6):
+        member.answer(msg.FoundCoordinator(Error.COORDINATOR_NOT_AVAILABLE), msg.FindCoordinator)
+        due = machine.next_deadline(member.state, member.now)
+        pauses.append(round(due - member.now, 3))
+        member.give(ev.Tick, after_s=due - member.now)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+# ---- rebalances ----------------------------------------------------------------------------------
+
+
+def test_an_eager_member_revokes_all_before_it_joins() -> None:
+    """It stops delivery, commits, calls the listener, and only then sends JoinGroup."""
+    member = Member().stable().give(ev.Tick, after_s=3.0)
+    member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
+    assert member.commands[0] == ev.StopFetching(BOTH) and member.sent(msg.OffsetCommit)
+    assert not member.sent(msg.JoinGroup)
+    member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
+    assert member.calls() == [Callback.REVOKED] and member.sent(msg.JoinGroup)
+    assert not member.state.owned
+
+
+def test_a_cooperative_member_keeps_delivering() -> None:
+    """It revokes only what the new assignment takes away, and then joins once more."""
+    member = Member(assignors=COOPERATIVE).stable().give(ev.Tick, after_s=3.0)
+    member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
+    member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
+    assert member.sent(msg.JoinGroup) and member.calls() == []
+    member.completing(generation=2).assigned(T0)
+    assert member.commands[0] == ev.StopFetching(frozenset({T1}))
+    assert member.calls() == [Callback.REVOKED, Callback.ASSIGNED]
+    assert member.state.owned == {T0} and member.state.rejoin
+
+
+@pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
+@pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
+def test_a_lost_generation(error: Error, assignors: tuple[str, ...]) -> None:
+    """A fenced member gives up everything without a commit (`onPartitionsLost`), and joins."""
+    member = Member(assignors=assignors).stable().give(ev.Tick, after_s=3.0)
+    member.answer(msg.HeartbeatAnswer(error), msg.Heartbeat)
+    assert member.calls() == [Callback.LOST] and not member.sent(msg.OffsetCommit)
+    assert member.sent(msg.JoinGroup) and not member.state.owned
+
+
+def test_an_old_heartbeat_s_answer_is_ignored() -> None:
+    """UNKNOWN_MEMBER_ID for an earlier membership does not concern the new one."""
+    member = Member().stable().give(ev.Tick, after_s=3.0)
+    member.state = replace(member.state, generation=2)
+    member.answer(msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID), msg.Heartbeat)
+    assert member.state.phase is Phase.STABLE
+
+
+def test_a_user_that_does_not_poll_delays_the_join() -> None:
+    """The heartbeat thread learns of the rebalance; the user's thread joins at its next poll."""
+    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=3.0)
+    member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
+    assert member.commands == ()
+    assert member.give(ev.Polls).sent(msg.OffsetCommit)
+
+
+def test_a_user_that_never_polls_is_no_member_any_more() -> None:
+    """After `max.poll.interval.ms` the member leaves; at the next poll all partitions are lost."""
+    member = Member(poll_s=10.0).stable().give(ev.Busy).give(ev.Tick, after_s=10.0)
+    assert member.sent(msg.LeaveGroup) and member.state.phase is Phase.UNJOINED
+    assert member.give(ev.Polls).calls() == [Callback.LOST]
+
+
+def test_the_leader_watches_its_topics() -> None:
+    """A leader whose topic has got partitions joins again; other members do not."""
+    more = (0, 1), {"t": Topic(3)}
+    leader = Member().joining().completing(leads=True).assigned(T0, T1)
+    assert leader.give(ev.MetadataChanged, *more).state.rejoin
+    assert not Member().stable().give(ev.MetadataChanged, *more).state.rejoin
+
+
+# ---- connections and commits ---------------------------------------------------------------------
+
+
+def test_a_lost_connection_ends_no_membership() -> None:
+    """The member looks for its coordinator, and delivers meanwhile."""
+    member = Member().stable().give(ev.Disconnected, 1)
+    assert member.sent(msg.FindCoordinator) and member.state.owned == BOTH
+    member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
+    assert member.state.phase is Phase.STABLE and not member.sent(msg.JoinGroup)
+
+
+def test_a_silent_coordinator_is_taken_to_be_wrong() -> None:
+    """Without an answer for a session, the member looks for its coordinator again."""
+    member = Member(session_s=10.0).stable()
+    for _ in range(3):
+        member.give(ev.Tick, after_s=3.0)
+        assert member.state.link.coordinator == 1
+    member.give(ev.Tick, after_s=1.0)
+    assert member.state.link.coordinator is None
+
+
+def test_automatic_commits() -> None:
+    """Each interval the positions of all owned partitions are committed, in this generation."""
+    member = Member(auto_commit_s=5.0).stable().give(ev.Consumed, T0, 9)
+    (commit,) = member.give(ev.Tick, after_s=5.0).sent(msg.OffsetCommit)
+    assert isinstance(commit, msg.OffsetCommit) and commit.generation == 1
+    assert {tp: one.offset for tp, one in commit.offsets.items()} == {T0: 9, T1: 0}
+
+
+def test_without_automatic_commits() -> None:
+    """With `enable.auto.commit=false` a rebalance commits nothing."""
+    member = Member(auto_commit_s=None).stable().give(ev.Tick, after_s=3.0)
+    member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
+    assert member.sent(msg.JoinGroup) and not member.sent(msg.OffsetCommit)
+
+
+def test_a_commit_of_an_old_generation() -> None:
+    """The refusal of a commit ends the membership: the group goes on without this member."""
+    member = Member(auto_commit_s=2.0).stable().give(ev.Tick, after_s=2.0)
+    member.answer(msg.OffsetsCommitted(Error.ILLEGAL_GENERATION), msg.OffsetCommit)
+    assert member.calls() == [Callback.LOST] and member.sent(msg.JoinGroup)
+
+
+def test_a_commit_before_a_join_is_repeated() -> None:
+    """If the coordinator moves meanwhile, the commit goes to the new one before the join."""
+    member = Member().stable().give(ev.Tick, after_s=3.0)
+    member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
+    member.answer(msg.OffsetsCommitted(Error.NOT_COORDINATOR), msg.OffsetCommit)
+    member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
+    member.give(ev.Tick, after_s=0.2)
+    assert member.sent(msg.OffsetCommit) and not member.sent(msg.JoinGroup)
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def test_closing() -> None:
+    """The last commit, the listener, then LeaveGroup."""
+    member = Member().stable().give(ev.CloseRequested)
+    assert member.sent(msg.OffsetCommit) and not member.sent(msg.LeaveGroup)
+    member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
+    assert member.calls() == [Callback.REVOKED] and member.sent(msg.LeaveGroup)
+    assert member.state.phase is Phase.CLOSED
+
+
+def test_a_static_member_does_not_leave() -> None:
+    """With `group.instance.id` the member stays in the group until its session ends."""
+    member = Member(instance="i", auto_commit_s=None).stable().give(ev.CloseRequested)
+    assert not member.sent(msg.LeaveGroup) and member.state.phase is Phase.CLOSED
+
+
+def test_closing_without_a_coordinator() -> None:
+    """The last commit is tried for 30 s; then the member closes without it."""
+    member = Member().stable().give(ev.Disconnected, 1).give(ev.CloseRequested)
+    assert member.state.phase is Phase.STABLE
+    assert member.give(ev.Tick, after_s=30.0).state.phase is Phase.CLOSED
+
+
+def test_an_unknown_event() -> None:
+    """An event of another class is a defect of the caller."""
+    with pytest.raises(machine.ImpossibleEventError):
+        machine.step(Member().state, ev.Event(0.0))

@@ -1,0 +1,48 @@
+"""Random runs of coordinated groups, and planted faults that the monitor must notice."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.sim.later_mutants import MUTANTS, Mutant
+
+from zkconsumer.later import group_phases
+from zkconsumer.sim.coordinated.search import PROTOCOLS, run
+
+FIXED = range(5)
+FRESH = 15
+
+
+@pytest.fixture(autouse=True)
+def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator checks each change of a group's phase."""
+    monkeypatch.setattr(group_phases, "enforced", True)
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_no_promise_is_broken(protocol: str) -> None:
+    """The same seeds in each run keep every promise, and the group delivers."""
+    found = [run(seed, protocol) for seed in FIXED]
+    assert [one for one in found if one.violation] == []
+    assert all(one.deliveries for one in found)
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_fresh_seeds(protocol: str) -> None:
+    """Seeds that no earlier run has seen keep every promise; the message names the seed."""
+    first = time.time_ns() % 10**9
+    found = [run(seed, protocol) for seed in range(first, first + FRESH)]
+    assert [one for one in found if one.violation] == []
+
+
+def test_a_seed_determines_its_run() -> None:
+    """Two runs of a seed are equal."""
+    assert run(7) == run(7)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: str(one.name))
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    """Each planted fault breaks the promise that it names, within 40 seeds."""
+    found = mutant.caught(range(40))
+    assert found is not None and found.invariant == mutant.promise

@@ -1,0 +1,118 @@
+"""Planted faults in the machines of the later protocols, which the monitor must notice.
+
+Every mutant replaces functions or table entries, in this process and while its context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from zkconsumer.later import classic_group, classic_member
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import State
+from zkconsumer.later.connection import Sent
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.assignors import Assignor, assign
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.sim.coordinated.search import run
+from zkconsumer.sim.plan import InvariantViolation
+
+Patch = tuple[Any, Any, Any]
+Step = tuple[State, ev.Commands]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted fault, and the protocol whose runs catch it."""
+
+    name: str
+    protocol: str
+    promise: str
+    patches: Callable[[], list[Patch]]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Plant the fault."""
+        with ExitStack() as stack:
+            for where, name, replacement in self.patches():
+                change = (
+                    patch.dict(where, {name: replacement})
+                    if isinstance(where, dict)
+                    else patch.object(where, name, replacement)
+                )
+                stack.enter_context(change)
+            yield
+
+    def caught(self, seeds: range) -> InvariantViolation | None:
+        """Return the first violation in the runs of these seeds."""
+        with self.planted():
+            found = (run(seed, self.protocol).violation for seed in seeds)
+            return next((one for one in found if one is not None), None)
+
+
+def _keeps_delivering() -> list[Patch]:
+    genuine = classic_member.step
+
+    def step(state: State, event: ev.Event) -> Step:
+        after, commands = genuine(state, event)
+        return after, tuple(one for one in commands if not isinstance(one, ev.StopFetching))
+
+    return [(classic_member, "step", step)]
+
+
+def _is_deaf() -> list[Patch]:
+    def heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+        return replace(state, heard_at=now), ()
+
+    return [(classic_member.ANSWERS, msg.Heartbeat, heard)]
+
+
+def _commits_of_strangers() -> list[Patch]:
+    return [(classic_group, "commit_error", lambda group, request: Error.NONE)]
+
+
+def _starts_late() -> list[Patch]:
+    genuine = classic_member.ANSWERS[msg.OffsetFetch]
+
+    def loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+        after, commands = genuine(state, sent, response, now)
+        late = tuple(
+            ev.StartFetching({tp: (offset or 0) + 1 for tp, offset in one.positions.items()})
+            if isinstance(one, ev.StartFetching)
+            else one
+            for one in commands
+        )
+        return after, late
+
+    return [(classic_member.ANSWERS, msg.OffsetFetch, loaded)]
+
+
+def _hands_over_at_once() -> list[Patch]:
+    def impatient(assignor: Assignor, topics: Any, subscriptions: Any) -> Any:
+        return assign(Assignor.STICKY, topics, subscriptions)
+
+    return [(classic_member, "assign", impatient)]
+
+
+def _commits_early() -> list[Patch]:
+    genuine = classic_member.TABLE[ev.Consumed]
+
+    def consumed(state: State, event: ev.Event) -> Step:
+        assert isinstance(event, ev.Consumed)
+        return genuine(state, replace(event, position=event.position + 1))
+
+    return [(classic_member.TABLE, ev.Consumed, consumed)]
+
+
+MUTANTS = (
+    Mutant("delivers while it joins", "classic-eager", "C2", _keeps_delivering),
+    Mutant("ignores the answers to heartbeats", "classic-eager", "C7", _is_deaf),
+    Mutant("commits of any generation are stored", "classic-eager", "C3", _commits_of_strangers),
+    Mutant("starts after the stored offset", "classic-eager", "C4", _starts_late),
+    Mutant("assigns what others still own", "classic-cooperative", "C2", _hands_over_at_once),
+    Mutant("commits the message after", "classic-eager", "C5", _commits_early),
+)

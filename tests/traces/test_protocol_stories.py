@@ -1,0 +1,86 @@
+"""Golden traces of the other group protocols: JVM members, and groups with a coordinator.
+
+`pytest tests/traces --rewrite` writes them; then the diff is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkconsumer.later import group_phases
+from zkconsumer.sim.coordinated.stories import ASSIGNORS, STORIES, WITHOUT, tell
+from zkconsumer.sim.recorder import Recorder, root_of
+from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
+from zkconsumer.sim.stage import stage
+from zkconsumer.trace.story import story
+
+HERE = Path(__file__).parent
+JVM = "zookeeper-jvm"
+
+# Its point is a group of both kinds of members.
+WITHOUT_JVM = {"a-jvm-peer-joins"}
+
+CASES = [
+    *((JVM, name) for name in SCENARIOS if name not in WITHOUT_JVM),
+    *((protocol, name) for name, one in STORIES.items() for protocol in one.protocols),
+]
+
+
+@pytest.fixture(autouse=True)
+def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator checks each change of a group's phase."""
+    monkeypatch.setattr(group_phases, "enforced", True)
+
+
+def told(protocol: str, name: str) -> str:
+    """A story as its file has it."""
+    entries: list[dict[str, Any]] = []
+    if protocol == JVM:
+        one = SCENARIOS[name]
+        everybody = frozenset(range(one.plan.members))
+        world = stage(one.plan, Recorder(lambda entry: None), jvm=everybody).world
+        run_scenario(one, jvm=everybody, emit=entries.append)
+        head = [one.title, "=" * len(one.title), f"Protocol: {protocol}.", ""]
+        lines = [*head, *story(entries, names_of(one.plan.members), root=root_of(world))]
+        return "\n".join(lines) + "\n"
+    later = STORIES[name]
+    ended = tell(later, protocol, entries.append)
+    assert (ended.violation, ended.rest) == ("", "")
+    decided = f"Protocol: {protocol}. Decided in {later.decided_in(protocol)}."
+    head = [later.title, "=" * len(later.title), later.lesson, decided, ""]
+    return "\n".join([*head, *story(entries, names_of(later.members), root="")]) + "\n"
+
+
+@pytest.mark.parametrize(("protocol", "name"), CASES)
+def test_the_story_is_the_same(protocol: str, name: str, request: pytest.FixtureRequest) -> None:
+    """Each story goes as its golden trace says, and breaks no promise."""
+    found = told(protocol, name)
+    path = HERE / protocol / f"{name}.txt"
+    if request.config.getoption("--rewrite"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == found, "see --rewrite"
+
+
+def test_no_other_files() -> None:
+    """Each golden trace belongs to a story, and each story has one."""
+    files = {(path.parent.name, path.stem) for path in HERE.glob("*/*.txt")}
+    assert files == set(CASES)
+
+
+def test_every_story_has_a_counterpart_or_a_reason() -> None:
+    """A story on ZooKeeper is also told of the later protocols, or it is stated why not."""
+    assert set(SCENARIOS) == (set(STORIES) & set(SCENARIOS)) | set(WITHOUT)
+    assert not set(STORIES) & set(WITHOUT)
+
+
+@pytest.mark.parametrize(("protocol", "name"), [one for one in CASES if one[0] in ASSIGNORS])
+def test_who_decides(protocol: str, name: str) -> None:
+    """The function that a story names exists in that module."""
+    package, module, function = STORIES[name].decided_in(protocol).split(".")
+    found = getattr(importlib.import_module(f"zkconsumer.{package}.{module}"), function)
+    assert found.__module__ == f"zkconsumer.{package}.{module}"

@@ -1,0 +1,626 @@
+"""A member of the classic protocol as a state machine: `step(state, event) -> (state, commands)`.
+
+The member finds its coordinator, commits and revokes, sends JoinGroup and SyncGroup, takes over its
+assignment, and sends heartbeats. If it leads the group, it computes the assignment with the
+assignor that the coordinator names. It models `AbstractCoordinator` and `ConsumerCoordinator` of
+Kafka 3.9.1.
+
+A real member has two threads. `_user_thread` is what the user's thread does in `poll`, and
+`_heartbeat_thread` what the heartbeat thread does. Both run after each event, the user's thread
+only while the user polls. `ANSWERS` names the handler of each response.
+
+Differences from Kafka: a listener takes no time, a retry has no jitter, and the first of several
+equally loaded brokers is asked for the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from zkconsumer.later import connection
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import MEMBER, OVER, Mode, Phase, State
+from zkconsumer.later.connection import BACKOFF_S, MOVED, NEVER, REQUEST_S, Sent
+from zkconsumer.later.member_events import Call, Callback, Commands, then
+from zkconsumer.protocol.later import consumer_protocol as wire
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.assignors import Assignor, assign
+from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER, Error
+from zkconsumer.protocol.later.subscriptions import Subscription, Topic
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+
+Step = tuple[State, Commands]
+
+JOIN_LAPSE_S = 5.0
+"""A member waits this much longer than its rebalance timeout for the response to JoinGroup, in
+seconds (`JOIN_GROUP_TIMEOUT_LAPSE`)."""
+
+CLOSE_S = 30.0
+"""A member that closes waits this long for its last commit, in seconds."""
+
+AT_ONCE = frozenset(
+    {
+        Error.UNKNOWN_MEMBER_ID,
+        Error.ILLEGAL_GENERATION,
+        Error.REBALANCE_IN_PROGRESS,
+        Error.MEMBER_ID_REQUIRED,
+    }
+)
+"""Errors of a join after which the member joins again without a pause."""
+
+RETRIABLE = MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS}
+"""Errors after which the same request may succeed later."""
+
+
+class ImpossibleEventError(Exception):
+    """An event of an unknown class: a defect of the caller."""
+
+
+def step(state: State, event: ev.Event) -> Step:
+    """Return the state after an event, and the commands to run."""
+    if state.phase in OVER:
+        return state, ()
+    handler = TABLE.get(type(event))
+    if handler is None:
+        raise ImpossibleEventError(type(event).__name__)
+    result = then(handler(state, event), lambda s: _time_outs(s, event.now))
+    result = then(result, lambda s: _heartbeat_thread(s, event.now))
+    return then(result, lambda s: _user_thread(s, event.now))
+
+
+def next_deadline(state: State, now: float) -> float:
+    """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
+    if state.phase in OVER:
+        return NEVER
+    due = [state.link.look_at, *(one.until for one in state.link.sent.values())]
+    if state.phase in MEMBER:
+        due += [state.heartbeat_at, state.poll_until, state.heard_at + state.settings.session_s]
+    if state.polling:
+        due += [state.auto_commit_at, state.retry_at]
+        due += [state.closing or NEVER, state.commit_until or NEVER]
+    return min((at for at in due if at > now), default=NEVER)
+
+
+def is_over(state: State) -> bool:
+    """Tell whether the member has ended for good."""
+    return state.phase in OVER
+
+
+def is_settled(state: State) -> bool:
+    """Tell whether the member is stable and nothing is left to do."""
+    waits = state.rejoin or state.received is not None or state.loading or state.closing
+    return state.phase is Phase.STABLE and not waits and state.link.coordinator is not None
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+def _polls(state: State, event: ev.Event) -> Step:
+    return replace(state, polling=True, poll_until=NEVER), ()
+
+
+def _busy(state: State, event: ev.Event) -> Step:
+    until = event.now + state.settings.poll_s
+    return replace(state, polling=False, poll_until=until), ()
+
+
+def _tick(state: State, event: ev.Event) -> Step:
+    return state, ()
+
+
+def _answered(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.Answered)
+    sent, link = connection.answered(state.link, event.number)
+    if sent is None:
+        return state, ()  # the connection on which it was sent is closed
+    state = replace(state, link=link)
+    return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
+
+
+def _disconnected(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.Disconnected)
+    return _drop(state, event.broker, event.now), ()
+
+
+def _metadata(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.MetadataChanged)
+    return replace(state, link=replace(state.link, brokers=event.brokers, topics=event.topics)), ()
+
+
+def _consumed(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.Consumed)
+    if event.partition not in state.owned:
+        return state, ()
+    positions = {**state.positions, event.partition: event.position}
+    return replace(state, positions=positions), ()
+
+
+def _close(state: State, event: ev.Event) -> Step:
+    """Commit for the last time, then leave; see `_closing`."""
+    return replace(
+        state, closing=event.now + CLOSE_S, polling=True, commit=None, commit_until=None
+    ), ()
+
+
+TABLE: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
+    ev.Polls: _polls,
+    ev.Busy: _busy,
+    ev.Tick: _tick,
+    ev.Answered: _answered,
+    ev.Disconnected: _disconnected,
+    ev.MetadataChanged: _metadata,
+    ev.Consumed: _consumed,
+    ev.CloseRequested: _close,
+}
+
+
+def _time_outs(state: State, now: float) -> Step:
+    """Close the connections on which a response is overdue."""
+    for broker in connection.overdue(state.link, now):
+        state = _drop(state, broker, now)
+    return state, ()
+
+
+def _drop(state: State, broker: int, now: float) -> State:
+    """Forget what was sent to a broker; what the coordinator has not answered is sent again."""
+    is_coordinator = broker == state.link.coordinator
+    state = replace(state, link=connection.dropped(state.link, broker, now))
+    return replace(state, retry_at=now + BACKOFF_S) if is_coordinator else state
+
+
+# ---- the heartbeat thread ------------------------------------------------------------------------
+
+
+def _heartbeat_thread(state: State, now: float) -> Step:
+    if state.phase not in MEMBER:
+        return state, ()
+    if state.link.coordinator is None:
+        return _look_up(state, now)
+    if now >= state.heard_at + state.settings.session_s:
+        # Without an answer for a session, the broker is taken to be the wrong one.
+        return replace(state, link=connection.forget_coordinator(state.link)), ()
+    if now >= state.poll_until:
+        return _leave(state, now)
+    if now < state.heartbeat_at:
+        return state, ()
+    state = replace(state, heartbeat_at=now + state.settings.heartbeat_s)
+    return _send(
+        state,
+        msg.Heartbeat(
+            state.settings.group, state.member, state.generation, state.settings.instance
+        ),
+        now,
+    )
+
+
+def _leave(state: State, now: float) -> Step:
+    """Leave the group (`maybeLeaveGroup`); a static member only forgets its membership."""
+    commands: Commands = ()
+    is_member = state.member != UNKNOWN_MEMBER and state.phase is not Phase.UNJOINED
+    if state.settings.instance is None and is_member and state.link.coordinator is not None:
+        leaver = msg.Leaver(state.member)
+        state, commands = _send(state, msg.LeaveGroup(state.settings.group, (leaver,)), now)
+    return _reset(state, keep_member=False), commands
+
+
+def _reset(state: State, *, keep_member: bool) -> State:
+    """Forget the generation and join again (`resetStateAndRejoin`).
+
+    The partitions are kept until the user's thread finds that their generation is lost.
+    """
+    return replace(
+        state,
+        phase=Phase.UNJOINED,
+        member=state.member if keep_member else UNKNOWN_MEMBER,
+        generation=NO_GENERATION,
+        protocol=None,
+        rejoin=True,
+        prepared=False,
+        poll_until=NEVER,
+        heartbeat_at=NEVER,
+    )
+
+
+# ---- the user's thread ---------------------------------------------------------------------------
+
+
+def _user_thread(state: State, now: float) -> Step:
+    if not state.polling or state.phase in OVER:
+        return state, ()
+    result: Step = _look_up(state, now) if state.link.coordinator is None else (state, ())
+    if state.closing is not None:
+        return then(result, lambda s: _closing(s, now))
+    result = then(result, lambda s: _take_over(s, now))
+    result = then(result, lambda s: _rejoin(s, now))
+    result = then(result, lambda s: _load(s, now))
+    return then(result, lambda s: _auto_commit(s, now))
+
+
+def _look_up(state: State, now: float) -> Step:
+    link, commands = connection.look_up(state.link, state.settings.group, now)
+    return replace(state, link=link), commands
+
+
+def _joining(state: State) -> bool:
+    return state.link.awaits(msg.JoinGroup) or state.link.awaits(msg.SyncGroup)
+
+
+def _rejoin(state: State, now: float) -> Step:
+    """Join if the membership, or the leader's metadata, requires it (`joinGroupIfNeeded`)."""
+    if state.is_leader and state.planned != _subscribed(state):
+        state = replace(state, rejoin=True)
+    if not state.rejoin or _joining(state) or now < state.retry_at:
+        return state, ()
+    if state.link.coordinator is None:
+        return state, ()
+    result = _prepare(state, now)
+    return then(result, lambda s: _join(s, now) if s.prepared else (s, ()))
+
+
+def _join(state: State, now: float) -> Step:
+    settings = state.settings
+    request = msg.JoinGroup(
+        settings.group,
+        state.member,
+        tuple(msg.Protocol(name, _metadata_for(state, name)) for name in settings.assignors),
+        settings.instance,
+        settings.session_s,
+        settings.poll_s,
+    )
+    timeout_s = max(REQUEST_S, settings.poll_s + JOIN_LAPSE_S)
+    return _send(replace(state, phase=Phase.PREPARING), request, now, timeout_s=timeout_s)
+
+
+def _metadata_for(state: State, assignor: str) -> bytes:
+    """Return the member's subscription in the form of one assignor."""
+    owned = tuple(sorted(state.owned))
+    user_data = None
+    if assignor == "sticky" and (state.sticky[0] or state.sticky[1] != NO_GENERATION):
+        user_data = wire.encode_sticky_user_data(sorted(state.sticky[0]), state.sticky[1])
+    elif assignor == "cooperative-sticky":
+        user_data = wire.encode_cooperative_user_data(state.sticky[1])
+    return wire.encode_subscription(
+        Subscription(state.settings.topics, owned, state.generation, state.settings.rack),
+        user_data,
+    )
+
+
+def _subscribed(state: State) -> dict[str, Topic]:
+    """Return the topics of the member's metadata that it subscribes to."""
+    topics = state.link.topics
+    return {name: topics[name] for name in state.settings.topics if name in topics}
+
+
+# ---- before a join -------------------------------------------------------------------------------
+
+
+def _prepare(state: State, now: float) -> Step:
+    """Commit, and revoke what the mode requires (`onJoinPrepare`)."""
+    if state.prepared:
+        return state, ()
+    result = _commit_before_join(state, now)
+    return then(result, lambda s: (s, ()) if s.commit is not None else _revoke_before_join(s))
+
+
+def _commit_before_join(state: State, now: float) -> Step:
+    """Commit the positions, and wait for the answer up to the rebalance timeout."""
+    settings = state.settings
+    if state.commit is not None and state.commit not in state.link.sent:
+        state = replace(state, commit=None)  # its connection was lost: commit again
+    if state.commit_until is None:
+        state = replace(state, commit_until=now + settings.poll_s)
+    is_over = state.commit_until is not None and now >= state.commit_until
+    if is_over or not _may_commit(state):
+        return replace(state, commit=None), ()
+    if state.commit is not None:
+        return state, ()
+    number = state.link.number
+    state, commands = _commit(state, now)
+    if settings.mode is Mode.EAGER:
+        commands = (ev.StopFetching(state.owned), *commands)
+    return replace(state, commit=number), commands
+
+
+def _may_commit(state: State) -> bool:
+    """Tell whether automatic commits are on and the member could commit now."""
+    has_positions = bool(state.owned & state.positions.keys())
+    is_automatic = state.settings.auto_commit_s is not None
+    return is_automatic and has_positions and state.phase is Phase.STABLE
+
+
+def _revoke_before_join(state: State) -> Step:
+    """Call the listener, and stop delivery: all in eager mode, and all after a lost generation."""
+    is_lost = state.generation == NO_GENERATION or state.member == UNKNOWN_MEMBER
+    state = replace(state, prepared=True, commit=None, commit_until=None, is_leader=False)
+    if not is_lost and state.settings.mode is Mode.COOPERATIVE:
+        return state, ()
+    if not state.owned and is_lost:
+        return state, ()
+    return _revoke(state, state.owned, Callback.LOST if is_lost else Callback.REVOKED)
+
+
+def _revoke(state: State, partitions: frozenset[TopicPartition], callback: Callback) -> Step:
+    """Stop the delivery of partitions, and forget their positions."""
+    left = {tp: at for tp, at in state.positions.items() if tp not in partitions}
+    state = replace(
+        state,
+        owned=state.owned - partitions,
+        loading=state.loading - partitions,
+        positions=left,
+    )
+    stop: Commands = (ev.StopFetching(partitions),) if partitions else ()
+    return state, (*stop, Call(callback, partitions))
+
+
+# ---- joining -------------------------------------------------------------------------------------
+
+
+def _joined(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.Joined)
+    if state.closing is not None:
+        return state, ()
+    if response.error is not Error.NONE:
+        return _join_refused(state, sent, response, now)
+    if state.phase is not Phase.PREPARING:
+        return replace(state, rejoin=True), ()  # left the group meanwhile
+    state = replace(
+        state,
+        phase=Phase.COMPLETING,
+        member=response.member,
+        generation=response.generation,
+        protocol=response.protocol,
+        heartbeat_at=now + state.settings.heartbeat_s,
+        heard_at=now,
+        poll_until=NEVER if state.polling else now + state.settings.poll_s,
+    )
+    assignments: dict[str, bytes] = {}
+    if response.leader == response.member:
+        state = replace(state, is_leader=True, planned=_subscribed(state))
+        if not response.skip_assignment:
+            assignments = compute_assignments(response, state.link.topics)
+    request = msg.SyncGroup(
+        state.settings.group,
+        state.member,
+        state.generation,
+        assignments,
+        state.settings.instance,
+        protocol=state.protocol,
+    )
+    return _send(state, request, now)
+
+
+def compute_assignments(joined: msg.Joined, topics: Mapping[str, Topic]) -> dict[str, bytes]:
+    """Return what the leader sends for each member: the result of the group's assignor."""
+    name = joined.protocol or ""
+    subscriptions = {}
+    for one in joined.members:
+        subscription, user_data = wire.decode_subscription(one.metadata)
+        if name == "sticky":
+            owned, generation = wire.decode_sticky_user_data(user_data) if user_data else ((), -1)
+            subscription = replace(subscription, owned=owned, generation=generation)
+        subscriptions[one.member] = replace(subscription, instance=one.instance)
+    wanted = {topic for one in subscriptions.values() for topic in one.topics}
+    known = {topic: topics[topic] for topic in topics if topic in wanted}
+    found = assign(Assignor(name), known, subscriptions)
+    return {member: wire.encode_assignment(partitions) for member, partitions in found.items()}
+
+
+def _join_refused(state: State, sent: Sent, response: msg.Joined, now: float) -> Step:
+    error = response.error
+    if error is Error.MEMBER_ID_REQUIRED:
+        state = replace(state, member=response.member, generation=NO_GENERATION, protocol=None)
+    elif error is Error.UNKNOWN_MEMBER_ID and sent.mark == state.mark:
+        state = _reset(state, keep_member=False)
+    return _rebalance_failed(state, error, now)
+
+
+def _synced(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.Synced)
+    error = response.error
+    if state.closing is not None:
+        return state, ()
+    if error is Error.NONE:
+        if state.phase is not Phase.COMPLETING:
+            return _rebalance_failed(state, Error.ILLEGAL_GENERATION, now)
+        partitions, _ = wire.decode_assignment(response.assignment)
+        return replace(state, phase=Phase.STABLE, rejoin=False, received=frozenset(partitions)), ()
+    if error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION) and sent.mark == state.mark:
+        state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
+    return _rebalance_failed(state, error, now)
+
+
+def _rebalance_failed(state: State, error: Error, now: float) -> Step:
+    """Join again, at once or after a pause; other errors end the member."""
+    state = replace(state, rejoin=True)
+    if error in MOVED:
+        state = replace(state, link=connection.forget_coordinator(state.link))
+    if error in AT_ONCE:
+        return state, ()
+    if error in RETRIABLE:
+        return replace(state, retry_at=now + BACKOFF_S), ()
+    return replace(state, phase=Phase.FAILED, error=error), (
+        *((ev.StopFetching(state.owned),) if state.owned else ()),
+        ev.Fail(error),
+    )
+
+
+# ---- after a join --------------------------------------------------------------------------------
+
+
+def _take_over(state: State, now: float) -> Step:
+    """Revoke what is gone and deliver what is new (`onJoinComplete`)."""
+    assigned = state.received
+    if assigned is None:
+        return state, ()
+    state = replace(state, received=None, prepared=False)
+    if state.phase is not Phase.STABLE:
+        # The heartbeat thread lost the generation before the user's thread took over.
+        return _reset(state, keep_member=False), ()
+    result: Step = state, ()
+    gone, added = state.owned - assigned, assigned - state.owned
+    if gone:
+        again = replace(state, rejoin=True)
+        result = _revoke(again, gone, Callback.REVOKED)
+    after = result[0]
+    interval = after.settings.auto_commit_s
+    after = replace(
+        after,
+        owned=assigned,
+        loading=after.loading | added,
+        sticky=(assigned, after.generation),
+        auto_commit_at=NEVER if interval is None else now + interval,
+    )
+    return after, (*result[1], Call(Callback.ASSIGNED, added))
+
+
+def _load(state: State, now: float) -> Step:
+    """Read the stored offsets of partitions that are new."""
+    is_possible = state.link.coordinator is not None and now >= state.retry_at
+    if not state.loading or not is_possible or state.link.awaits(msg.OffsetFetch):
+        return state, ()
+    wanted = tuple(sorted(state.loading))
+    return _send(state, msg.OffsetFetch(state.settings.group, wanted), now)
+
+
+def _loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.OffsetsFetched)
+    assert isinstance(sent.request, msg.OffsetFetch)
+    if response.error is not Error.NONE:
+        return _retry(state, response.error, now), ()
+    known = state.loading.intersection(sent.request.partitions or ())
+    if not known:
+        return state, ()
+    starts = {tp: response.offsets.get(tp) for tp in sorted(known)}
+    offsets = {tp: None if one is None else one.offset for tp, one in starts.items()}
+    positions = {**state.positions, **{tp: offset or 0 for tp, offset in offsets.items()}}
+    state = replace(state, loading=state.loading - known, positions=positions)
+    return state, (ev.StartFetching(offsets),)
+
+
+# ---- heartbeats and commits ----------------------------------------------------------------------
+
+
+def _heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    error = response.error
+    if error in (Error.NONE, Error.COORDINATOR_LOAD_IN_PROGRESS):
+        return replace(state, heard_at=now), ()
+    if error is Error.REBALANCE_IN_PROGRESS:
+        return replace(state, heard_at=now, rejoin=state.rejoin or _is_stable(state)), ()
+    if error in MOVED:
+        link = connection.forget_coordinator(state.link)
+        return replace(state, link=link, heartbeat_at=now + BACKOFF_S), ()
+    if sent.mark != state.mark:
+        return state, ()  # the answer concerns an earlier membership
+    state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
+    if error is Error.FENCED_INSTANCE_ID:
+        return _rebalance_failed(state, error, now)
+    return state, ()
+
+
+def _is_stable(state: State) -> bool:
+    return state.phase is Phase.STABLE
+
+
+def _auto_commit(state: State, now: float) -> Step:
+    """Commit when the interval is over; a group that rebalances would refuse the commit."""
+    interval = state.settings.auto_commit_s
+    if interval is None or now < state.auto_commit_at:
+        return state, ()
+    state = replace(state, auto_commit_at=now + interval)
+    if not _may_commit(state) or state.link.coordinator is None or state.commit is not None:
+        return state, ()
+    return _commit(state, now)
+
+
+def _commit(state: State, now: float) -> Step:
+    offsets = {
+        tp: OffsetAndMetadata(state.positions[tp])
+        for tp in sorted(state.owned)
+        if tp in state.positions
+    }
+    settings = state.settings
+    request = msg.OffsetCommit(
+        settings.group, offsets, state.member, state.generation, settings.instance
+    )
+    return _send(state, request, now)
+
+
+def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    error = response.error
+    if state.commit is not None and state.commit not in state.link.sent:
+        if error in RETRIABLE:
+            return _retry(replace(state, commit=None), error, now), ()
+        # Committed, or refused for good: in both cases the join follows.
+        state = replace(state, commit=None, commit_until=now)
+    if error is Error.REBALANCE_IN_PROGRESS:
+        return replace(state, rejoin=True), ()
+    if error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION):
+        if sent.mark == state.mark or state.phase is not Phase.PREPARING:
+            state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
+        return state, ()
+    if error is Error.FENCED_INSTANCE_ID:
+        return _rebalance_failed(state, error, now)
+    return _retry(state, error, now) if error in RETRIABLE else state, ()
+
+
+def _retry(state: State, error: Error, now: float) -> State:
+    """Wait before the same request is sent again, to another coordinator if it has moved."""
+    if error in MOVED:
+        state = replace(state, link=connection.forget_coordinator(state.link))
+    return replace(state, retry_at=now + BACKOFF_S)
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def _closing(state: State, now: float) -> Step:
+    """Commit, revoke and leave (`ConsumerCoordinator.close`)."""
+    is_late = state.closing is not None and now >= state.closing
+    if state.commit is not None and state.commit not in state.link.sent:
+        state = replace(state, commit=None)  # its connection was lost: commit again
+    if not is_late and state.commit is not None:
+        return state, ()
+    if not is_late and state.commit_until is None and _may_commit(state):
+        if state.link.coordinator is None or now < state.retry_at:
+            return state, ()
+        number = state.link.number
+        state, commands = _commit(state, now)
+        return replace(state, commit=number), commands
+    is_lost = state.generation == NO_GENERATION or state.phase is not Phase.STABLE
+    result: Step = state, ()
+    if state.owned:
+        callback = Callback.LOST if is_lost else Callback.REVOKED
+        result = _revoke(state, state.owned, callback)
+    result = then(result, lambda s: _leave(s, now))
+    return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def _send(state: State, request: msg.Request, now: float, *, timeout_s: float = REQUEST_S) -> Step:
+    link, commands = connection.send(state.link, request, now, timeout_s=timeout_s, mark=state.mark)
+    return replace(state, link=link), commands
+
+
+def _found(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.FoundCoordinator)
+    return replace(state, link=connection.found(state.link, response, now), heard_at=now), ()
+
+
+def _left(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    return state, ()
+
+
+Answer = Callable[[State, Sent, msg.Response, float], Step]
+
+ANSWERS: Mapping[type[msg.Request], Answer] = {
+    msg.FindCoordinator: _found,
+    msg.JoinGroup: _joined,
+    msg.SyncGroup: _synced,
+    msg.Heartbeat: _heard,
+    msg.OffsetCommit: _committed,
+    msg.OffsetFetch: _loaded,
+    msg.LeaveGroup: _left,
+}

@@ -1,0 +1,160 @@
+"""What a member's client knows of the cluster: its coordinator, and requests without a response.
+
+Both member machines find their coordinator here. Source: `AbstractCoordinator.lookupCoordinator`,
+`CoordinatorRequestManager` and `NetworkClient.leastLoadedNode` of Kafka 3.9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from zkconsumer.later.member_events import Commands, Send
+from zkconsumer.protocol.later.messages import Error, FindCoordinator, FoundCoordinator, Request
+from zkconsumer.protocol.later.subscriptions import Topic
+
+BACKOFF_S = 0.1
+"""`retry.backoff.ms`: the pause after the first failure, in seconds; it doubles each time."""
+
+MOST_BACKOFF_S = 1.0
+"""`retry.backoff.max.ms`: the longest pause, in seconds."""
+
+REQUEST_S = 30.0
+"""`request.timeout.ms`: after this time without a response, the client breaks the connection."""
+
+MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE})
+"""Errors after which a member looks for its coordinator again."""
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request without a response yet.
+
+    Attributes:
+        broker: where it was sent.
+        request: what was sent.
+        until: when the client gives up, in seconds.
+        mark: what identified the membership at that time.
+    """
+
+    broker: int
+    request: Request
+    until: float
+    mark: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The cluster as one member knows it.
+
+    Attributes:
+        brokers: the broker ids of the metadata.
+        topics: the topics of the metadata, by name.
+        coordinator: the broker that coordinates the group; None if it is unknown.
+        sent: number -> request without a response.
+        number: the number of the next request.
+        attempts: failed look-ups since the last success.
+        look_at: the next look-up is due then, in seconds.
+        broken: the broker whose connection was lost last; others are asked first.
+    """
+
+    brokers: tuple[int, ...] = ()
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    coordinator: int | None = None
+    sent: Mapping[int, Sent] = field(default_factory=dict)
+    number: int = 1
+    attempts: int = 0
+    look_at: float = 0.0
+    broken: int | None = None
+
+    def awaits(self, kind: type[Request]) -> bool:
+        """Tell whether a request of this class has no response yet."""
+        return any(isinstance(one.request, kind) for one in self.sent.values())
+
+
+def send(
+    connection: Connection,
+    request: Request,
+    now: float,
+    *,
+    broker: int | None = None,
+    timeout_s: float = REQUEST_S,
+    mark: tuple[object, ...] = (),
+) -> tuple[Connection, Commands]:
+    """Send a request, by default to the coordinator."""
+    to = connection.coordinator if broker is None else broker
+    assert to is not None, "the coordinator is unknown"
+    number = connection.number
+    sent = {**connection.sent, number: Sent(to, request, now + timeout_s, mark)}
+    return replace(connection, sent=sent, number=number + 1), (Send(number, to, request),)
+
+
+def look_up(connection: Connection, group: str, now: float) -> tuple[Connection, Commands]:
+    """Ask the least loaded broker for the coordinator, if it is unknown and no answer is awaited.
+
+    The least loaded broker has the fewest requests without a response; of equals, the first is
+    asked. Kafka's client begins at a random broker instead. It also avoids a broker to which it
+    cannot connect.
+    """
+    is_known = connection.coordinator is not None
+    if is_known or connection.awaits(FindCoordinator) or now < connection.look_at:
+        return connection, ()
+    load = [one.broker for one in connection.sent.values()]
+    broker = min(
+        connection.brokers,
+        key=lambda one: (one == connection.broken, load.count(one)),
+        default=None,
+    )
+    if broker is None:
+        return failed(connection, now), ()
+    return send(connection, FindCoordinator(group), now, broker=broker)
+
+
+def found(connection: Connection, answer: FoundCoordinator, now: float) -> Connection:
+    """Take the coordinator from an answer; after an error, the next look-up waits."""
+    if answer.error is not Error.NONE:
+        return failed(connection, now)
+    return replace(connection, coordinator=answer.broker, attempts=0)
+
+
+def failed(connection: Connection, now: float) -> Connection:
+    """Let the next look-up wait; Kafka also varies the pause at random by 20 %."""
+    pause = min(MOST_BACKOFF_S, BACKOFF_S * 2.0 ** min(connection.attempts, 16))
+    return replace(connection, attempts=connection.attempts + 1, look_at=now + pause)
+
+
+def answered(connection: Connection, number: int) -> tuple[Sent | None, Connection]:
+    """Take out the request of a response; None if its connection was closed meanwhile."""
+    left = dict(connection.sent)
+    sent = left.pop(number, None)
+    return sent, replace(connection, sent=left)
+
+
+def overdue(connection: Connection, now: float) -> set[int]:
+    """Return the brokers that have not responded in time."""
+    return {one.broker for one in connection.sent.values() if one.until <= now}
+
+
+def dropped(connection: Connection, broker: int, now: float) -> Connection:
+    """Forget what was sent to a broker whose connection is lost."""
+    if any(
+        one.broker == broker and isinstance(one.request, FindCoordinator)
+        for one in connection.sent.values()
+    ):
+        connection = failed(connection, now)
+    left = {number: one for number, one in connection.sent.items() if one.broker != broker}
+    is_coordinator = broker == connection.coordinator
+    coordinator = None if is_coordinator else connection.coordinator
+    return replace(connection, sent=left, coordinator=coordinator, broken=broker)
+
+
+def forget_coordinator(connection: Connection) -> Connection:
+    """Look for the coordinator again; its responses no longer count."""
+    left = {
+        number: one
+        for number, one in connection.sent.items()
+        if one.broker != connection.coordinator or isinstance(one.request, FindCoordinator)
+    }
+    return replace(connection, coordinator=None, sent=left)

@@ -1,0 +1,557 @@
+"""A member of KIP-848's protocol as a state machine: `step(state, event) -> (state, commands)`.
+
+The member sends one kind of request, ConsumerGroupHeartbeat. The answers carry its epoch and its
+target assignment. The member commits, revokes what is gone, takes over what is new, and tells the
+coordinator with its next heartbeat. It models `MembershipManagerImpl` and
+`HeartbeatRequestManager` of Kafka 3.9.1.
+
+A real member has two threads. `_background` is what the background thread does, and `_user_thread`
+what the user's thread does in `poll`: it calls the listener. `ANSWERS` names the handler of each
+response.
+
+Differences from Kafka: the user has a listener, so partitions are revoked only while the user
+polls; a listener takes no time; a retry has no jitter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from zkconsumer.later import connection
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.connection import BACKOFF_S, MOVED, NEVER, Connection, Sent
+from zkconsumer.later.member_events import Call, Callback, Commands, then
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Error
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+
+CLOSE_S = 30.0
+"""A member that closes waits this long for its last commit, in seconds."""
+
+INTERVAL_S = 5.0
+"""The pause between heartbeats until the coordinator names another one, in seconds."""
+
+
+class Phase(Enum):
+    """What a member is doing: `MemberState` of Kafka's client.
+
+    Kafka's UNSUBSCRIBED is `CLOSED` here, and its FATAL is `FAILED`. The model passes through
+    PREPARE_LEAVING and LEAVING in one step, after the last commit.
+    """
+
+    JOINING = "joining"  # sends a heartbeat with epoch 0
+    RECONCILING = "reconciling"  # moves to the target assignment
+    ACKNOWLEDGING = "acknowledging"  # tells the coordinator in a heartbeat at once
+    STABLE = "stable"  # has its target assignment
+    FENCED = "fenced"  # the coordinator does not know its epoch: it loses all, and joins again
+    STALE = "stale"  # the user does not poll: it has left, and joins at the next poll
+    FAILED = "failed"  # its `poll` has raised an error
+    CLOSED = "closed"
+
+
+MEMBER = frozenset({Phase.JOINING, Phase.RECONCILING, Phase.ACKNOWLEDGING, Phase.STABLE})
+"""The phases in which the member sends heartbeats and takes new targets."""
+
+OVER = frozenset({Phase.FAILED, Phase.CLOSED})
+
+Partitions = frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """An assignment as the member numbers it, so that two equal ones in turn are distinguished."""
+
+    number: int = -1
+    partitions: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a member knows, owns and waits for. All times are in seconds.
+
+    Attributes:
+        member: the member id.
+        epoch: the member epoch.
+        target: the assignment that the coordinator has sent last.
+        current: the assignment that the member has completed last.
+        resolving: the target to which the member is moving; None: it has not begun.
+        committed: whether the commit before the move has ended.
+        commit: the number of that commit, or of the last one.
+        commit_until: when the member no longer waits for that commit.
+        told: what the coordinator knows from the member's last heartbeat: topics and assignment.
+        owned: the partitions that the member may deliver.
+        loading: owned partitions whose stored offset is not known yet.
+        positions: partition -> offset of the next message, where it is known.
+        polling: whether the user's thread is in `poll`.
+        poll_until: when the user must have called `poll` again.
+        interval_s: the pause between heartbeats.
+        heartbeat_at: the next heartbeat.
+        retry_at: after a failure, nothing is sent earlier.
+        auto_commit_at: the next automatic commit.
+        closing: the member commits for the last time until then; None: it is not closing.
+        error: why the member has failed.
+    """
+
+    settings: Settings
+    link: Connection = field(default_factory=Connection)
+    phase: Phase = Phase.JOINING
+    member: str = ""
+    epoch: int = JOIN_EPOCH
+    target: Local = Local()
+    current: Local = Local()
+    resolving: Local | None = None
+    committed: bool = False
+    commit: int | None = None
+    commit_until: float | None = None
+    told: tuple[tuple[str, ...], Local] | None = None
+    owned: Partitions = frozenset()
+    loading: Partitions = frozenset()
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    polling: bool = False
+    poll_until: float = NEVER
+    interval_s: float = INTERVAL_S
+    heartbeat_at: float = 0.0
+    retry_at: float = 0.0
+    auto_commit_at: float = NEVER
+    closing: float | None = None
+    error: Error = Error.NONE
+
+
+Step = tuple[State, Commands]
+
+
+def step(state: State, event: ev.Event) -> Step:
+    """Return the state after an event, and the commands to run."""
+    if state.phase in OVER:
+        return state, ()
+    result = then(TABLE[type(event)](state, event), lambda s: _time_outs(s, event.now))
+    result = then(result, lambda s: _background(s, event.now))
+    result = then(result, lambda s: _user_thread(s, event.now))
+    return then(result, lambda s: _background(s, event.now))  # for instance, acknowledge at once
+
+
+def next_deadline(state: State, now: float) -> float:
+    """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
+    if state.phase in OVER:
+        return NEVER
+    due = [state.link.look_at, *(one.until for one in state.link.sent.values())]
+    due += [state.heartbeat_at, state.retry_at, state.poll_until, state.auto_commit_at]
+    due += [state.closing or NEVER, state.commit_until or NEVER]
+    return min((at for at in due if at > now), default=NEVER)
+
+
+def is_over(state: State) -> bool:
+    """Tell whether the member has ended for good."""
+    return state.phase in OVER
+
+
+def is_settled(state: State) -> bool:
+    """Tell whether the member is stable and nothing is left to do."""
+    is_stable = state.phase is Phase.STABLE and state.target == state.current
+    waits = state.loading or state.closing is not None
+    return is_stable and not waits and state.link.coordinator is not None
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+def _polls(state: State, event: ev.Event) -> Step:
+    return replace(state, polling=True, poll_until=NEVER), ()
+
+
+def _busy(state: State, event: ev.Event) -> Step:
+    return replace(state, polling=False, poll_until=event.now + state.settings.poll_s), ()
+
+
+def _tick(state: State, event: ev.Event) -> Step:
+    return state, ()
+
+
+def _answered(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.Answered)
+    sent, link = connection.answered(state.link, event.number)
+    if sent is None:
+        return state, ()  # the connection on which it was sent is closed
+    state = replace(state, link=link)
+    return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
+
+
+def _disconnected(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.Disconnected)
+    return _drop(state, event.broker, event.now), ()
+
+
+def _metadata(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.MetadataChanged)
+    link = replace(state.link, brokers=event.brokers, topics=event.topics)
+    return replace(state, link=link), ()
+
+
+def _consumed(state: State, event: ev.Event) -> Step:
+    assert isinstance(event, ev.Consumed)
+    if event.partition not in state.owned:
+        return state, ()
+    positions = {**state.positions, event.partition: event.position}
+    return replace(state, positions=positions), ()
+
+
+def _close(state: State, event: ev.Event) -> Step:
+    """Commit for the last time, then leave; see `_closing`."""
+    return replace(
+        state,
+        closing=event.now + CLOSE_S,
+        polling=True,
+        commit=None,
+        committed=False,
+        commit_until=None,
+        resolving=None,
+    ), ()
+
+
+TABLE: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
+    ev.Polls: _polls,
+    ev.Busy: _busy,
+    ev.Tick: _tick,
+    ev.Answered: _answered,
+    ev.Disconnected: _disconnected,
+    ev.MetadataChanged: _metadata,
+    ev.Consumed: _consumed,
+    ev.CloseRequested: _close,
+}
+
+
+def _time_outs(state: State, now: float) -> Step:
+    for broker in connection.overdue(state.link, now):
+        state = _drop(state, broker, now)
+    return state, ()
+
+
+def _drop(state: State, broker: int, now: float) -> State:
+    """Forget what was sent to a broker; the next heartbeat repeats all fields."""
+    is_coordinator = broker == state.link.coordinator
+    state = replace(state, link=connection.dropped(state.link, broker, now))
+    if not is_coordinator:
+        return state
+    return replace(state, told=None, retry_at=now + BACKOFF_S, heartbeat_at=now)
+
+
+# ---- the background thread -----------------------------------------------------------------------
+
+
+def _background(state: State, now: float) -> Step:
+    if state.phase in OVER:
+        return state, ()
+    result: Step = state, ()
+    if state.link.coordinator is None:
+        link, commands = connection.look_up(state.link, state.settings.group, now)
+        result = replace(state, link=link), commands
+    if state.closing is not None:
+        return result
+    result = then(result, lambda s: _begin_move(s, now))
+    result = then(result, lambda s: _commit_before_move(s, now))
+    if result[0].link.coordinator is None or now < state.retry_at:
+        return result
+    result = then(result, lambda s: _heartbeat(s, now))
+    result = then(result, lambda s: _load(s, now))
+    return then(result, lambda s: _auto_commit(s, now))
+
+
+def _heartbeat(state: State, now: float) -> Step:
+    """Send a heartbeat if it is due, or at once to join and to acknowledge."""
+    if state.phase not in MEMBER:
+        return state, ()
+    if now >= state.poll_until:
+        return _leave_stale(state, now)
+    at_once = state.phase in (Phase.JOINING, Phase.ACKNOWLEDGING)
+    if state.link.awaits(msg.ConsumerGroupHeartbeat) or (not at_once and now < state.heartbeat_at):
+        return state, ()
+    state, commands = _send_heartbeat(state, now)
+    if state.phase is Phase.ACKNOWLEDGING:
+        is_done = state.current == state.target
+        state = replace(state, phase=Phase.STABLE if is_done else Phase.RECONCILING)
+    return state, commands
+
+
+def _send_heartbeat(state: State, now: float) -> Step:
+    """Send what the coordinator does not know yet; a member that joins sends all."""
+    settings, told = state.settings, state.told
+    everything = state.phase is Phase.JOINING or told is None
+    news = state.settings.topics, state.current
+    request = msg.ConsumerGroupHeartbeat(
+        settings.group,
+        state.member,
+        state.epoch,
+        settings.instance,
+        settings.rack,
+        settings.poll_s if everything else None,
+        settings.topics if everything or told is None or told[0] != news[0] else None,
+        None,
+        state.current.partitions if everything or told is None or told[1] != news[1] else None,
+    )
+    state = replace(state, told=news, heartbeat_at=now + state.interval_s)
+    return _send(state, request, now)
+
+
+def _leave_stale(state: State, now: float) -> Step:
+    """The user has not called `poll` in time: leave, and wait for the next `poll`."""
+    state, commands = _send_leave(state, now)
+    return replace(_without_epoch(state), phase=Phase.STALE, poll_until=NEVER), commands
+
+
+def _send_leave(state: State, now: float) -> Step:
+    settings = state.settings
+    epoch = LEAVE_EPOCH if settings.instance is None else LEAVE_STATIC_EPOCH
+    request = msg.ConsumerGroupHeartbeat(settings.group, state.member, epoch, settings.instance)
+    return _send(state, request, now)
+
+
+def _without_epoch(state: State) -> State:
+    """Forget the epoch and the target; what is owned stays until the user's thread runs."""
+    return replace(
+        state,
+        epoch=JOIN_EPOCH,
+        target=Local(),
+        current=Local(),
+        resolving=None,
+        committed=False,
+        commit=None,
+        commit_until=None,
+        told=None,
+    )
+
+
+# ---- moving to the target ------------------------------------------------------------------------
+
+
+def _begin_move(state: State, now: float) -> Step:
+    """Start to move to the target, or acknowledge a target that needs no move."""
+    if state.phase is not Phase.RECONCILING or state.resolving is not None:
+        return state, ()
+    if state.current.number >= 0 and state.target.partitions == state.current.partitions:
+        return replace(state, current=state.target, phase=Phase.ACKNOWLEDGING), ()
+    until = now + state.settings.poll_s
+    return replace(state, resolving=state.target, committed=False, commit_until=until), ()
+
+
+def _commit_before_move(state: State, now: float) -> Step:
+    """Commit all positions before partitions are revoked, and wait for the answer."""
+    if state.resolving is None or state.committed:
+        return state, ()
+    is_late = state.commit_until is not None and now >= state.commit_until
+    if is_late or not _may_commit(state):
+        return replace(state, committed=True, commit=None), ()
+    if state.commit is not None and state.commit in state.link.sent:
+        return state, ()
+    if state.link.coordinator is None or now < state.retry_at:
+        return state, ()
+    return _commit(state, now)
+
+
+def _user_thread(state: State, now: float) -> Step:
+    """Call the listener; nothing of this happens while the user does not poll."""
+    if not state.polling or state.phase in OVER:
+        return state, ()
+    if state.closing is not None:
+        return _closing(state, now)
+    if state.phase in (Phase.FENCED, Phase.STALE):
+        result = _give_up(state, Callback.LOST) if state.owned else (state, ())
+        return then(result, lambda s: (replace(s, phase=Phase.JOINING, heartbeat_at=now), ()))
+    if state.resolving is None or not state.committed:
+        return state, ()
+    return _move(state, state.resolving, now)
+
+
+def _move(state: State, goal: Local, now: float) -> Step:
+    """Revoke what is not in the target, and deliver what is new in it."""
+    gone, added = state.owned - goal.partitions, goal.partitions - state.owned
+    state = replace(state, resolving=None, committed=False, commit=None, commit_until=None)
+    if state.phase is not Phase.RECONCILING:
+        return state, ()  # the member was fenced meanwhile
+    commands: Commands = ()
+    if gone:
+        state, commands = _stopped(state, gone, Callback.REVOKED)
+    interval = state.settings.auto_commit_s
+    state = replace(
+        state,
+        owned=goal.partitions,
+        loading=state.loading | added,
+        current=goal,
+        phase=Phase.ACKNOWLEDGING,
+        auto_commit_at=NEVER if interval is None else now + interval,
+    )
+    return state, (*commands, Call(Callback.ASSIGNED, added))
+
+
+def _give_up(state: State, callback: Callback) -> Step:
+    return _stopped(state, state.owned, callback)
+
+
+def _stopped(state: State, gone: Partitions, callback: Callback) -> Step:
+    left = {tp: at for tp, at in state.positions.items() if tp not in gone}
+    state = replace(state, owned=state.owned - gone, loading=state.loading - gone, positions=left)
+    return state, (ev.StopFetching(gone), Call(callback, gone))
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def _heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.ConsumerGroupAnswer)
+    assert isinstance(sent.request, msg.ConsumerGroupHeartbeat)
+    is_leaving = sent.request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
+    if is_leaving or state.phase not in MEMBER:
+        return state, ()
+    if response.error is not Error.NONE:
+        return _refused(state, response.error, now)
+    state = replace(
+        state,
+        member=response.member or state.member,
+        epoch=response.epoch,
+        interval_s=response.heartbeat_interval_s or state.interval_s,
+        retry_at=0.0,
+    )
+    state = replace(state, heartbeat_at=min(state.heartbeat_at, now + state.interval_s))
+    return (state, ()) if response.assignment is None else _aim(state, response.assignment)
+
+
+def _aim(state: State, partitions: Partitions) -> Step:
+    """Take a new target."""
+    if state.target.number < 0 or state.target.partitions != partitions:
+        state = replace(state, target=Local(state.target.number + 1, partitions))
+    if state.target != state.current:
+        return replace(state, phase=Phase.RECONCILING), ()
+    if state.phase in (Phase.RECONCILING, Phase.JOINING):
+        state = replace(state, phase=Phase.STABLE)
+    return state, ()
+
+
+def _refused(state: State, error: Error, now: float) -> Step:
+    state = replace(state, told=None, heartbeat_at=now)
+    if error in (Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID):
+        return replace(_without_epoch(state), phase=Phase.FENCED), ()
+    if error in MOVED or error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+        return _retry(state, error, now), ()
+    return _fail(state, error)
+
+
+def _fail(state: State, error: Error) -> Step:
+    result = _give_up(state, Callback.LOST) if state.owned else (state, ())
+    return then(result, lambda s: (replace(s, phase=Phase.FAILED, error=error), (ev.Fail(error),)))
+
+
+def _retry(state: State, error: Error, now: float) -> State:
+    """Wait before the same request is sent again, to another coordinator if it has moved."""
+    if error in MOVED:
+        link = connection.forget_coordinator(state.link)
+        state = replace(state, link=link, told=None, heartbeat_at=now)
+    return replace(state, retry_at=now + BACKOFF_S)
+
+
+def _found(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.FoundCoordinator)
+    return replace(state, link=connection.found(state.link, response, now)), ()
+
+
+# ---- offsets -------------------------------------------------------------------------------------
+
+
+def _may_commit(state: State) -> bool:
+    has_positions = bool(state.owned & state.positions.keys())
+    return state.settings.auto_commit_s is not None and has_positions and state.epoch > 0
+
+
+def _auto_commit(state: State, now: float) -> Step:
+    interval = state.settings.auto_commit_s
+    if interval is None or now < state.auto_commit_at:
+        return state, ()
+    state = replace(state, auto_commit_at=now + interval)
+    is_busy = state.commit is not None and state.commit in state.link.sent
+    return (state, ()) if is_busy or not _may_commit(state) else _commit(state, now)
+
+
+def _commit(state: State, now: float) -> Step:
+    """Commit the positions of everything that is owned."""
+    settings = state.settings
+    offsets = {
+        tp: OffsetAndMetadata(state.positions[tp])
+        for tp in sorted(state.owned)
+        if tp in state.positions
+    }
+    number = state.link.number
+    request = msg.OffsetCommit(
+        settings.group, offsets, state.member, state.epoch, settings.instance
+    )
+    return _send(replace(state, commit=number), request, now)
+
+
+def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    error = response.error
+    if state.commit is None or state.commit in state.link.sent:
+        return state, ()
+    state = replace(state, commit=None)
+    again = MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.STALE_MEMBER_EPOCH}
+    if error in again:
+        return _retry(state, error, now), ()
+    is_awaited = state.resolving is not None or state.closing is not None
+    return replace(state, committed=is_awaited), ()
+
+
+def _load(state: State, now: float) -> Step:
+    """Read the stored offsets of partitions that are new."""
+    if not state.loading or state.link.awaits(msg.OffsetFetch):
+        return state, ()
+    wanted = tuple(sorted(state.loading))
+    request = msg.OffsetFetch(state.settings.group, wanted, state.member, state.epoch)
+    return _send(state, request, now)
+
+
+def _loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    assert isinstance(response, msg.OffsetsFetched)
+    assert isinstance(sent.request, msg.OffsetFetch)
+    if response.error is not Error.NONE:
+        return _retry(state, response.error, now), ()
+    known = state.loading.intersection(sent.request.partitions or ())
+    if not known:
+        return state, ()
+    starts = {tp: response.offsets.get(tp) for tp in sorted(known)}
+    offsets = {tp: None if one is None else one.offset for tp, one in starts.items()}
+    positions = {**state.positions, **{tp: offset or 0 for tp, offset in offsets.items()}}
+    state = replace(state, loading=state.loading - known, positions=positions)
+    return state, (ev.StartFetching(offsets),)
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def _closing(state: State, now: float) -> Step:
+    """Commit, revoke and leave (`AsyncKafkaConsumer.close`)."""
+    is_late = state.closing is not None and now >= state.closing
+    is_waiting = state.commit is not None and state.commit in state.link.sent
+    if not is_late and is_waiting:
+        return state, ()
+    if not is_late and not state.committed and _may_commit(state):
+        is_possible = state.link.coordinator is not None and now >= state.retry_at
+        return _commit(state, now) if is_possible else (state, ())
+    callback = Callback.REVOKED if state.epoch > 0 else Callback.LOST
+    result = _give_up(state, callback) if state.owned else (state, ())
+    if state.link.coordinator is not None and state.phase in MEMBER and state.member:
+        result = then(result, lambda s: _send_leave(s, now))
+    return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
+
+
+def _send(state: State, request: msg.Request, now: float) -> Step:
+    link, commands = connection.send(state.link, request, now)
+    return replace(state, link=link), commands
+
+
+Answer = Callable[[State, Sent, msg.Response, float], Step]
+
+ANSWERS: Mapping[type[msg.Request], Answer] = {
+    msg.FindCoordinator: _found,
+    msg.ConsumerGroupHeartbeat: _heard,
+    msg.OffsetCommit: _committed,
+    msg.OffsetFetch: _loaded,
+}

@@ -1,0 +1,147 @@
+"""What can happen to a member of a coordinated group, and what it orders.
+
+The classic machine and KIP-848's share these events and commands. Every event carries `now`, in
+seconds. The caller runs the commands in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from zkconsumer.protocol.later.messages import Error, Request, Response
+from zkconsumer.protocol.later.subscriptions import Topic
+from zkconsumer.protocol.model import TopicPartition
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens to a member at `now`, in seconds."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Polls(Event):
+    """The user's thread calls `poll` and stays in it until `Busy`.
+
+    A real consumer returns from `poll` with messages and is called again. The machines treat these
+    calls as one, as long as the user needs no time for the messages.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Busy(Event):
+    """The user's thread works on messages and does not call `poll` until the next `Polls`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Event):
+    """Time has passed; due at the machine's `next_deadline`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Event):
+    """The response to the request `number` has arrived."""
+
+    number: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected(Event):
+    """The connection to a broker is lost, and with it the responses to what was sent there."""
+
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged(Event):
+    """The client has new metadata: the cluster's brokers, and its topics by name."""
+
+    brokers: tuple[int, ...]
+    topics: Mapping[str, Topic]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed(Event):
+    """The user was given a message; `position` is the offset after it."""
+
+    partition: TopicPartition
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested(Event):
+    """The user closes the consumer."""
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+class Callback(Enum):
+    """The methods of `ConsumerRebalanceListener`."""
+
+    ASSIGNED = "onPartitionsAssigned"
+    REVOKED = "onPartitionsRevoked"
+    LOST = "onPartitionsLost"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that the member's caller must do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Command):
+    """Send a request to a broker; the response comes back as `Answered` with the same number."""
+
+    number: int
+    broker: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Command):
+    """Call the user's listener, in the thread that polls."""
+
+    callback: Callback
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetching(Command):
+    """Deliver these partitions; the position is the stored offset, or None if there is none."""
+
+    positions: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StopFetching(Command):
+    """Deliver nothing more of these partitions."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail(Command):
+    """Raise the error from the user's `poll`: the member does not try again."""
+
+    error: Error
+
+
+Commands = tuple[Command, ...]
+S = TypeVar("S")
+
+
+def then(
+    result: tuple[S, Commands], follow: Callable[[S], tuple[S, Commands]]
+) -> tuple[S, Commands]:
+    """Return the result of two steps: `follow` starts from the state of `result`."""
+    state, commands = result
+    after, more = follow(state)
+    return after, commands + more

@@ -1,0 +1,1 @@
+"""Groups of the later protocols in virtual time: members, brokers with a coordinator, a network."""

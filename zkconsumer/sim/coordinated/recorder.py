@@ -1,0 +1,226 @@
+"""Records a coordinated world as entries that `trace.story` shows, one column for each member.
+
+Heartbeats that change nothing, and automatic commits while nothing else happens, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.group_coordinator import group_of
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.consumer_protocol import decode_assignment
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.coordinated.world import GROUP, Delivered, Watcher, World
+from zkconsumer.sim.recorder import Emit
+from zkconsumer.trace import VERSION
+from zkconsumer.trace.story import listed
+
+COORDINATOR = "coordinator"
+"""The name under which a story shows what the group's coordinator does."""
+
+
+class Recorder(Watcher):
+    """Passes every entry to `emit`."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._gone: set[int] = set()
+        self._group = ""
+        self._committed: dict[int, Any] = {}
+        self._searching: set[int] = set()
+        self._last = -1.0, ""
+
+    def note(self, world: World, text: str) -> None:
+        """Record what the script orders."""
+        self._put(world, note=text)
+
+    def scene(self, world: World, text: str) -> None:
+        """Record the situation at the start of the story, without how it came about."""
+        self._put(world, scene=text)
+
+    def transition(
+        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+    ) -> None:
+        member = world.members[who]
+        self._gone.discard(who)
+        after = member.state
+        phase = after.phase.value if after.phase is not before.phase else ""
+        if self._repeats(who, event, commands) or self._searches_again(who, after, commands):
+            return
+        done = list(_deeds(commands))
+        why = _cause(before, event)
+        if phase or done or why.startswith("refused"):
+            text = "; ".join(filter(None, [why, *done]))
+            self._put(world, member=member.name, phase=phase, text=text)
+
+    def _repeats(self, who: int, event: ev.Event, commands: Iterable[ev.Command]) -> bool:
+        """Tell whether a member only commits again what it has committed before."""
+        commits = [
+            one.request.offsets
+            for one in commands
+            if isinstance(one, ev.Send) and isinstance(one.request, msg.OffsetCommit)
+        ]
+        before = self._committed.get(who)
+        if commits:
+            self._committed[who] = commits[-1]
+        is_alone = len(list(commands)) == len(commits) == 1 and isinstance(event, ev.Tick)
+        return is_alone and commits[-1] == before
+
+    def _searches_again(self, who: int, after: Any, commands: Iterable[ev.Command]) -> bool:
+        """Tell whether a member only repeats its search for the coordinator."""
+        if after.link.coordinator is not None:
+            self._searching.discard(who)
+            return False
+        searches = [isinstance(getattr(one, "request", 0), msg.FindCoordinator) for one in commands]
+        was_searching = who in self._searching
+        if any(searches):
+            self._searching.add(who)
+        return was_searching and all(searches)
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        if isinstance(request, msg.OffsetCommit) and response.error is not Error.NONE:
+            self._by_coordinator(
+                world, f"refuses the commit of {world.members[who].name}: {response.error.name}"
+            )
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        self._put(
+            world,
+            member=world.members[message.who].name,
+            delivered=str(message.tp),
+            offset=message.offset,
+        )
+
+    def moved(self, world: World, broker: int | None) -> None:
+        text = "there is none" if broker is None else f"now broker {broker}"
+        self._by_coordinator(world, text)
+        self._group = ""
+
+    def acted(self, world: World) -> None:
+        self._of_group(world)
+        for who, member in enumerate(world.members):
+            if member.dead and who not in self._gone:
+                self._gone.add(who)
+                self._put(world, member=member.name, gone=True)
+
+    def _of_group(self, world: World) -> None:
+        """Record a change of the group's phase or generation."""
+        if world.leader is None:
+            return
+        group = group_of(world.brokers[world.leader], GROUP)
+        if group is None:
+            return
+        text = f"the group is {group.phase.value}, generation {group.generation}"
+        if text != self._group:
+            self._group = text
+            self._by_coordinator(world, text)
+
+    def _by_coordinator(self, world: World, text: str) -> None:
+        """Record what the coordinator does, once if it does the same several times at once."""
+        if (world.now, text) != self._last:
+            self._last = world.now, text
+            self._put(world, member=COORDINATOR, phase="", text=text)
+
+    def _put(self, world: World, **entry: Any) -> None:
+        self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
+
+
+# ---- sentences -----------------------------------------------------------------------------------
+
+
+def _cause(before: Any, event: ev.Event) -> str:
+    match event:
+        case ev.Polls():
+            return "the user polls"
+        case ev.Busy():
+            return "the user works on a message"
+        case ev.CloseRequested():
+            return "the user leaves"
+        case ev.Disconnected(broker=broker):
+            return f"the connection to broker {broker} is gone"
+        case ev.MetadataChanged():
+            return "new metadata"
+        case ev.Answered(number=number, response=response):
+            sent = before.link.sent.get(number)
+            return "" if sent is None else _answer(sent.request, response)
+    return ""
+
+
+def _answer(request: msg.Request, response: msg.Response) -> str:
+    name = type(request).__name__
+    if response.error is not Error.NONE:
+        is_usual = response.error in (Error.REBALANCE_IN_PROGRESS, Error.MEMBER_ID_REQUIRED)
+        return f"{'' if is_usual else 'refused, '}{name}: {response.error.name}"
+    match response:
+        case msg.FoundCoordinator(broker=broker):
+            return f"the coordinator is broker {broker}"
+        case msg.Joined(generation=generation, members=members):
+            others = ", ".join(sorted(short(one.member) for one in members))
+            return f"generation {generation}" + (f", leads {others}" if members else "")
+        case msg.Synced(assignment=assignment):
+            return f"assigned {_named(decode_assignment(assignment)[0])}"
+        case msg.OffsetsCommitted():
+            return "has committed"
+        case msg.ConsumerGroupAnswer(epoch=epoch, assignment=assignment):
+            target = "" if assignment is None else f", target {_named(assignment)}"
+            return f"epoch {epoch}{target}"
+    return ""
+
+
+def _deeds(commands: Iterable[ev.Command]) -> Iterator[str]:
+    stopped: frozenset[TopicPartition] = frozenset()
+    for command in commands:
+        match command:
+            case ev.Send(broker=broker, request=request):
+                yield from _sent(request, broker)
+            case ev.Call(callback, partitions) if partitions:
+                yield f"{callback.value} {_named(partitions)}"
+            case ev.StartFetching(positions):
+                yield f"reads {_positions(positions)}"
+            case ev.StopFetching(partitions) if partitions and partitions != stopped:
+                stopped = partitions
+                yield f"delivers no more of {_named(partitions)}"
+            case ev.Fail(error):
+                yield f"fails: {error.name}"
+
+
+def _sent(request: msg.Request, broker: int) -> Iterator[str]:
+    match request:
+        case msg.FindCoordinator():
+            yield f"asks broker {broker} for the coordinator"
+        case msg.SyncGroup(assignments=assignments) if assignments:
+            yield f"assigns with {request.protocol}; sends SyncGroup"
+        case msg.OffsetCommit(offsets=offsets):
+            yield f"commits {_positions({tp: one.offset for tp, one in offsets.items()}, 'at')}"
+        case msg.ConsumerGroupHeartbeat(epoch=epoch, owned=owned):
+            if epoch <= 0:
+                yield f"sends a heartbeat with epoch {epoch}"
+            elif owned is not None:
+                yield f"tells that it owns {_named(owned)}"
+        case msg.JoinGroup() | msg.SyncGroup() | msg.LeaveGroup():
+            yield f"sends {type(request).__name__}"
+
+
+def short(member: str) -> str:
+    """Return the client id of a member id, which is what stories call a member."""
+    return member.rpartition("-")[0] or member
+
+
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    return listed(str(tp) for tp in partitions)
+
+
+def _positions(positions: Mapping[TopicPartition, int | None], word: str = "from") -> str:
+    groups: dict[int | None, list[TopicPartition]] = {}
+    for tp, offset in positions.items():
+        groups.setdefault(offset, []).append(tp)
+    return ", ".join(
+        f"{_named(tps)} " + ("with no stored offset" if at is None else f"{word} {at}")
+        for at, tps in groups.items()
+    )

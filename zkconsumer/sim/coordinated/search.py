@@ -1,0 +1,213 @@
+"""Random runs of coordinated groups: a seed draws the protocol, the delays and the faults.
+
+A run ends its faults after a while. Then the group must settle (C7 of `monitor`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.sim.coordinated.monitor import Monitor
+from zkconsumer.sim.coordinated.world import LATENCY_S, Both, Plan, Watcher, World
+from zkconsumer.sim.plan import InvariantViolation
+
+PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "classic-eager": ("classic", ("range",)),
+    "classic-sticky": ("classic", ("sticky",)),
+    "classic-cooperative": ("classic", ("cooperative-sticky",)),
+}
+
+SLOWEST_S = 0.2
+"""The longest delay of a message in a random run, in seconds."""
+
+FAULTS = 8
+"""The most faults of a run."""
+
+REST_S = 900.0
+"""Virtual seconds in which a group must settle after the last fault: a rebalance timeout, a session
+timeout and the age of the metadata, twice."""
+
+LOOK_S = 2.0
+"""A run checks after each such time whether the group has settled, in virtual seconds."""
+
+QUIET_S = 15.0
+"""Virtual seconds for which the settled group is observed: several heartbeats and commits."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    seed: int
+    protocol: str
+    deliveries: int
+    duplicates: int
+    refused: int
+    rebalances: int
+    violation: InvariantViolation | None = None
+
+
+def run(seed: int, protocol: str | None = None, watcher: Watcher | None = None) -> Result:
+    """Run one seed; without a protocol, the seed draws one."""
+    draw = random.Random(seed)
+    name = protocol or draw.choice(sorted(PROTOCOLS))
+    monitor = Monitor()
+    world = World(_plan(draw, name), _both(monitor, watcher))
+    violation = None
+    try:
+        live(world, draw)
+        mend(world)
+        _rest(world)
+        monitor.check_rest(world, REST_S)
+    except InvariantViolation as found:
+        violation = found
+    return Result(
+        seed,
+        name,
+        monitor.deliveries,
+        monitor.duplicates,
+        monitor.refused,
+        monitor.rebalances,
+        violation,
+    )
+
+
+def _both(monitor: Monitor, watcher: Watcher | None) -> Watcher:
+    return monitor if watcher is None else Both(monitor, watcher)
+
+
+def _plan(draw: random.Random, name: str) -> Plan:
+    messages, assignors = PROTOCOLS[name]
+    static, members = draw.random() < 0.2, draw.randint(2, 5)
+    session_s, poll_s = draw.choice((10.0, 45.0)), draw.choice((20.0, 60.0, 300.0))
+    auto = draw.choice((None, 1.0, 5.0))
+
+    def settings(one: Settings, who: int) -> Settings:
+        return replace(
+            one,
+            assignors=assignors,
+            instance=f"i{who}" if static else None,
+            session_s=session_s,
+            poll_s=poll_s,
+            auto_commit_s=auto,
+        )
+
+    return Plan(
+        protocol=messages,
+        members=members,
+        partitions=draw.randint(1, 8),
+        messages=1,
+        settings=settings,
+        delay=delays(draw),
+    )
+
+
+def delays(draw: random.Random) -> Callable[[], float]:
+    """Return the delays of a network in which every second message is late."""
+    return lambda: draw.choice((LATENCY_S, draw.uniform(LATENCY_S, SLOWEST_S)))
+
+
+def live(world: World, draw: random.Random, say: Callable[[str], None] = lambda text: None) -> None:
+    """Let members join and faults happen, at random moments; `say` announces them."""
+    waiting = [who for who, member in enumerate(world.members) if not member.joined]
+    draw.shuffle(waiting)
+    faults = draw.randint(1, FAULTS)
+    while waiting or faults:
+        if waiting and (not faults or draw.random() < 0.5):
+            who = waiting.pop()
+            say(f"g_{who} joins")
+            world.join(who)
+        else:
+            faults -= 1
+            kind, who = draw.choice(_possible(world))
+            say(_named(kind, who))
+            HANDLERS[kind](world, who)
+        world.run(draw.choice((0.01, 0.1, 1.0, 5.0, 15.0, 60.0)) * draw.random())
+        world.produce()
+
+
+def _possible(world: World) -> list[tuple[str, int]]:
+    """Return the faults, and ends of faults, that can happen now.
+
+    No partition is added to the topic of static members: 1. The leader, a static member, is closed.
+    2. A partition is added. 3. The leader starts again and keeps the stored assignment
+    (`skip_assignment`). It remembers the new number of partitions as the basis of this assignment,
+    so it sees no change, and nobody gets the partition until the next rebalance. Kafka 3.9.1 does
+    the same.
+    """
+    is_static = any(member.state.settings.instance for member in world.members)
+    found: list[tuple[str, int]] = [("move", 0), ("no coordinator", 0)]
+    found += [] if is_static else [("grow", 0)]
+    found += [("restart broker", n) for n in range(len(world.brokers))]
+    for who, member in enumerate(world.members):
+        if member.dead:
+            found.append(("revive", who))
+        elif member.joined:
+            found += [("kill", who), ("leave", who), ("cut", who)]
+            found.append(("thaw" if member.frozen else "freeze", who))
+            found.append(("hurry" if member.slow else "slow", who))
+            found.append(("unmute" if member.muted else "mute", who))
+    return found
+
+
+def _named(kind: str, number: int) -> str:
+    """Return a fault as a story announces it."""
+    if kind in ("grow", "move", "no coordinator"):
+        return {"grow": "a partition is added", "move": "the coordinator moves"}.get(kind, kind)
+    return f"{kind} {number}" if kind == "restart broker" else f"{kind} g_{number}"
+
+
+def _move(world: World, _: int) -> None:
+    alive = [n for n in range(len(world.brokers)) if n not in world.down]
+    at = alive.index(world.leader) if world.leader in alive else -1
+    world.move_coordinator(alive[(at + 1) % len(alive)])
+
+
+def _restart(world: World, broker: int) -> None:
+    world.kill_broker(broker)
+    world.revive_broker(broker)
+
+
+HANDLERS: dict[str, Callable[[World, int], None]] = {
+    "grow": lambda world, _: world.grow(),
+    "move": _move,
+    "no coordinator": lambda world, _: world.move_coordinator(None),
+    "restart broker": _restart,
+    "revive": World.revive,
+    "kill": World.kill,
+    "leave": World.leave,
+    "cut": World.cut,
+    "freeze": World.freeze,
+    "thaw": World.thaw,
+    "slow": World.slow,
+    "hurry": World.hurry,
+    "mute": World.mute,
+    "unmute": World.unmute,
+}
+
+
+def _rest(world: World) -> None:
+    """Wait until the group has settled, and observe it for a while."""
+    deadline = world.now + REST_S
+    while not world.settled() and world.now < deadline:
+        world.run(LOOK_S)
+    world.produce()
+    world.run(QUIET_S)
+
+
+def mend(world: World) -> None:
+    """End all faults; at least one member lives afterwards."""
+    for who, member in enumerate(world.members):
+        if member.muted:
+            world.unmute(who)
+        if member.frozen:
+            world.thaw(who)
+        if member.slow:
+            world.hurry(who)
+    if world.leader is None:
+        world.move_coordinator(0)
+    if not any(member.lives for member in world.members):
+        world.revive(0)

@@ -1,0 +1,507 @@
+"""The stories of `zkconsumer simulate --protocol`: what happens when…, with a group coordinator.
+
+A story has the title of the same story on ZooKeeper (`sim.scenarios`), if there is one. Some
+stories exist only here, and `WITHOUT` says why some do not.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.sim.coordinated.monitor import Monitor
+from zkconsumer.sim.coordinated.recorder import Recorder
+from zkconsumer.sim.coordinated.search import delays, live, mend
+from zkconsumer.sim.coordinated.world import Both, Plan, World
+from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.recorder import Emit
+from zkconsumer.sim.stage import StoryStuckError
+
+LIMIT_S = 700.0
+"""Virtual seconds within which a story's condition must come true: a rebalance timeout and the age
+of the metadata, and some session timeouts."""
+
+ASSIGNORS: dict[str, tuple[str, ...]] = {
+    "classic-eager": ("range",),
+    "classic-cooperative": ("cooperative-sticky",),
+}
+"""Protocol -> the members' assignors."""
+
+CLASSIC = ("classic-eager", "classic-cooperative")
+
+WITHOUT = {
+    "an-assigned-partition-still-has-an-owner": "no member claims partitions",
+    "a-jvm-peer-joins": "all clients of this protocol follow the same rules",
+    "a-jvm-peer-has-given-up": "a member retries without end",
+    "an-operator-resets-an-offset": "Kafka refuses to reset offsets while the group has members",
+    "another-client-deletes-an-owner-znode": "there are no owner znodes",
+    "another-client-deletes-an-id-znode": "see `an operator removes a member`",
+    "zookeeper-restarts": "a group does not use ZooKeeper; see `the coordinator dies`",
+    "zookeeper-s-leader-dies": "a group does not use ZooKeeper; see `the coordinator dies`",
+    "quorum-is-lost": "a group does not use ZooKeeper; see `no broker coordinates`",
+}
+"""Stories on ZooKeeper that these protocols do not have, with the reason."""
+
+
+class Director:
+    """One world, and the commands of a story."""
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        self.world = world
+        self._recorder = recorder
+
+    def say(self, text: str) -> None:
+        """Announce what happens next."""
+        self._recorder.note(self.world, text)
+
+    def scene(self, *who: int) -> None:
+        """Let these members join and settle before the story begins."""
+        names = [self.world.members[one].name for one in who]
+        have = "has" if len(names) == 1 else "have"
+        self._recorder.scene(self.world, f"{' and '.join(names)} {have} settled")
+        self.world.join(*who)
+        self.rest()
+
+    def until(self, done: Callable[[], object], what: str) -> None:
+        """Run until `done()`; raise StoryStuckError if it does not come true within `LIMIT_S`."""
+        deadline = self.world.now + LIMIT_S
+        while not done():
+            if self.world.now > deadline or not self.world.step():
+                raise StoryStuckError(f"{what} has not come about at {self.world.now:.1f} s")
+
+    def rest(self) -> None:
+        """Run until the group has settled."""
+        self.until(self.world.settled, "rest")
+
+    def owned_by(self, who: int) -> int:
+        """Return how many partitions a member delivers."""
+        return len(self.world.members[who].fetching)
+
+
+Script = Callable[[Director], None]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A story: its title, what it shows, the functions that decide in it, and its script.
+
+    `decided` names a function of the classic member and one of KIP-848's.
+    """
+
+    title: str
+    lesson: str
+    decided: tuple[str, str]
+    script: Script
+    protocols: tuple[str, ...]
+    plan: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The title as a file name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    @property
+    def members(self) -> int:
+        """The number of members."""
+        return int(self.plan.get("members", Plan.members))
+
+    def decided_in(self, protocol: str) -> str:
+        """Return the function that decides in this protocol."""
+        return self.decided[protocol == "consumer"]
+
+    def world(self, protocol: str, watcher: Any) -> World:
+        """Return the story's world before its first action."""
+        return World(plan_for(protocol, self.properties, **self.plan), watcher)
+
+
+def plan_for(protocol: str, properties: dict[str, Any], **plan: Any) -> Plan:
+    """Return a plan whose members have the protocol's assignors and these properties."""
+
+    def settings(one: Settings, who: int) -> Settings:
+        changed = {name: of(who) if callable(of) else of for name, of in properties.items()}
+        return replace(one, assignors=ASSIGNORS[protocol] or one.assignors, **changed)
+
+    kind = "consumer" if protocol == "consumer" else "classic"
+    return Plan(protocol=kind, settings=settings, **plan)
+
+
+STORIES: dict[str, Story] = {}
+
+
+def _story(
+    title: str,
+    classic: str,
+    consumer: str,
+    *,
+    protocols: tuple[str, ...] = tuple(ASSIGNORS),
+    properties: dict[str, Any] | None = None,
+    **plan: Any,
+) -> Callable[[Script], Script]:
+    def add(script: Script) -> Script:
+        lesson = " ".join((script.__doc__ or "").split())
+        decided = f"later.classic_member.{classic}", f"later.consumer_member.{consumer}"
+        one = Story(title, lesson, decided, script, protocols, plan, properties or {})
+        STORIES[one.name] = one
+        return script
+
+    return add
+
+
+# ---- members come and go ------------------------------------------------------------------------
+
+
+@_story("a consumer joins", "_revoke_before_join", "_move")
+def _joins(on: Director) -> None:
+    """The coordinator tells the others in their heartbeats; what moves is committed first."""
+    on.scene(0)
+    on.say("g_1 joins")
+    on.world.join(1)
+    on.rest()
+
+
+@_story("many consumers join at once", "_rejoin", "_aim", members=3, partitions=6, messages=1)
+def _many(on: Director) -> None:
+    """The first rebalance of an empty classic group waits 3 s for more members; KIP-848 does not
+    wait."""
+    on.say("g_0, g_1 and g_2 join")
+    on.world.join(0, 1, 2)
+    on.rest()
+
+
+@_story("a consumer leaves", "_closing", "_closing")
+def _leaves(on: Director) -> None:
+    """It commits, revokes, and tells the coordinator; the others learn it in their heartbeats."""
+    on.scene(0, 1)
+    on.say("g_1 is closed")
+    on.world.leave(1)
+    on.world.produce()
+    on.rest()
+
+
+@_story("a consumer dies", "_heard", "_aim")
+def _dies(on: Director) -> None:
+    """The coordinator waits for the session timeout; what was not committed is redelivered."""
+    on.scene(0, 1)
+    on.say("g_1 gets SIGKILL")
+    on.world.kill(1)
+    on.rest()
+
+
+@_story("a consumer freezes", "_heard", "_aim")
+def _freezes(on: Director) -> None:
+    """After the session timeout the others take over what the frozen member had."""
+    on.scene(0, 1)
+    on.say("g_1 gets SIGSTOP")
+    on.world.freeze(1)
+    on.until(lambda: on.owned_by(0) == 4, "a take-over")
+
+
+@_story("a frozen consumer wakes in time", "_heartbeat_thread", "_heartbeat")
+def _thaws(on: Director) -> None:
+    """Nothing moves and nothing is redelivered: the session outlasts the pause."""
+    on.scene(0, 1)
+    on.say("g_1 gets SIGSTOP, and SIGCONT ten seconds later")
+    on.world.freeze(1)
+    on.world.produce()
+    on.world.run(10.0)
+    on.world.thaw(1)
+    on.rest()
+
+
+@_story("a zombie wakes", "_reset", "_refused", properties={"auto_commit_s": 5.0})
+def _zombie(on: Director) -> None:
+    """It delivers what the new owner delivers, too, until its heartbeat or commit is refused."""
+    on.scene(0, 1)
+    on.say("g_1 gets SIGSTOP")
+    on.world.freeze(1)
+    on.until(lambda: on.owned_by(0) == 4, "a take-over")
+    on.say("more messages come, and g_1 gets SIGCONT")
+    on.world.produce()
+    on.world.thaw(1)
+    on.rest()
+
+
+@_story(
+    "a static member restarts",
+    "_join",
+    "_send_heartbeat",
+    properties={"instance": lambda who: f"i{who}"},
+)
+def _static(on: Director) -> None:
+    """With `group.instance.id` it gets its partitions back, and nobody else rebalances."""
+    on.scene(0, 1)
+    on.say("g_1 is closed, and starts again after five seconds")
+    on.world.leave(1)
+    on.world.run(5.0)
+    on.world.revive(1)
+    on.rest()
+
+
+# ---- the network --------------------------------------------------------------------------------
+
+
+@_story("a session expires", "_heard", "_refused")
+def _expires(on: Director) -> None:
+    """No heartbeat arrives for the session timeout: the member's generation is lost, and it joins
+    as a new member."""
+    on.scene(0, 1)
+    on.say("the network drops everything from and to g_1, for 60 s")
+    on.world.mute(1)
+    on.world.run(60.0)
+    on.say("the network is whole again")
+    on.world.unmute(1)
+    on.rest()
+
+
+@_story("the connection is cut", "_drop", "_drop")
+def _cut(on: Director) -> None:
+    """Delivery goes on; the member looks for its coordinator, and its session lives."""
+    on.scene(0, 1)
+    on.say("the connections of g_1 to the brokers are cut")
+    on.world.cut(1)
+    on.world.produce()
+    on.world.run(10.0)
+    on.rest()
+
+
+@_story("a reply is lost", "_rebalance_failed", "_drop", members=1)
+def _lost_reply(on: Director) -> None:
+    """The coordinator has added the member, which does not know it: the member joins again."""
+    on.say("g_0 joins; its connection breaks before the answer arrives")
+    on.world.join(0)
+    on.until(on.world.known, "a member")
+    on.world.cut(0)
+    on.rest()
+
+
+@_story("the reply to a commit is lost", "_committed", "_committed", members=1)
+def _lost_commit(on: Director) -> None:
+    """The next automatic commit stores the positions again."""
+    on.scene(0)
+    on.say("the connection breaks while a commit is executed")
+    on.until(
+        lambda: any(
+            "OffsetCommit" in type(one.request).__name__
+            for one in on.world.members[0].state.link.sent.values()
+        ),
+        "a commit",
+    )
+    on.world.cut(0)
+    on.world.run(8.0)
+    on.rest()
+
+
+@_story("another client writes an offset", "_committed", "_committed")
+def _foreign_offset(on: Director) -> None:
+    """A zombie's late commit carries an old generation or epoch: the coordinator refuses it."""
+    on.scene(0, 1)
+    on.say("the network holds back what g_1 sends, for 60 s; g_1 has messages to commit")
+    on.world.hold(1)
+    on.world.produce()
+    on.world.run(60.0)
+    on.say("the network delivers it")
+    on.world.release(1)
+    on.rest()
+
+
+@_story("an operator removes a member", "_heard", "_refused")
+def _removed(on: Director) -> None:
+    """An operator removes the member: it loses its partitions, and joins as a new member."""
+    on.scene(0, 1)
+    on.say("an operator removes g_1 from the group")
+    on.world.remove(1)
+    on.world.run(10.0)
+    on.rest()
+
+
+# ---- the user -----------------------------------------------------------------------------------
+
+
+@_story("your code is slow when a partition moves", "_busy", "_user_thread", partitions=2)
+def _slow(on: Director) -> None:
+    """The rebalance waits until the user polls again, up to `max.poll.interval.ms`."""
+    on.scene(0)
+    on.say("the user of g_0 works on a message for 20 s; g_1 joins")
+    on.world.slow(0)
+    on.world.join(1)
+    on.world.run(20.0)
+    on.say("the user of g_0 polls again")
+    on.world.hurry(0)
+    on.rest()
+
+
+@_story("you stop polling", "_leave", "_leave_stale", partitions=2, properties={"poll_s": 60.0})
+def _stops_polling(on: Director) -> None:
+    """After `max.poll.interval.ms` the client itself leaves the group, although its heartbeats
+    work."""
+    on.scene(0, 1)
+    on.say("the user of g_1 works on a message for 90 s; max.poll.interval.ms is 60 s")
+    on.world.slow(1)
+    on.world.run(90.0)
+    on.say("the user of g_1 polls again")
+    on.world.hurry(1)
+    on.rest()
+
+
+@_story(
+    "the group has more threads than partitions",
+    "compute_assignments",
+    "_aim",
+    members=3,
+    partitions=2,
+)
+def _too_many(on: Director) -> None:
+    """One member gets nothing; it stays a member, and gets a partition when another one leaves."""
+    on.scene(0, 1, 2)
+    on.say("g_0 is closed")
+    on.world.leave(0)
+    on.rest()
+
+
+# ---- brokers and topics -------------------------------------------------------------------------
+
+
+@_story("the coordinator dies", "_drop", "_drop")
+def _coordinator_dies(on: Director) -> None:
+    """Another broker reads the group from `__consumer_offsets`: all members keep their
+    partitions."""
+    on.scene(0, 1)
+    on.say("broker 0, the coordinator, dies")
+    on.world.kill_broker(0)
+    on.world.produce()
+    on.world.run(0.5)
+    on.say("broker 1 is elected leader of the group's partition of __consumer_offsets")
+    on.world.move_coordinator(1)
+    on.world.run(10.0)
+    on.rest()
+
+
+@_story("no broker coordinates", "_heartbeat_thread", "_background")
+def _no_coordinator(on: Director) -> None:
+    """Delivery goes on without commits; the group is as before when a coordinator is found."""
+    on.scene(0, 1)
+    on.say("no broker leads the group's partition of __consumer_offsets, for 60 s")
+    on.world.move_coordinator(None)
+    on.world.produce()
+    on.world.run(60.0)
+    on.say("broker 1 leads it")
+    on.world.move_coordinator(1)
+    on.world.run(10.0)
+    on.rest()
+
+
+@_story("a broker dies", "_drop", "_drop")
+def _broker_dies(on: Director) -> None:
+    """A broker that does not coordinate the group is no part of it: nobody rebalances."""
+    on.scene(0, 1)
+    on.say("broker 2 dies, and starts again after 3 s")
+    on.world.kill_broker(2)
+    on.world.run(3.0)
+    on.world.revive_broker(2)
+    on.world.produce()
+    on.rest()
+
+
+@_story("no broker is registered", "_look_up", "_background", members=1)
+def _no_broker(on: Director) -> None:
+    """The client repeats its search for the coordinator, with growing pauses."""
+    on.say("g_0 joins while no broker coordinates")
+    on.world.move_coordinator(None)
+    on.world.join(0)
+    on.world.run(1.5)
+    on.say("broker 1 leads the group's partition of __consumer_offsets")
+    on.world.move_coordinator(1)
+    on.rest()
+
+
+@_story("partitions are added", "_rejoin", "_aim", partitions=3)
+def _grows(on: Director) -> None:
+    """A classic group learns it when its leader reads new metadata, after up to five minutes;
+    KIP-848's coordinator knows it at once."""
+    on.scene(0, 1)
+    on.say("a partition is added")
+    on.world.grow()
+    on.rest()
+
+
+@_story("a topic is created", "_rejoin", "_aim", members=1)
+def _created(on: Director) -> None:
+    """A member may wait for its topic; it gets nothing until the topic exists."""
+    on.say("g_0 joins; its topic does not exist")
+    logs = on.world.delete_topic()
+    on.world.join(0)
+    on.world.run(10.0)
+    on.say("the topic is created")
+    on.world.create_topic(logs)
+    on.rest()
+
+
+@_story("a topic is deleted", "_rejoin", "_aim", members=1)
+def _deleted(on: Director) -> None:
+    """The partitions are taken away at the next look at the metadata."""
+    on.scene(0)
+    on.say("the topic is deleted")
+    logs = on.world.delete_topic()
+    on.until(lambda: not on.owned_by(0), "the end of the delivery")
+    on.say("a topic of that name is created")
+    on.world.create_topic(logs)
+    on.rest()
+
+
+# ---- telling ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a story or a random run ended; the fields of `sim.scenarios.NarratedRun`."""
+
+    seconds: float
+    deliveries: int
+    duplicates: int
+    unowned: int
+    violation: str = ""
+    rest: str = ""
+
+
+def tell(story: Story, protocol: str, emit: Emit) -> Told:
+    """Run a story, and pass its entries to `emit`."""
+    recorder, monitor = Recorder(emit), Monitor()
+    on = Director(story.world(protocol, Both(monitor, recorder)), recorder)
+    rest = ""
+    try:
+        story.script(on)
+    except StoryStuckError as stuck:
+        rest = str(stuck)
+    world = on.world
+    unowned = len(world.log_end) - len(world.serving())
+    return Told(round(world.now, 3), monitor.deliveries, monitor.duplicates, unowned, "", rest)
+
+
+def tell_seed(seed: int, protocol: str, *, members: int, partitions: int, emit: Emit) -> Told:
+    """Let members join and faults happen as the seed draws them; then end the faults."""
+    draw = random.Random(seed)
+    recorder, monitor = Recorder(emit), Monitor()
+    plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
+    delay = delays(draw)
+    world = World(replace(plan, delay=delay), Both(monitor, recorder))
+    on = Director(world, recorder)
+    violation = rest = ""
+    try:
+        on.scene(*range((members + 1) // 2))
+        on.say(f"seed {seed}: {members} members, {partitions} partitions")
+        live(world, draw, on.say)
+        on.say("all faults end")
+        mend(world)
+        on.rest()
+    except InvariantViolation as found:
+        violation = str(found)
+    except StoryStuckError as stuck:
+        rest = str(stuck)
+    unowned = len(world.log_end) - len(world.serving())
+    counts = monitor.deliveries, monitor.duplicates, unowned
+    return Told(round(world.now, 3), *counts, violation, rest)

@@ -1,0 +1,637 @@
+"""A world of brokers and members of one coordinated group, on a virtual clock; its faults.
+
+The members run `later.classic_member` or `later.consumer_member`, and the brokers
+`later.group_coordinator`. Everything that happens is an entry of one queue, ordered by its time.
+The delays of the network come from one function, so a run is determined by it and by the orders of
+its script.
+
+A connection keeps the order of its requests and of its responses. A broken connection loses both.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from zkconsumer.later import classic_member, consumer_member, group_coordinator
+from zkconsumer.later import group_events as ge
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.consumer_member import State as ConsumerState
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_partition
+from zkconsumer.protocol.later.subscriptions import Topic
+from zkconsumer.protocol.model import TopicPartition
+
+LATENCY_S = 0.001
+"""Seconds that a message takes from one host to another, if the script names no other delay."""
+
+METADATA_S = 300.0
+"""`metadata.max.age.ms`: a client reads the cluster's metadata again after so many seconds."""
+
+MISSING_S = 1.0
+"""A client reads the metadata again after so many seconds while a topic does not exist
+(`retry.backoff.max.ms`)."""
+
+LOAD_S = 0.05
+"""Seconds in which a new coordinator reads its partition of `__consumer_offsets`."""
+
+GROUP, TOPIC = "g", "t"
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parameters of a world.
+
+    Attributes:
+        protocol: "classic" or "consumer".
+        settings: a change to the members' properties.
+        delay: returns the seconds that the next message takes.
+    """
+
+    protocol: str = "classic"
+    members: int = 2
+    partitions: int = 4
+    messages: int = 2
+    brokers: int = 3
+    settings: Callable[[Settings, int], Settings] = lambda one, who: one
+    delay: Callable[[], float] = lambda: LATENCY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A message that a user was given."""
+
+    who: int
+    tp: TopicPartition
+    offset: int
+
+
+class Watcher:
+    """Observes a run; its methods are called after the fact."""
+
+    def transition(
+        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+    ) -> None:
+        """A member's machine has made a step."""
+
+    def asked(self, world: World, who: int, request: msg.Request) -> None:
+        """A broker has received a member's request."""
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        """A broker has sent a response."""
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        """A user was given a message."""
+
+    def moved(self, world: World, broker: int | None) -> None:
+        """Another broker has become the group's coordinator; None: there is none."""
+
+    def acted(self, world: World) -> None:
+        """Something has happened; called after each change."""
+
+
+class Both(Watcher):
+    """Passes everything to two watchers, in their order."""
+
+    def __init__(self, first: Watcher, second: Watcher) -> None:
+        self._watchers = first, second
+
+    def transition(
+        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+    ) -> None:
+        for one in self._watchers:
+            one.transition(world, who, before, event, commands)
+
+    def asked(self, world: World, who: int, request: msg.Request) -> None:
+        for one in self._watchers:
+            one.asked(world, who, request)
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        for one in self._watchers:
+            one.answered(world, who, request, response)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        for one in self._watchers:
+            one.delivered(world, message)
+
+    def moved(self, world: World, broker: int | None) -> None:
+        for one in self._watchers:
+            one.moved(world, broker)
+
+    def acted(self, world: World) -> None:
+        for one in self._watchers:
+            one.acted(world)
+
+
+@dataclass
+class Member:
+    """A member's process.
+
+    Attributes:
+        machine: the module of its state machine.
+        life: how often the process has been started.
+        fetching: partition -> position, of the partitions that are delivered.
+        held: requests that a slow network holds back; None: it does not.
+        inbox: what has arrived while the process was frozen.
+    """
+
+    name: str
+    state: Any
+    machine: ModuleType
+    life: int = 0
+    joined: bool = False
+    dead: bool = False
+    frozen: bool = False
+    slow: bool = False
+    muted: bool = False
+    held: list[Callable[[], None]] | None = None
+    fetching: dict[TopicPartition, int] = field(default_factory=dict)
+    inbox: deque[Callable[[], None]] = field(default_factory=deque)
+    tick_at: float = NEVER
+    is_asking: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return self.joined and not self.dead
+
+    @property
+    def acts(self) -> bool:
+        return self.lives and not self.frozen
+
+
+@dataclass
+class Wire:
+    """One connection: its number of re-connections, and the last arrivals in both directions."""
+
+    epoch: int = 0
+    request_at: float = 0.0
+    response_at: float = 0.0
+
+
+class World:
+    """One run: `step` performs what is next, and the other methods are a script's orders."""
+
+    def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
+        self.plan = plan
+        self.watcher = watcher or Watcher()
+        self.now = 0.0
+        self._records: Mapping[str, Any] = {}
+        self.log_end = {TopicPartition(TOPIC, n): plan.messages for n in range(plan.partitions)}
+        self.members = [self._new_member(who) for who in range(plan.members)]
+        self.leader: int | None = 0
+        self.partition = coordinator_partition(GROUP, OFFSETS_PARTITIONS)
+        self.brokers = [group_coordinator.Coordinator() for _ in range(plan.brokers)]
+        self.down: set[int] = set()
+        self._broker_ticks = [NEVER] * plan.brokers
+        self._wires: dict[tuple[int, int], Wire] = {}
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._asked: dict[tuple[int, int], tuple[int, int, int, int, msg.Request]] = {}
+        self._unheard = 0
+        for broker in range(plan.brokers):
+            self._at_broker(broker, ge.TopicsChanged(self.topics()))
+        self._at_broker(0, ge.Elected(self.partition))
+        self._at_broker(0, ge.Loaded(self.partition, {}))
+
+    # ---- parts -----------------------------------------------------------------------------------
+
+    def _new_member(self, who: int) -> Member:
+        settings = self.plan.settings(Settings(GROUP, f"{GROUP}_{who}", (TOPIC,)), who)
+        name = f"{GROUP}_{who}"
+        if self.plan.protocol == "consumer":
+            return Member(name, ConsumerState(settings), consumer_member)
+        return Member(name, ClassicState(settings), classic_member)
+
+    def topics(self) -> dict[str, Topic]:
+        """Return the cluster's topics."""
+        counts: dict[str, int] = {}
+        for tp in self.log_end:
+            counts[tp.topic] = counts.get(tp.topic, 0) + 1
+        return {name: Topic(count) for name, count in counts.items()}
+
+    def known(self) -> dict[str, int] | None:
+        """Return the coordinator's members with their generations or epochs; None without one."""
+        if self.leader is None:
+            return None
+        group = group_coordinator.group_of(self.brokers[self.leader], GROUP)
+        return {} if group is None else dict.fromkeys(group.members, group.generation)
+
+    def serving(self) -> dict[TopicPartition, list[int]]:
+        """Return which living members deliver each partition."""
+        found: dict[TopicPartition, list[int]] = {}
+        for who, member in enumerate(self.members):
+            if member.acts:
+                for tp in member.fetching:
+                    found.setdefault(tp, []).append(who)
+        return found
+
+    def settled(self) -> bool:
+        """Tell whether every partition is delivered, by members that are stable.
+
+        Nobody who has ended is a member any more, and all messages are delivered.
+        """
+        known = self.known()
+        live = [one for one in self.members if one.lives]
+        if known is None or any(one.frozen or one.muted for one in live):
+            return False
+        names = {one.state.member for one in live}
+        positions = {tp: at for one in live for tp, at in one.fetching.items()}
+        return (
+            set(known) == names
+            and all(one.machine.is_settled(one.state) for one in live)
+            and (positions == self.log_end or not live)
+        )
+
+    # ---- the queue -------------------------------------------------------------------------------
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Put an action into the queue."""
+        self._number += 1
+        heapq.heappush(self._queue, (max(when, self.now), self._number, action))
+
+    def next_moment(self) -> float:
+        """Return when something happens next; infinity if nothing does."""
+        return self._queue[0][0] if self._queue else NEVER
+
+    def step(self) -> bool:
+        """Perform what is next; return False if there is nothing."""
+        if not self._queue:
+            return False
+        self.now, _, action = heapq.heappop(self._queue)
+        action()
+        self.watcher.acted(self)
+        return True
+
+    def run(self, seconds: float) -> None:
+        """Let this time pass."""
+        end = self.now + seconds
+        while self.next_moment() <= end:
+            self.step()
+        self.now = end
+
+    # ---- orders: members -------------------------------------------------------------------------
+
+    def join(self, *numbers: int) -> None:
+        """Start members' processes; their users call `poll`."""
+        for who in numbers:
+            self.members[who].joined = True
+            self._read_metadata(who)
+            self._happens(who, ev.Polls(self.now))
+
+    def leave(self, who: int) -> None:
+        """The user closes the consumer, and takes no more messages."""
+        self.members[who].slow = True
+        self._happens(who, ev.CloseRequested(self.now))
+
+    def kill(self, who: int) -> None:
+        """The process ends; its connections break."""
+        self.members[who].dead = True
+        self.members[who].fetching = {}
+        self._break(who)
+        self.watcher.acted(self)
+
+    def revive(self, who: int) -> None:
+        """Start the process of a dead member again, with the same properties."""
+        life = self.members[who].life + 1
+        self.members[who] = replace(self._new_member(who), life=life)
+        self.join(who)
+
+    def freeze(self, who: int) -> None:
+        """The process stops, as after SIGSTOP; its connections stay open."""
+        self.members[who].frozen = True
+        self.watcher.acted(self)
+
+    def thaw(self, who: int) -> None:
+        """The process continues with what has arrived meanwhile."""
+        member = self.members[who]
+        member.frozen = False
+        waiting, member.inbox = member.inbox, deque()
+        self._fetch(who)
+        for action in waiting:
+            action()
+        self._happens(who, ev.Tick(self.now))
+        self.watcher.acted(self)
+
+    def slow(self, who: int) -> None:
+        """The user works on a message and does not call `poll`."""
+        self.members[who].slow = True
+        self._happens(who, ev.Busy(self.now))
+
+    def hurry(self, who: int) -> None:
+        """The user calls `poll` again."""
+        self.members[who].slow = False
+        self._happens(who, ev.Polls(self.now))
+        self._fetch(who)
+
+    # ---- orders: the network ---------------------------------------------------------------------
+
+    def cut(self, who: int) -> None:
+        """Break the connections of a member; it may connect again at once."""
+        for broker in self._break(who):
+            self._happens(who, ev.Disconnected(self.now, broker))
+
+    def mute(self, who: int) -> None:
+        """The network drops everything from and to a member, and nobody is told."""
+        self.members[who].muted = True
+
+    def unmute(self, who: int) -> None:
+        """The network carries the member's messages again."""
+        self.members[who].muted = False
+
+    def hold(self, who: int) -> None:
+        """The network holds back what a member sends."""
+        self.members[who].held = []
+
+    def release(self, who: int) -> None:
+        """The network delivers what it has held back, even if the member no longer waits for it."""
+        held, self.members[who].held = self.members[who].held or [], None
+        for action in held:
+            self.at(self.now + LATENCY_S, action)
+
+    def remove(self, who: int) -> None:
+        """An operator removes a member from the group, as `removeMembersFromConsumerGroup` does."""
+        leaver = msg.Leaver(self.members[who].state.member)
+        request: msg.Request = msg.LeaveGroup(GROUP, (leaver,))
+        if self.plan.protocol == "consumer":
+            request = msg.ConsumerGroupHeartbeat(GROUP, leaver.member, msg.LEAVE_EPOCH)
+        assert self.leader is not None
+        self._number += 1
+        self._at_broker(self.leader, ge.Received(self._number, request, "operator"))
+        self.watcher.acted(self)
+
+    def _break(self, who: int) -> list[int]:
+        broken = [broker for (one, broker) in self._wires if one == who]
+        for broker in broken:
+            self._wires[who, broker] = Wire(self._wires[who, broker].epoch + 1)
+        return broken
+
+    # ---- orders: brokers and topics --------------------------------------------------------------
+
+    def move_coordinator(self, to: int | None) -> None:
+        """Let another broker lead the group's partition; None: no broker leads it for now."""
+        before = self.leader
+        if before is not None:
+            self._records = group_coordinator.stored(self.brokers[before], self.partition)
+            self.leader = None
+            self._at_broker(before, ge.Resigned(self.partition))
+        records = self._records
+        self.leader = to
+        self.watcher.moved(self, to)
+        if to is not None:
+            self._at_broker(to, ge.Elected(self.partition))
+            self.at(
+                self.now + LOAD_S, lambda: self._at_broker(to, ge.Loaded(self.partition, records))
+            )
+
+    def kill_broker(self, broker: int) -> None:
+        """A broker dies: its connections break, and its coordinator's state in memory is lost."""
+        self.down.add(broker)
+        if self.leader == broker:
+            self.move_coordinator(None)
+        self.brokers[broker] = group_coordinator.Coordinator()
+        self._broker_ticks[broker] = NEVER
+        for who, member in enumerate(self.members):
+            if (who, broker) in self._wires and member.lives:
+                self._wires[who, broker].epoch += 1
+                self._happens(who, ev.Disconnected(self.now, broker))
+        self.watcher.acted(self)
+
+    def revive_broker(self, broker: int) -> None:
+        """A broker starts again."""
+        self.down.discard(broker)
+        self._at_broker(broker, ge.TopicsChanged(self.topics()))
+
+    def grow(self) -> None:
+        """Add a partition to the topic."""
+        self.log_end[TopicPartition(TOPIC, len(self.log_end))] = self.plan.messages
+        self._topics_changed()
+
+    def delete_topic(self) -> dict[TopicPartition, int]:
+        """Delete the topic; return what `create_topic` needs to create it again."""
+        gone, self.log_end = self.log_end, {}
+        self._topics_changed()
+        for who, member in enumerate(self.members):
+            if member.fetching:  # the answer to a fetch reports that the topic is unknown
+                self.at(self.now + 2 * LATENCY_S, partial(self._read_metadata, who))
+        return gone
+
+    def create_topic(self, logs: Mapping[TopicPartition, int]) -> None:
+        """Create the topic."""
+        self.log_end = dict(logs)
+        self._topics_changed()
+
+    def produce(self, messages: int = 1) -> None:
+        """Add messages to each partition."""
+        for tp in self.log_end:
+            self.log_end[tp] += messages
+        for who in range(len(self.members)):
+            self._fetch(who)
+
+    def _topics_changed(self) -> None:
+        for broker in range(len(self.brokers)):
+            if broker not in self.down:
+                self._at_broker(broker, ge.TopicsChanged(self.topics()))
+
+    # ---- members ---------------------------------------------------------------------------------
+
+    def _happens(self, who: int, event: ev.Event) -> None:
+        """Let an event happen to a member, now or when it is no longer frozen."""
+        member = self.members[who]
+        if not member.lives:
+            return
+        if member.frozen:
+            member.inbox.append(lambda: self._happens(who, replace(event, now=self.now)))
+            return
+        before = member.state
+        member.state, commands = member.machine.step(before, event)
+        for command in commands:
+            self._run(who, command)
+        self.watcher.transition(self, who, before, event, commands)
+        if member.machine.is_over(member.state):
+            member.dead = True
+            member.fetching = {}
+            return
+        self._set_tick(who)
+        self._fetch(who)
+
+    def _set_tick(self, who: int) -> None:
+        member = self.members[who]
+        due = member.machine.next_deadline(member.state, self.now)
+        if due in (member.tick_at, NEVER):
+            return
+        member.tick_at = due
+        life = member.life
+
+        def tick() -> None:
+            one = self.members[who]
+            if one.life == life and one.tick_at == due:
+                one.tick_at = NEVER
+                self._happens(who, ev.Tick(self.now))
+
+        self.at(due, tick)
+
+    def _run(self, who: int, command: ev.Command) -> None:
+        member = self.members[who]
+        match command:
+            case ev.Send(number, broker, request):
+                self._send(who, number, broker, request)
+            case ev.StartFetching(positions):
+                member.fetching |= {tp: offset or 0 for tp, offset in positions.items()}
+            case ev.StopFetching(partitions):
+                for tp in partitions:
+                    member.fetching.pop(tp, None)
+
+    def _read_metadata(self, who: int) -> None:
+        """Give a member the cluster's metadata, now and in regular intervals."""
+        member = self.members[who]
+        if not member.lives:
+            return
+        life = member.life
+        self.refresh_metadata(who)
+
+        def again() -> None:
+            if self.members[who].life == life:
+                self._read_metadata(who)
+
+        is_missing = not set(member.state.settings.topics) <= self.topics().keys()
+        self.at(self.now + (MISSING_S if is_missing else METADATA_S), again)
+
+    def refresh_metadata(self, who: int) -> None:
+        """Let a member read the cluster's metadata now."""
+        alive = tuple(n for n in range(len(self.brokers)) if n not in self.down)
+        self._happens(who, ev.MetadataChanged(self.now, alive, self.topics()))
+
+    def _fetch(self, who: int) -> None:
+        """Let a member's user get the messages that it can get, after a round trip."""
+        member = self.members[who]
+        has_some = any(at < self.log_end.get(tp, 0) for tp, at in member.fetching.items())
+        if not has_some or member.is_asking or member.slow or not member.acts:
+            return
+        member.is_asking = True
+        life = member.life
+
+        def arrive() -> None:
+            one = self.members[who]
+            if one.life == life:
+                one.is_asking = False
+                self._deliver(who)
+
+        self.at(self.now + 2 * LATENCY_S, arrive)
+
+    def _deliver(self, who: int) -> None:
+        """Give a member's user everything that has been fetched."""
+        member = self.members[who]
+        if not member.acts or member.slow:
+            return
+        for tp in sorted(member.fetching):
+            if tp not in member.fetching:
+                continue  # an event of this loop has stopped it
+            first, end = member.fetching[tp], self.log_end.get(tp, 0)
+            for offset in range(first, end):
+                self.watcher.delivered(self, Delivered(who, tp, offset))
+            if end > first:
+                member.fetching[tp] = end
+                self._happens(who, ev.Consumed(self.now, tp, end))
+
+    # ---- requests and responses ------------------------------------------------------------------
+
+    def _wire(self, who: int, broker: int) -> Wire:
+        return self._wires.setdefault((who, broker), Wire())
+
+    def _send(self, who: int, number: int, broker: int, request: msg.Request) -> None:
+        member, wire = self.members[who], self._wire(who, broker)
+        if broker in self.down:
+            self.at(self.now, lambda: self._happens(who, ev.Disconnected(self.now, broker)))
+            return
+        if member.muted:
+            return
+        if member.held is not None:
+            sender = who, member.life, broker, number
+            member.held.append(partial(self._receive, sender, -1, request))
+            return
+        at = max(self.now + self.plan.delay(), wire.request_at)
+        wire.request_at, epoch, life = at, wire.epoch, member.life
+
+        def arrive() -> None:
+            if self._wire(who, broker).epoch == epoch:
+                self._receive((who, life, broker, number), epoch, request)
+
+        self.at(at, arrive)
+
+    def _receive(self, sender: tuple[int, int, int, int], epoch: int, request: msg.Request) -> None:
+        """A broker executes a request."""
+        who, life, broker, number = sender
+        self.watcher.asked(self, who, request)
+        if isinstance(request, msg.FindCoordinator):
+            answer = msg.FoundCoordinator(Error.NONE, -1 if self.leader is None else self.leader)
+            if self.leader is None:
+                answer = msg.FoundCoordinator(Error.COORDINATOR_NOT_AVAILABLE)
+            self._respond(sender, epoch, request, answer)
+            return
+        self._number += 1
+        self._asked[broker, self._number] = (who, life, number, epoch, request)
+        fresh = f"{self._number:08d}"
+        client = self.members[who].name
+        self._at_broker(broker, ge.Received(self._number, request, client, fresh))
+
+    def _at_broker(self, broker: int, event: ge.Event) -> None:
+        """Let an event happen to a broker's coordinator, and send its replies."""
+        if broker in self.down:
+            return
+        state, replies = group_coordinator.step(self.brokers[broker], event, self.now)
+        self.brokers[broker] = state
+        for reply in replies:
+            asked = self._asked.pop((broker, reply.number), None)
+            if asked is not None:
+                who, life, number, epoch, request = asked
+                self._respond((who, life, broker, number), epoch, request, reply.response)
+        self._set_broker_tick(broker)
+
+    def _set_broker_tick(self, broker: int) -> None:
+        due = group_coordinator.next_deadline(self.brokers[broker])
+        if due in (self._broker_ticks[broker], NEVER):
+            return
+        self._broker_ticks[broker] = due
+
+        def tick() -> None:
+            if self._broker_ticks[broker] == due:
+                self._broker_ticks[broker] = NEVER
+                self._at_broker(broker, ge.Tick())
+
+        self.at(due, tick)
+
+    def _respond(
+        self,
+        sender: tuple[int, int, int, int],
+        epoch: int,
+        request: msg.Request,
+        response: msg.Response,
+    ) -> None:
+        who, life, broker, number = sender
+        self.watcher.answered(self, who, request, response)
+        wire = self._wire(who, broker)
+        if wire.epoch != epoch or self.members[who].muted:
+            return
+        at = max(self.now + self.plan.delay(), wire.response_at)
+        wire.response_at = at
+
+        def arrive() -> None:
+            is_same = self.members[who].life == life and self._wire(who, broker).epoch == epoch
+            if is_same and not self.members[who].muted:
+                self._happens(who, ev.Answered(self.now, number, response))
+
+        self.at(at, arrive)
