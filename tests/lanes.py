@@ -223,6 +223,19 @@ SINGLE_TESTS = (
         "tests/consumer/test_stream_brokers.py::test_a_broker_that_restarts_costs_nothing_but_time",
     ),
     *_later(
+        "Takes 8 s of a processor. test_the_broker_is_killed takes the broker away without a word.",
+        "tests/integration/test_restarts.py::test_the_broker_restarts",
+    ),
+    *_later(
+        "Takes 8 s of a processor. tests/traces/test_stories.py has a member without a broker, and "
+        "tests/consumer/test_stream.py a stream that waits for one.",
+        "tests/integration/test_restarts.py::test_a_member_joins_while_no_broker_is_there",
+    ),
+    *_later(
+        "tests/integration/test_restarts.py restarts ZooKeeper under the same kind of member.",
+        "tests/spark/test_group_faults.py::test_zookeeper_restarts",
+    ),
+    *_later(
         "Takes 20 s, because a query waits. tests/spark/test_group.py also plans a batch without "
         "its share of the partitions.",
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_fails",
@@ -255,6 +268,7 @@ SINGLE_TESTS = (
         "The same test runs in the normal lane with another parameter.",
         "tests/spark/test_direct.py::test_a_beginning_that_is_none[options2-SparkSourceError]",
         "tests/consumer/test_timeouts.py::test_a_poll_returns_in_time_while_its_broker_is_silent[0]",
+        "tests/integration/test_connections.py::test_a_kill_amid_a_transaction[commit]",
         "tests/consumer/test_stream_pause_seek.py::"
         "test_seeking_and_pausing_under_load_keep_every_partition_in_order[kafka]",
         "tests/faults/test_connections.py::test_one_direction_is_lost[requests]",
@@ -279,9 +293,19 @@ SINGLE_TESTS = (
         "tests/sandbox/test_topics.py::test_no_zookeeper",
     ),
     *_later(
-        "Takes 7 s. test_a_run runs the whole demonstration, and the other cases interrupt it "
-        "early.",
+        "Takes 5 s of a processor. test_a_run runs the whole demonstration, and another case "
+        "interrupts it.",
         "tests/cli/test_demo.py::test_ctrl_c[m2 is killed]",
+        "tests/cli/test_demo.py::test_ctrl_c[creating topic]",
+    ),
+    *_later(
+        "Takes 7 s of a processor, because it runs the whole demonstration again, for its picture.",
+        "tests/cli/test_demo.py::test_a_terminal",
+    ),
+    *_later(
+        "Takes 4 s of a processor. test_it_follows_and_writes_nothing follows a group, and "
+        "tests/zk/test_observer.py checks the observer after a restart.",
+        "tests/lab/test_live.py::test_it_goes_on_after_a_restart",
     ),
     *_later(
         "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time also uses old brokers.",
@@ -384,9 +408,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/lab/test_accessibility.py::test_a_view",
-        "axe-core takes some seconds for each view. The normal lane checks the panels, menus and "
-        "dialogs of one view.",
-        but=("[tour-dark]",),
+        "axe-core takes 5 s of a processor for each view. The normal lane checks the panels, menus "
+        "and dialogs of one view.",
     ),
     # ---- Spark ----------------------------------------------------------------------------------
     Rule(
@@ -468,6 +491,12 @@ RULES: tuple[Rule, ...] = (
         "tests/cli/test_legacy.py::test_recorded",
         "The normal lane runs the oldest and the newest of the five releases.",
         but=("[0.8.2.2]", "[1.1.1]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/integration/test_kafka_offsets.py",
+        "The normal lane runs the oldest and the newest of the three releases.",
+        ("0.9.0.1",),
     ),
     # ---- brokers --------------------------------------------------------------------------------
     Rule(
