@@ -5,7 +5,7 @@ usage: scripts/site [DIRECTORY]     (default: build/site)
 The pages are those of the repository: README.md, CHANGELOG.md, CONTRIBUTING.md and docs/. They are
 copied with the same relative paths, so their links also work in the repository. Added are the
 reference of the Python API (from docstrings), of the command line (from its commands), and of the
-schemas. The site works from any file server, and makes no request to another host.
+schemas. The site needs no server, and makes no request to another host.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ def copy_pages(pages: Path) -> None:
     for page in sorted(ROOT.glob("*.md")):
         shutil.copy(page, pages)
     shutil.copy(ROOT / "LICENSE", pages)
+    (pages / "assets").mkdir()
+    shutil.copy(ROOT / "scripts" / "_site_worker.js", pages / "assets" / "iframe-worker.js")
     ignore = shutil.ignore_patterns("__pycache__", "records")
     shutil.copytree(ROOT / "docs", pages / "docs", ignore=ignore)
     for page in sorted(pages.rglob("*.md")):

@@ -30,8 +30,8 @@ from zkconsumer.sandbox import (
 )
 from zkconsumer.sandbox.server import JavaServer
 
-# The servers that several rooms of the suite share.
-pytest_plugins = ["support.zk.servers"]
+# The servers and the browser that several rooms of the suite share.
+pytest_plugins = ["support.zk.servers", "support.browser"]
 
 # No test reads or writes the contexts and the backups of the user.
 _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")

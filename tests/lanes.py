@@ -330,6 +330,11 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/docs/test_site.py", "Builds the site, which takes 8 s."),
     Rule(
         Lane.ALL,
+        "tests/docs/test_site.py::test_the_search_needs_no_server",
+        "Starts a browser. Another test of the file checks the index of the search.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/monitoring/test_monitoring.py::test_prometheus_accepts_the_rules",
         "Fetches Debian's package of Prometheus. The other tests of the file parse each query.",
     ),

@@ -12,12 +12,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from markdown_it import MarkdownIt
+from playwright.sync_api import Browser, expect
 
 import zkconsumer
 from zkconsumer.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 200
+LIMIT_MS = 20_000
 # Elements that show whether lists, tables, code and emphasis were understood.
 ELEMENTS = ("h2", "h3", "h4", "li", "tr", "pre", "em", "strong")
 
@@ -102,6 +104,16 @@ def test_the_search_finds_every_part(site: Path) -> None:
     found = {title.partition("(")[0].strip().rpartition(".")[2] for title in titles}
     text = " ".join(titles)
     assert {name for name in zkconsumer.__all__ if name not in found | set(text.split())} == set()
+
+
+def test_the_search_needs_no_server(site: Path, chromium: Browser) -> None:
+    """In a browser that opens the site's files, the search finds a page."""
+    page = chromium.new_page(viewport={"width": 1400, "height": 900})
+    page.goto((site / "docs" / "library.html").as_uri())
+    page.locator("input.md-search__input").press_sequentially("KafkaGroupStalled")
+    found = page.locator(".md-search-result__link").first
+    expect(found).to_have_attribute("href", re.compile("monitoring"), timeout=LIMIT_MS)
+    page.close()
 
 
 def test_a_page_shows_what_the_repository_shows(site: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 LIMIT_MS = 20_000
 """How long a test waits for what the page should show; a busy machine is slow."""
@@ -59,20 +57,6 @@ def lab() -> Iterator[LabProcess]:
     """One lab for all tests that do not end it."""
     with running_lab() as process:
         yield process
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, which the set-up of the suite installs; in CI it must not be missing."""
-    path = shutil.which("chromium")
-    if path is None:
-        assert not os.environ.get("CI"), "scripts/test has not installed Chromium"
-        pytest.skip("there is no Chromium")
-    with sync_playwright() as playwright:
-        # Chromium's own sandbox does not work for root, in containers and in CI.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Opened:

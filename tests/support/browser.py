@@ -1,0 +1,24 @@
+"""A real browser, for the lab and for the documentation site."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, which the set-up of the suite installs; in CI it must not be missing."""
+    path = shutil.which("chromium")
+    if path is None:
+        assert not os.environ.get("CI"), "scripts/test has not installed Chromium"
+        pytest.skip("there is no Chromium")
+    with sync_playwright() as playwright:
+        # Chromium's own sandbox does not work for root, in containers and in CI.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
