@@ -406,6 +406,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_sandbox.py::test_the_real_group_does_what_the_simulated_one_does",
+        "Takes 90 s: sessions of real members time out. tests/mixed compares groups with JVM "
+        "members with the rules of the protocol.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_sandbox.py::test_ctrl_c_ends_everything",
+        "Takes 15 s: it starts servers and members. tests/sandbox interrupts the same servers.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_site.py::test_the_static_site",
         "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
         "the engine imports.",

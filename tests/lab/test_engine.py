@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from zkconsumer.lab.camera import NOBODY
-from zkconsumer.lab.engine import Engine, encode
+from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.lab.worlds import MAX_MOVES, Move, parse_move, read_moves, write_moves
+from zkconsumer.protocol.later.comparison import PROTOCOLS
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace.replay import check
@@ -28,7 +29,7 @@ class Lab:
         self.moves: dict[int, str] = {}
 
     def do(self, do: str, **keys: Any) -> list[Json]:
-        events: list[Json] = json.loads(encode(self.engine.command({"do": do, **keys})))
+        events: list[Json] = json.loads(json.dumps(self.engine.command({"do": do, **keys})))
         for event in events:
             assert event["event"] != "error", event["text"]
             if event["event"] == "frames":
@@ -37,7 +38,7 @@ class Lab:
                 self.moves[event["run"]] = event["moves"]
             elif event["event"] == "run":
                 self.frames[event["run"]] = self.frames.get(event["parent"], [])[:]
-                del self.frames[event["run"]][event["forked_at"] :]
+                del self.frames[event["run"]][event.get("forked_at", 0) :]
         return events
 
     def open(self, **keys: Any) -> int:
@@ -181,6 +182,12 @@ def test_the_leader_dies() -> None:
         ("explain", {"run": 1, "at": 0, "partition": 99}, "no partition"),
         ("tour", {"tour": "nowhere"}, "no tour"),
         ("table", {"table": "x"}, "no table"),
+        ("compare", {"protocols": []}, "no protocol"),
+        ("compare", {"protocols": ["raft"]}, "not a protocol"),
+        ("compare", {"members": 17}, "17 members"),
+        ("compare", {"members": "x"}, "members is 'x'"),
+        ("compare", {"script": "kill g_7"}, "not in the group"),
+        ("compare", {"script": "join;" * 9}, "9 steps"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(do: str, keys: Json, words: str) -> None:
@@ -235,6 +242,25 @@ def test_why_a_thread_owns_a_partition() -> None:
     run = lab.open(world={"members": 3, "partitions": 6})
     (event,) = lab.do("explain", run=run, at=0, partition=2)
     assert "range assigns t-2 to g_1-0: thread 2 of 3" in event["text"]
+
+
+def test_protocols_are_compared_on_one_axis() -> None:
+    """Each protocol's run has the script's length, and ends with the owners that it computes."""
+    lab = Lab()
+    script = "join; kill g_1; freeze g_0 20s"
+    *events, table = lab.do("compare", script=script, protocols=list(PROTOCOLS))
+    assert [one["protocol"] for one in table["costs"]] == list(PROTOCOLS)
+    owners = {}
+    for run, frames in zip(events[::2], events[1::2], strict=True):
+        rows = [row[1] for row in run["scene"]["partitions"]]
+        for frame in frames["frames"]:
+            for number, row in frame.get("p", {}).items():
+                rows[int(number)] = row[0]
+        assert NOBODY not in rows
+        assert 1 not in rows, "the killed member owns nothing at the end"
+        assert abs(frames["frames"][-1]["t"] - table["seconds"]) < 1
+        owners[run["title"]] = rows
+    assert owners["zookeeper"] == owners["zookeeper-jvm"] == owners["classic-eager"]
 
 
 def test_moves_as_text() -> None:

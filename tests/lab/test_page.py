@@ -144,6 +144,26 @@ def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
     assert one.page.evaluate(background) != before
 
 
+def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
+    """A script runs on the chosen protocols, on one axis of time, and its address does so."""
+    one = open_page().go(lab.url)
+    one.keys("x")
+    one.page.locator("input[name=script]").fill("kill g_1")
+    one.page.locator("input[name=consumer]").check()
+    one.page.locator("dialog .primary").click()
+    one.has(".protocol", 3)
+    one.has(".costs tbody tr", 3)
+    one.page.get_by_label("moment of the comparison").fill("10")
+    states = one.page.locator(".protocol-name p")
+    expect(states).to_contain_text(["all owned"] * 2 + ["by a member that does not run"])
+    one.page.wait_for_url(re.compile(r"compare=kill"))
+    other = open_page()
+    other.page.goto(one.page.url)
+    other.has(".protocol", 3)
+    one.page.get_by_role("button", name="close").click()
+    one.has(".column", 3)
+
+
 def test_an_unreadable_address(lab: LabProcess, open_page: Open) -> None:
     """A broken address shows an error, and a world all the same."""
     one = open_page().go(lab.url + "#world={oops&moves=<img src=x onerror=alert(1)>")

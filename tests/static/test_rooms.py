@@ -35,7 +35,7 @@ PERMITTED: dict[str, set[str]] = {
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {
         *("errors", "java", "protocol", "member", "consumer", "trace", "sim"),
-        *("config", "zk", "admin"),
+        *("config", "zk", "admin", "sandbox", "history"),
     },
     "history": {"errors", "protocol"},
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},

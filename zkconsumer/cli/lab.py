@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from zkconsumer.lab.live import LiveGroup
     from zkconsumer.lab.recorded import Recording
+    from zkconsumer.lab.server import LiveSource
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -45,9 +49,29 @@ def lab(
         ),
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Play a trace of members or of the simulator."),
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Play a trace of members or of the simulator; of a directory, all its *.jsonl"
+            " files as one run. Twice: two runs side by side.",
+        ),
     ] = None,
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--history",
+            metavar="PATH",
+            help="Play what ZooKeeper's own logs say about --group: dataDir, a log, a snapshot, or"
+            " a tar archive; repeatable.",
+        ),
+    ] = None,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox",
+            help="Start real servers and members on this machine, and let the page act on them.",
+        ),
+    ] = False,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
@@ -61,46 +85,106 @@ def lab(
     With --group, the page shows a live group: its members, owners, offsets and lag, and what
     `doctor` finds. The lab writes nothing.
 
+    With --sandbox, the lab starts ZooKeeper, a broker, a producer, and members of both kinds on
+    this machine. The page's actions are then real signals, broken connections and restarts. Ctrl-C
+    ends all of it.
+
     Example: zkconsumer lab --zookeeper zk1:2181/kafka --group billing
     """
     if context.invoked_subcommand is not None:
         return
     need("starlette", "uvicorn")
-    from zkconsumer.lab.server import listen, serve
+    from zkconsumer.lab.sockets import address_of, listen
 
-    def started(url: str) -> None:
-        typer.echo(f"The lab is at {url} until you press Ctrl-C.")
+    others = (zookeeper, group, config, trace, history)
+    if sandbox and any(others):
+        raise typer.BadParameter("--sandbox starts a group of its own: leave the others out")
+    with listen(host, port) as sock, ExitStack() as stack:
+        live: LiveSource | None = None
+        if sandbox:
+            live = _sandbox(stack)
+        elif trace:
+            live = _recording(trace)
+        elif history:
+            live = _logged(history, group)
+        elif any(others):
+            live = stack.enter_context(_live(zookeeper, group, config))
+        typer.echo(f"The lab is at {address_of(sock)} until you press Ctrl-C.")
         if browser:
-            webbrowser.open(url)
+            webbrowser.open(address_of(sock))
+        from zkconsumer.lab.server import serve
 
-    if trace is not None:
-        serve(listen(host, port), live=_recording(trace), on_start=started)
-        return
-    if zookeeper is None and group is None and config is None:
-        serve(listen(host, port), on_start=started)
-        return
+        serve(sock, live=live)
+
+
+def _sandbox(stack: ExitStack) -> LiveSource:
+    """Start a real group, which ends with the stack."""
+    from zkconsumer.lab.sandboxed import SandboxGroup, real_group
+
+    return stack.enter_context(SandboxGroup(stack.enter_context(real_group())))
+
+
+def _live(zookeeper: str | None, group: str | None, config: Path | None) -> LiveGroup:
     from zkconsumer.cli.options import Connection
     from zkconsumer.lab.live import LiveGroup
 
     given = Connection(zookeeper=zookeeper, config=config)
     name = given.group(group)
-    with LiveGroup(given.connection_settings(name), name) as live:
-        serve(listen(host, port), live=live, on_start=started)
+    return LiveGroup(given.connection_settings(name), name)
 
 
-def _recording(file: Path) -> Recording:
-    """Return a trace for the server. Raises TraceError, or ConfigError if it cannot be read."""
-    from zkconsumer.errors import ConfigError
-    from zkconsumer.lab.recorded import Recording, events_of, read_trace
+def _recording(paths: Sequence[Path]) -> Recording:
+    """Return traces for the server. Raises TraceError, or ConfigError if one cannot be read."""
+    from zkconsumer.lab.recorded import Recording, events_of
 
-    try:
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            entries = read_trace(lines, name=str(file))
-    except OSError as error:
+    events = []
+    for number, path in enumerate(paths, 1):
+        events += events_of(list(_entries(path)), path.name, number)
+    return Recording(events)
+
+
+def _logged(paths: Sequence[Path], group: str | None) -> Recording:
+    """Return a group's history for the server. Raises HistoryError, or ConfigError."""
+    from zkconsumer.errors import ConfigError, shown
+    from zkconsumer.history.describe import Description
+    from zkconsumer.history.inputs import find_servers
+    from zkconsumer.lab.recorded import Recording, entries_of, events_of
+
+    description = Description(find_servers(paths), [group] if group else ())
+    description.read()
+    found = description.result()
+    names = sorted({name for _, name in found.groups})
+    name = group or (names[0] if len(names) == 1 else "")
+    if name not in names:
         raise ConfigError(
-            f"the trace cannot be read: {error.strerror}", where=str(file), remedy="name a trace"
-        ) from error
-    return Recording(events_of(entries, file.name))
+            f"the logs have no group {shown(name)}" if name else "the logs have several groups",
+            where=", ".join(map(str, paths)),
+            remedy=f"give --group, one of {', '.join(names[:8]) or 'none'}",
+        )
+    entries = entries_of(found.tables, name)
+    return Recording(events_of(entries, f"group {name} in ZooKeeper's logs"))
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a trace, or of all traces of a directory."""
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.lab.recorded import read_trace
+
+    files = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(
+            "the directory has no file *.jsonl", where=str(path), remedy="name a trace"
+        )
+    for file in files:
+        try:
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                yield from read_trace(lines, name=str(file))
+        except OSError as error:
+            raise ConfigError(
+                f"the trace cannot be read: {error.strerror}",
+                where=str(file),
+                remedy="name a trace",
+            ) from error
 
 
 @app.command()

@@ -516,7 +516,7 @@ def sentence(world: World, move: Move) -> str:
     name = world.members[move.who].name if 0 <= move.who < len(world.members) else ""
     action = move.action
     if action is None:
-        return _lab_sentence(move, name)
+        return spoken(move, name)
     if action.do is Do.SERVE:
         wire = world.members[move.who].wire
         return f"ZooKeeper executes for {name}: {request_text(wire[0][1])}" if wire else name
@@ -525,11 +525,15 @@ def sentence(world: World, move: Move) -> str:
         return f"{name} receives: {item_text(inbox[0])}" if inbox else name
     if action.do is Do.TIME:
         return f"time advances to {max(world.now, world.next_moment()):.2f} s"
-    words: str = _SENTENCES.get(action.do, action.do.value.replace("_", " ") + " {0}")
-    return words.format(name or move.tp or "", move.tp, move.who).rstrip()
+    return spoken(move, name)
 
 
-def _lab_sentence(move: Move, name: str) -> str:
+def spoken(move: Move, name: str) -> str:
+    """Return what a move does to a member with this name, or to what the move itself names."""
+    action = move.action
+    if action is not None:
+        words: str = _SENTENCES.get(action.do, action.do.value.replace("_", " ") + " {0}")
+        return words.format(name or move.tp or "", move.tp, move.who).rstrip()
     match move.do:
         case "produce":
             return f"{move.value:g} messages arrive at each partition"

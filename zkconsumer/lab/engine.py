@@ -13,18 +13,19 @@ The server passes commands from the page to `Engine.command`, and so does a Web 
 | `choices` | `run`, `at` | `choices`: what can happen next |
 | `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
 | `trace` | `run` | `trace`: the run as JSON lines |
+| `compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
 
 Each command returns the event `error` if it is refused.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS, explain, sentence
+from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, SIMULATED, compared
 from zkconsumer.lab.runs import LabStage, Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
@@ -39,6 +40,7 @@ from zkconsumer.lab.worlds import (
     write_moves,
 )
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.later.comparison import PROTOCOLS
 from zkconsumer.protocol.releases import RELEASES
 from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
@@ -81,6 +83,7 @@ class Engine:
             "choices": self._choices,
             "explain": self._explain,
             "trace": self._trace,
+            "compare": self._compare,
         }
 
     def command(self, command: Json) -> list[Json]:
@@ -112,6 +115,8 @@ class Engine:
                 "strategies": [one.value for one in Strategy],
                 "releases": list(RELEASES),
                 "counters": list(COUNTERS),
+                "protocols": list(PROTOCOLS),
+                "script": DEFAULT_SCRIPT,
                 "limits": {
                     "members": MAX_MEMBERS,
                     "partitions": MAX_PARTITIONS,
@@ -282,6 +287,24 @@ class Engine:
             stage.move(move)
         return [{"event": "trace", "run": run.number, "text": "\n".join([*lines, ""])}]
 
+    def _compare(self, command: Json) -> list[Json]:
+        """Return the same script on several protocols."""
+        given = {"members": 3, "partitions": 12, "protocols": list(SIMULATED), **command}
+        names, script = given["protocols"], given.get("script", DEFAULT_SCRIPT)
+        if not isinstance(names, list) or not isinstance(script, str):
+            raise ConfigError(
+                "the script is not a text, or the protocols are not a list", where="compare"
+            )
+        for name in ("members", "partitions"):
+            if type(given[name]) is not int:
+                raise ConfigError(f"{name} is {given[name]!r}", where=name, remedy="give a number")
+        return compared(
+            script,
+            members=given["members"],
+            partitions=given["partitions"],
+            protocols=[str(name) for name in dict.fromkeys(map(str, names))],
+        )
+
     # ---- arguments -------------------------------------------------------------------------------
 
     def _number(self, keep: int = 0) -> int:
@@ -379,8 +402,3 @@ def _break_quorum(run: Run, *, is_election: bool) -> None:
     if is_election:
         stage.wait(ELECTION_S)
         stage.act(Action(Do.QUORUM))
-
-
-def encode(events: list[Json]) -> str:
-    """Return events as compact JSON."""
-    return json.dumps(events, separators=(",", ":"), ensure_ascii=False)

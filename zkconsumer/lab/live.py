@@ -67,6 +67,7 @@ class GroupPicture:
         self._index: dict[TopicPartition, int] = {}
         self._last_owner: dict[int, int] = {}
         self._now = 0.0
+        self._connection = "connected"
 
     def scene(self) -> Json:
         return {
@@ -74,9 +75,18 @@ class GroupPicture:
             "members": list(self.members),
             "partitions": [list(row) for row in self.partitions],
             "tree": dict(self.tree),
-            "zookeeper": {"text": "connected", "brokers": True, "topic": True},
+            "zookeeper": self.zookeeper(),
             "counters": self._counters(),
         }
+
+    def zookeeper(self) -> Json:
+        """Return the state of ZooKeeper and the broker, as far as the lab knows it."""
+        return {"text": self._connection, "brokers": True, "topic": True}
+
+    def frame(self, words: str, **more: Any) -> Json:
+        """Return a frame of what is not a change of a znode."""
+        common = {"t": self._now, "d": "", "l": words, "k": self.zookeeper()}
+        return {**common, "c": self._counters(), **more}
 
     def _counters(self) -> list[float | None]:
         return [None, None, self.writes, round(self.unowned_s, 1), None, self.moved, None]
@@ -108,9 +118,9 @@ class GroupPicture:
         return {"t": self._now, "d": "", "c": self._counters(), **frame}
 
     def connection(self, state: str) -> Json:
-        text = "connected" if state == "connected" else f"the lab's connection: {state}"
-        zookeeper = {"text": text, "brokers": True, "topic": True}
-        return {"t": self._now, "d": "", "l": f"the lab is {state}", "k": zookeeper}
+        is_up = state == "connected"
+        self._connection = state if is_up else f"the lab's connection: {state}"
+        return self.frame(f"the lab is {state}")
 
     def _member(self, name: str, after: Any) -> Json:
         path = paths.member(self.group, name)
@@ -265,11 +275,13 @@ def _subscription(one: Registration) -> str:
 class LiveGroup:
     """Follows a group inside its `with` block; the server's pages read its messages."""
 
-    def __init__(self, config: ConnectionConfig, group: str) -> None:
+    def __init__(
+        self, config: ConnectionConfig, group: str, picture: GroupPicture | None = None
+    ) -> None:
         limit_s = config.zookeeper_connection_timeout_s
         self._config, self.group = config, group
         self._observer = Observer(config.zookeeper_connect, group, timeout_s=limit_s, config=config)
-        self._picture = GroupPicture(group)
+        self._picture = picture or GroupPicture(group)
         self._started = time.monotonic()
         self._news = threading.Condition()
         self._messages: deque[tuple[int, list[Json]]] = deque(maxlen=MAX_MESSAGES)
@@ -343,15 +355,16 @@ class LiveGroup:
                 "scene": self._picture.scene(),
                 "title": f"group {displayed(self.group)}",
                 "base": {},
-                "about": {
-                    "words": f"The real group {displayed(self.group)}. The lab only reads."
-                    + self._left_out()
-                },
+                "about": {"words": self.words() + self._left_out()},
             }
         ]
         if self._findings is not None:
             events.append({"event": "findings", "findings": self._findings})
         return events
+
+    def words(self) -> str:
+        """Return what the page says of the group."""
+        return f"The real group {displayed(self.group)}. The lab only reads."
 
     def _left_out(self) -> str:
         many = self._picture.omitted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zkconsumer.errors import TraceError, displayed
 from zkconsumer.lab.camera import NOBODY, STRANGER, short
@@ -16,6 +16,9 @@ from zkconsumer.lab.worlds import MAX_MOVES
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind, consumer_of
+
+if TYPE_CHECKING:
+    from zkconsumer.history.tables import Tables
 
 Json = dict[str, Any]
 
@@ -39,7 +42,7 @@ def read_trace(lines: Iterable[str], *, name: str) -> list[Json]:
     return entries
 
 
-def events_of(entries: Sequence[Json], title: str) -> list[Json]:
+def events_of(entries: Sequence[Json], title: str, number: int = 1) -> list[Json]:
     """Return the events that show a trace; a sentence counts the entries beyond MAX_MOVES."""
     film = _Film(entries)
     timed = [entry for entry in entries if "t" in entry]
@@ -47,19 +50,49 @@ def events_of(entries: Sequence[Json], title: str) -> list[Json]:
     timed.sort(key=lambda entry: float(entry["t"]))
     scene = film.scene()
     frames = [film.frame(entry, float(entry["t"]) - start) for entry in timed[:MAX_MOVES]]
-    words = f"A recorded trace: {displayed(title, SHOWN)}. Nothing can be changed."
+    words = f"A recorded run: {displayed(title, SHOWN)}. Nothing can be changed."
     if len(timed) > MAX_MOVES:
         words += f" {len(timed) - MAX_MOVES} later events are left out."
     run: Json = {
         "event": "run",
-        "run": 1,
+        "run": number,
         "kind": "recorded",
         "scene": scene,
         "title": displayed(title, SHOWN),
         "base": {},
         "about": {"words": words},
     }
-    return [run, {"event": "frames", "run": 1, "from": 0, "frames": frames, "moves": ""}]
+    shown = {"event": "frames", "run": number, "from": 0, "frames": frames, "moves": ""}
+    return [run, shown]
+
+
+def entries_of(tables: Tables, group: str) -> list[Json]:
+    """Return what ZooKeeper's logs say about a group, in the form of a trace's entries."""
+    found: list[Json] = []
+
+    def add(time_ms: int, member: str = "", **what: Any) -> None:
+        found.append({"t": time_ms / 1000, "member": member, **what})
+
+    for one in tables.members:
+        if one.group == group:
+            sign = "+" if one.event in ("present", "joined", "changed") else "-"
+            writes = [[sign, paths.member(group, one.consumer), one.registration]]
+            add(one.time_ms, one.consumer, writes=writes, **({} if sign == "+" else {"gone": True}))
+    for own in tables.ownership:
+        if own.group == group:
+            path = paths.owner(group, TopicPartition(own.topic, own.partition))
+            add(own.time_ms, own.consumer, writes=[["+", path, own.thread]])
+            if own.ended_ms is not None:
+                add(own.ended_ms, own.consumer, writes=[["-", path, ""]])
+    for run in tables.commits:
+        if run.group == group:
+            path = paths.offset(group, TopicPartition(run.topic, run.partition))
+            for time_ms, offset in ((run.time_ms, run.first), (run.last_ms, run.last)):
+                add(time_ms, run.by, writes=[["=", path, str(offset)]])
+    for incident in tables.incidents:
+        if incident.group == group:
+            add(incident.time_ms, note=f"{incident.kind}: {incident.what}")
+    return found
 
 
 class Recording:

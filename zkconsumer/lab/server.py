@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,8 +26,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from zkconsumer.errors import ConfigError
-from zkconsumer.lab.engine import Engine, encode
+if TYPE_CHECKING:
+    from zkconsumer.lab.engine import Engine
 
 WEB = Path(__file__).parent / "web"
 
@@ -81,21 +81,32 @@ class LiveSource(Protocol):
 class Tabs:
     """The engines of the open pages; the least recently used one goes first."""
 
-    def __init__(self, make: Callable[[], Engine] = Engine) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._engines: OrderedDict[str, tuple[Engine, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
 
     def command(self, tab: str, command: dict[str, Any]) -> list[dict[str, Any]]:
         with self._lock:
             if tab not in self._engines:
-                self._engines[tab] = self._make(), threading.Lock()
+                self._engines[tab] = new_engine(), threading.Lock()
             engine, lock = self._engines[tab]
             self._engines.move_to_end(tab)
             while len(self._engines) > MAX_TABS:
                 self._engines.popitem(last=False)
         with lock:
             return engine.command(command)
+
+
+def new_engine() -> Engine:
+    """Return an engine. Its import takes half a second, so the server starts without it."""
+    from zkconsumer.lab.engine import Engine  # noqa: PLC0415 - half a second
+
+    return Engine()
+
+
+def encode(events: list[dict[str, Any]]) -> str:
+    """Return events as compact JSON."""
+    return json.dumps(events, separators=(",", ":"), ensure_ascii=False)
 
 
 class Guard:
@@ -227,55 +238,18 @@ def allowed_hosts(host: str, port: int) -> frozenset[str]:
 
 # ---- running -------------------------------------------------------------------------------------
 
-DEFAULT_PORT = 8642
-
 
 class _Server(uvicorn.Server):
-    """A server that calls a function when it listens."""
-
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_start = on_start
+    """Imports the engine as soon as it serves the page's files."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._on_start()
+        threading.Thread(target=new_engine, name="lab engine", daemon=True).start()
 
 
-def listen(host: str, port: int | None) -> socket.socket:
-    """Return a listening socket: on `port`, or on DEFAULT_PORT or, if that is taken, any other.
-
-    Raises ConfigError if the port is taken or the address is not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for candidate in [DEFAULT_PORT, 0] if port is None else [port]:
-        sock = socket.socket(family)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, candidate))
-        except OSError as error:
-            sock.close()
-            reason = error.strerror or str(error)
-            continue
-        sock.listen(128)
-        return sock
-    raise ConfigError(
-        f"the lab cannot listen: {reason}",
-        where=f"{host}:{port or DEFAULT_PORT}",
-        remedy="choose another --port or --host",
-    )
-
-
-def serve(
-    sock: socket.socket,
-    *,
-    live: LiveSource | None = None,
-    on_start: Callable[[str], None],
-) -> None:
-    """Serve the lab on a listening socket until SIGINT or SIGTERM; `on_start` gets the address."""
+def serve(sock: socket.socket, *, live: LiveSource | None = None) -> None:
+    """Serve the lab on a listening socket until SIGINT or SIGTERM."""
     host, port = sock.getsockname()[:2]
-    url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
     config = uvicorn.Config(
         application(allowed_hosts(host, port), live=live),
         log_level="warning",
@@ -283,4 +257,4 @@ def serve(
         lifespan="off",
         timeout_graceful_shutdown=1,
     )
-    _Server(config, lambda: on_start(url)).run(sockets=[sock])
+    _Server(config).run(sockets=[sock])

@@ -41,18 +41,24 @@ class Process:
 
     @classmethod
     def spawn(
-        cls, command: Sequence[str], *, directory: Path, log: Path, environ: Mapping[str, str]
+        cls,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        log: Path,
+        environ: Mapping[str, str],
+        out: Path | None = None,
     ) -> Process:
         """Start `command` in a new session, so that Ctrl-C reaches only Python.
 
-        stdout and stderr are appended to `log`.
+        stderr is appended to `log`, and stdout to `out`, or to `log` if `out` is None.
         """
-        with log.open("ab") as out:
+        with log.open("ab") as errors, (out or log).open("ab") as output:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
+                stdout=output,
+                stderr=errors,
                 cwd=directory,
                 env=dict(environ),
                 start_new_session=True,
@@ -145,6 +151,7 @@ def launch(
     log: Path,
     environ: Mapping[str, str],
     keep: Callable[[Process], object],
+    out: Path | None = None,
 ) -> None:
     """Start a process that `keep` receives and the guard watches, or leave no process behind.
 
@@ -153,7 +160,7 @@ def launch(
     """
 
     def spawn() -> None:
-        process = Process.spawn(command, directory=directory, log=log, environ=environ)
+        process = Process.spawn(command, directory=directory, log=log, environ=environ, out=out)
         keep(process)
         guard.watch(process.pid, process.birth)
 

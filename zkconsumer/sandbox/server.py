@@ -85,7 +85,7 @@ _PORT_TRIES = 3
 # Bytes at the log's end that are searched for the reason of a failure.
 _TAIL_BYTES = 64_000
 
-_FAST_JVM = (
+FAST_JVM = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
@@ -94,7 +94,7 @@ _FAST_JVM = (
     "-Djava.net.preferIPv4Stack=true",
 )
 
-_LOG4J = """\
+LOG4J = """\
 log4j.rootLogger=INFO, out
 # At INFO a 3.9 broker logs every request of an old client.
 log4j.logger.kafka.request.logger=WARN
@@ -217,7 +217,7 @@ class JavaServer(Startable):
             for folder in ("data", "tmp"):
                 (self.directory / folder).mkdir(parents=True, exist_ok=True)
             log4j = self.directory / "log4j.properties"
-            log4j.write_text(_LOG4J)
+            log4j.write_text(LOG4J)
             configuration = self._prepare()
             self._log_start = self.log.stat().st_size if self.log.exists() else 0
         except OSError as error:
@@ -225,7 +225,7 @@ class JavaServer(Startable):
         command = [
             str(java.executable),
             f"-Xmx{self._heap_mb}m",
-            *_FAST_JVM,
+            *FAST_JVM,
             *options(self._archive(java), record=self._recording),
             *self._options(),
             f"-Dlog4j.configuration=file:{log4j}",

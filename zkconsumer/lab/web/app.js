@@ -1,6 +1,7 @@
 // The page: its state, the address, the keyboard, and playing.
 
 import { Component, html, render } from "./vendor/preact-htm.js";
+import { Compare, CompareDialog } from "./compare.js";
 import { Dialog, ExportDialog, HelpDialog, LibraryDialog, WorldDialog } from "./dialogs.js";
 import { saveRun } from "./exports.js";
 import { Lanes } from "./lanes.js";
@@ -27,6 +28,7 @@ const BANDS = {
   simulated: ["SIMULATED", "Production code; ZooKeeper, network and clock are simulated."],
   live: ["LIVE", "A real group. The lab only reads."],
   sandbox: ["LIVE SANDBOX", "Real servers and members that the lab has started. Actions are real."],
+  compared: ["COMPARED", "Simulated and computed groups; each says which. No real group is involved."],
   recorded: ["RECORDED", "A run of the past. Nothing can be changed."],
 };
 
@@ -48,12 +50,14 @@ class App extends Component {
     new ResizeObserver(() => this.measure()).observe(document.getElementById("app"));
     const about = await this.transport.about();
     this.setState({ about });
-    if (about.kind === "recorded") this.take(about.events);
-    else {
-      const [catalogue] = await this.transport.send({ do: "catalogue" });
-      this.setState({ catalogue });
+    if (about.kind === "recorded") {
+      this.take(about.events);
+      if (this.runs.size > 1) this.setState({ current: 1, other: 2, panel: "runs" });
+    } else {
+      const listed = this.transport.send({ do: "catalogue" }).then(([catalogue]) => this.setState({ catalogue }));
       if (about.kind === "live") this.transport.listen();
       else await this.openAddress();
+      await listed;
     }
     this.setState({ ready: true });
     this.loop(performance.now());
@@ -74,9 +78,17 @@ class App extends Component {
     return this.runs.get(this.state.current);
   }
 
-  get canAct() {
+  get simulates() {
     return this.run?.kind === "simulated" && this.state.about?.kind !== "recorded";
   }
+
+  // Actions of a real group's page are real; only the lab's own sandbox permits them.
+  get canAct() {
+    return this.simulates || (this.run?.kind === "live" && !!this.state.about?.sandbox);
+  }
+
+  // Whether a move exists here: a real group permits fewer moves than a simulated one.
+  permits = (move) => this.simulates || this.state.about.sandbox.includes(move.split(":")[0]);
 
   // ---- commands and events ----------------------------------------------------------------------
 
@@ -93,6 +105,7 @@ class App extends Component {
         const parent = this.runs.get(event.parent);
         if (parent && event.kind !== "live") run.put(0, parent.frames.slice(0, event.forked_at));
         this.runs.set(event.run, run);
+        if (event.kind === "compared") continue;
         this.place = event.kind === "live" ? run.length : event.parent ? event.forked_at : 0;
         this.setState((old) => ({ current: event.run, at: event.kind === "live" ? run.length : event.parent ? event.forked_at : 0, choices: null, menu: null, playing: event.kind === "live" ? true : old.playing, table: null }));
       } else if (event.event === "frames") {
@@ -113,6 +126,7 @@ class App extends Component {
       } else if (event.event === "choices") this.setState({ choices: event });
       else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, playing: false });
       else if (event.event === "table") this.setState({ table: event });
+      else if (event.event === "compared") this.setState({ compared: event, playing: false, menu: null });
       else if (event.event === "explained") this.toast(event.text, 12000);
       else if (event.event === "findings") this.setState({ findings: event.findings });
       else if (event.event === "error") isForgotten([event]) || this.toast(event.text, 8000);
@@ -131,7 +145,14 @@ class App extends Component {
   async openAddress() {
     const given = new URLSearchParams(location.hash.slice(1));
     this.hash = location.hash;
-    this.setState({ tour: null, dialog: "", playing: false });
+    this.setState({ tour: null, dialog: "", playing: false, compared: null });
+    if (given.get("compare")) {
+      await this.command({ do: "open" });
+      return this.compare({
+        script: given.get("compare"), protocols: (given.get("protocols") || "").split(","),
+        members: Number(given.get("members") || 3), partitions: Number(given.get("partitions") || 12),
+      });
+    }
     if (given.get("tour")) {
       await this.command({ do: "tour", tour: given.get("tour") });
       return this.goStep(Number(given.get("step") || 0));
@@ -159,7 +180,11 @@ class App extends Component {
     const run = this.run;
     if (!run || about?.kind === "recorded" || run.kind === "live") return;
     const found = new URLSearchParams();
-    if (tour && run.number === tour.run && run.length === tour.length) {
+    const { compared, comparison } = this.state;
+    if (compared) {
+      found.set("compare", comparison.script);
+      for (const name of ["members", "partitions", "protocols"]) found.set(name, comparison[name]);
+    } else if (tour && run.number === tour.run && run.length === tour.length) {
       found.set("tour", tour.tour);
       found.set("step", step);
     } else {
@@ -185,7 +210,7 @@ class App extends Component {
   }
 
   async askChoices(at) {
-    if (this.canAct) await this.command({ do: "choices", run: this.run.number, at });
+    if (this.simulates) await this.command({ do: "choices", run: this.run.number, at });
   }
 
   // What the user asks for happens in its order, however fast keys are pressed.
@@ -196,7 +221,7 @@ class App extends Component {
 
   async more(count, until) {
     const run = this.run;
-    if (!this.canAct || run.length >= LIMIT) return;
+    if (!this.simulates || run.length >= LIMIT) return;
     const events = await this.command({ do: "step", run: run.number, count, ...(until ? { until } : {}) });
     if (isForgotten(events)) await this.reopen(this.place);
   }
@@ -225,7 +250,7 @@ class App extends Component {
   async toChange(direction) {
     const at = this.place;
     let found = this.run.change(at, direction);
-    if (found === null && direction > 0 && this.canAct) {
+    if (found === null && direction > 0 && this.simulates) {
       await this.more(2000, "owner");
       found = this.run.change(at, 1);
     }
@@ -258,7 +283,7 @@ class App extends Component {
     if (left < Math.min(AHEAD, speed * 2) && !run.rests) this.ahead(Math.max(20, Math.min(AHEAD, speed * 3)));
     const at = Math.floor(this.exact);
     if (at !== this.state.at) this.setState({ at: (this.place = at) });
-    if (left <= 0 && (run.rests || !this.canAct || run.length >= LIMIT)) this.play(false);
+    if (left <= 0 && (run.rests || !this.simulates || run.length >= LIMIT)) this.play(false);
   }
 
   // ---- acting -----------------------------------------------------------------------------------
@@ -286,6 +311,11 @@ class App extends Component {
 
   async actNow(move) {
     if (!this.canAct) return;
+    if (!this.simulates) {
+      this.play(true); // what is done to a real group happens now, whatever moment is shown
+      await this.command({ do: "act", run: this.run.number, move });
+      return;
+    }
     const at = this.place;
     const events = await this.command({ do: "act", run: this.run.number, at, move });
     if (isForgotten(events)) await this.reopen(at, move);
@@ -324,6 +354,11 @@ class App extends Component {
     await this.command({ do: "open", world });
   }
 
+  async compare(comparison) {
+    this.setState({ dialog: "", comparison });
+    await this.command({ do: "compare", ...comparison });
+  }
+
   async openScenario(name) {
     this.setState({ dialog: "", tour: null });
     await this.command({ do: "open", scenario: name });
@@ -334,7 +369,9 @@ class App extends Component {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.state.ready) return;
     if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range") return;
+    if (this.state.menu && event.key === "Escape") return this.closeMenu();
     if (document.querySelector("dialog[open]") || this.state.menu) return;
+    if (this.state.compared && !["x", "d", "?"].includes(event.key)) return;
     const action = this.keys()[event.key];
     if (!action || (event.key === " " && event.target.tagName === "BUTTON")) return;
     event.preventDefault();
@@ -366,13 +403,15 @@ class App extends Component {
       l: () => member && this.act(`leave:${selected}`),
       w: () => this.setState({ dialog: "world" }),
       t: () => this.setState({ dialog: "library" }),
+      x: () => this.setState({ dialog: "compare" }),
       e: () => this.setState({ dialog: "export" }),
       "?": () => this.setState({ dialog: "help" }),
       d: () => this.theme(isDark(theme) ? "light" : "dark"),
     };
     for (const [key, tour, step] of SITUATIONS) found[key] = () => this.tour(tour, step);
     if (choices) choices.choices.slice(0, 9).forEach((one, n) => (found[String(n + 1)] = () => this.act(one.move)));
-    if (!this.canAct) for (const key of "jkfclwtRBGZQ") delete found[key];
+    if (!this.canAct) for (const key of "jkfcl") delete found[key];
+    if (!this.simulates) for (const key of "wtxRBGZQ") delete found[key];
     return found;
   }
 
@@ -399,19 +438,24 @@ class App extends Component {
     if (!run) return html`<p class="loading">${state.progress || (state.about?.kind === "live" ? "Reading the group …" : "The lab is loading …")}</p>${this.notices()}`;
     const picture = run.picture(state.at);
     const sessions = new Map(run.last.members.map((member, who) => [member.ses, who]));
-    const band = BANDS[run.kind === "live" && state.about.sandbox ? "sandbox" : run.kind];
-    return html`<div class="lab ${run.kind}">
+    const band = BANDS[state.compared ? "compared" : run.kind === "live" && state.about.sandbox ? "sandbox" : run.kind];
+    return html`<div class="lab ${run.kind} ${band === BANDS.sandbox ? "sandbox" : ""}">
       ${this.header(run, band)}
-      <div class="above">
+      ${state.compared ? html`<main><${Compare} compared=${state.compared} runs=${this.runs} close=${() => this.setState({ compared: null })} change=${() => this.setState({ dialog: "compare" })} /></main>
+        ${this.dialog()}${this.notices()}` : this.workbench(run, picture, sessions, state)}</div>`;
+  }
+
+  workbench(run, picture, sessions, state) {
+    return html`<div class="above">
         <main>${this.narration(run, picture)}
           <${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} />
           <${Legend} />
           ${this.counters(picture)}
-          ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} />` : null}</main>
+          ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} permits=${this.permits} />` : null}</main>
         <aside aria-label="details">${this.side(run, picture, sessions)}</aside>
       </div>
       ${this.timeline(run, picture)}
-      ${this.dialog()}${this.notices()}</div>`;
+      ${this.dialog()}${this.notices()}`;
   }
 
   notices() {
@@ -423,8 +467,8 @@ class App extends Component {
   header(run, band) {
     const button = (label, key, action) => html`<button onClick=${action} title="key ${key}">${label}</button>`;
     return html`<header class="top"><h1><img src=${ICON} alt="" width="22" height="22" /> zkconsumer lab</h1>
-      <p class="band"><b>${band[0]}</b> <span>${run.about?.words || band[1]}</span></p>
-      <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" }))] : null}
+      <p class="band"><b>${band[0]}</b> <span>${(!this.state.compared && run.about?.words) || band[1]}</span></p>
+      <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("compare", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${button("export", "e", () => this.setState({ dialog: "export" }))}
         ${run.kind === "simulated" ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
         ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
@@ -446,14 +490,14 @@ class App extends Component {
 
   side(run, picture, sessions) {
     const { panel, tour, step, table, choices, find, at, other, findings } = this.state;
-    const tabs = [["tree", "ZooKeeper"], ...(this.canAct ? [["next", "next"]] : []), ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
+    const tabs = [["tree", "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
       ...(tour ? [["tour", "tour"]] : []), ...(findings ? [["findings", `doctor ${findings.length || ""}`]] : [])];
     const shown = tabs.some(([name]) => name === panel) ? panel : "tree";
     const bodies = {
       tree: () => html`<${Tree} picture=${picture} menu=${this.menu} sessions=${sessions} canAct=${this.canAct} />`,
-      next: () => html`<${Choices} choices=${choices?.at === at ? choices : null} act=${this.act} canAct=${this.canAct} />`,
+      next: () => html`<${Choices} choices=${choices?.at === at ? choices : null} act=${this.act} canAct=${this.simulates} />`,
       log: () => html`<${Log} run=${run} at=${at} seek=${(to) => this.seek(to)} find=${find} setFind=${(text) => this.setState({ find: text })} />`,
-      runs: () => html`<${Runs} runs=${this.runs} current=${run.number} other=${other} counters=${(this.state.catalogue?.counters || COUNTERS).map((one) => COUNTER_WORDS[one])}
+      runs: () => html`<${Runs} runs=${this.runs} current=${run.number} other=${other} counters=${(this.state.catalogue?.counters || COUNTERS).map((one) => COUNTER_WORDS[one])} seek=${(to) => this.seek(to)}
         show=${(number) => { this.setState({ current: number }); this.seek(Math.min(at, this.runs.get(number).length)); }} compareWith=${(number) => this.setState({ other: number })} />`,
       tour: () => html`<${TourPanel} tour=${tour} step=${step} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
         back=${() => this.goStep(step)} away=${run.number !== tour.run || at !== tour.steps[step].at} />${table ? html`<${Table} table=${table} />` : null}`,
@@ -495,8 +539,10 @@ class App extends Component {
         return html`<${WorldDialog} catalogue=${catalogue} open=${(world) => this.openWorld(world)} close=${close} />`;
       case "library":
         return html`<${LibraryDialog} catalogue=${catalogue} tour=${(name) => this.tour(name)} scenario=${(name) => this.openScenario(name)} close=${close} />`;
+      case "compare":
+        return html`<${CompareDialog} catalogue=${catalogue} given=${this.state.comparison} open=${(given) => this.compare(given)} close=${close} />`;
       case "export":
-        return html`<${ExportDialog} close=${close} kinds=${this.canAct ? ["html", "svg", "jsonl", "frames"] : ["html", "svg", "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
+        return html`<${ExportDialog} close=${close} kinds=${this.simulates ? ["html", "svg", "jsonl", "frames"] : ["html", "svg", "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
       case "help":
         return html`<${HelpDialog} close=${close} situations=${SITUATIONS} />`;
       case "offset":

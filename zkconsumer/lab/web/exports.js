@@ -37,7 +37,7 @@ const ABOUT = {
   recorded: "A recorded run. Nothing can be changed.",
 };
 
-const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "exports", "app"];
+const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "compare", "exports", "app"];
 
 // The page of the lab with everything in one file. `zkconsumer.lab.site` does the same.
 async function pageOf(run) {

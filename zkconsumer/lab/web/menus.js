@@ -93,13 +93,13 @@ function znodeEntries(path, picture) {
   return [];
 }
 
-export function Menu({ open, picture, choose, close, canAct }) {
+export function Menu({ open, picture, choose, close, canAct, permits }) {
   const ref = useRef(null);
   useEffect(() => {
     ref.current?.querySelector("button")?.focus();
   }, [open]);
   const [title, all] = entries(open.what, open.which, picture);
-  const found = canAct ? all : all.filter(([, move]) => typeof move === "object" && move.explain !== undefined);
+  const found = all.filter(([, move]) => move.explain !== undefined || (canAct && permits(typeof move === "string" ? move : "set_offset")));
   const keys = (event) => {
     const buttons = [...ref.current.querySelectorAll("button")];
     const at = buttons.indexOf(document.activeElement);

@@ -206,6 +206,11 @@ export const CELL_WORDS = {
   held: "owned, not delivered yet",
 };
 
+// What distinguishes two frames: the move, or in a recorded run what happened.
+function deed(frame) {
+  return frame.d || frame.l;
+}
+
 // Differences between two runs, as rows [what, of the first, of the second].
 export function compare(one, other, names) {
   const a = one.last;
@@ -216,6 +221,6 @@ export function compare(one, other, names) {
   const owners = a.partitions.filter((row, n) => row[1] !== b.partitions[n]?.[1]).length;
   rows.push(["partitions with another owner at the end", owners, owners]);
   let same = 0;
-  while (same < one.length && same < other.length && one.frames[same].d === other.frames[same].d) same++;
-  return { same, rows };
+  while (same < one.length && same < other.length && deed(one.frames[same]) === deed(other.frames[same])) same++;
+  return { same, rows, ended: same === one.length && same === other.length };
 }

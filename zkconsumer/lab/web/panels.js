@@ -167,13 +167,15 @@ function Growth({ table }) {
 
 // ---- runs and their differences -----------------------------------------------------------------
 
-export function Runs({ runs, current, other, show, compareWith, counters }) {
-  const list = [...runs.values()];
+export function Runs({ runs, current, other, show, compareWith, counters, seek }) {
+  const list = [...runs.values()].filter((run) => run.kind !== "compared");
   const two = other && runs.get(other) && other !== current ? compare(runs.get(current), runs.get(other), counters) : null;
   return html`<div class="runs"><ul>${list.map((run) => html`<li key=${run.number} class=${run.number === current ? "current" : ""}>
       <button onClick=${() => show(run.number)}>${nameOf(run)}</button>
       ${run.number === current ? null : html`<button class="small" onClick=${() => compareWith(run.number === other ? 0 : run.number)}>${run.number === other ? "end comparison" : "compare"}</button>`}</li>`)}</ul>
     ${two ? html`<h2>Differences</h2><p>The first ${two.same} moves are the same.</p>
+      ${two.ended ? null : html`<p><button onClick=${() => seek(two.same + 1)}>go to the first difference</button></p>
+        <dl class="differ">${[current, other].map((number) => html`<dt>${nameOf(runs.get(number))}</dt><dd>${two.same < runs.get(number).length ? textOf(runs.get(number), two.same) : "has ended"}</dd>`)}</dl>`}
       <table><thead><tr><th scope="col"></th><th scope="col">${nameOf(runs.get(current))}</th><th scope="col">${nameOf(runs.get(other))}</th></tr></thead>
       <tbody>${two.rows.map(([name, a, b]) => html`<tr class=${a === b ? "" : "differs"}><th scope="row">${name.replaceAll("_", " ")}</th><td>${round(a)}</td><td>${round(b)}</td></tr>`)}</tbody></table>` : null}
     ${list.length === 1 ? html`<p class="hint">Go back in time and act: that makes a second run, and this one is kept.</p>` : null}</div>`;

@@ -12,10 +12,10 @@ async function start() {
   python.unpackArchive(archive, "zip");
   python.runPython(`
 import json
-from zkconsumer.lab.engine import Engine, encode
+from zkconsumer.lab.engine import Engine
 engine = Engine()
 def command(text):
-    return encode(engine.command(json.loads(text)))
+    return json.dumps(engine.command(json.loads(text)))
 `);
   return python.globals.get("command");
 }

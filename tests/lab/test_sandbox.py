@@ -1,0 +1,117 @@
+"""`zkconsumer lab --sandbox`: actions of the page are real, and everything ends with the lab."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.conftest import Opened, running_lab
+from playwright.sync_api import expect
+from support.wait import eventually
+from typer.testing import CliRunner
+
+from zkconsumer.cli.lab import app
+from zkconsumer.lab.engine import Engine
+from zkconsumer.lab.sandboxed import JOINED, KINDS, PARTITIONS
+from zkconsumer.sandbox.real_group import MemberKind
+
+Open = Callable[..., Opened]
+
+SETTLE_MS = 120_000
+"""A session must time out, and a JVM member sleeps between its attempts; a busy machine is slow."""
+
+ACTIONS = {
+    "kill:1": ("[data-member='1'] .head", "kill"),
+    "freeze:0": ("[data-member='0'] .head", "freeze"),
+    "thaw:0": ("[data-member='0'] .head", "thaw"),
+    "cut:2": ("[data-member='2'] .link", "cut the connection"),
+    "join:3": (".join", "start g_3"),
+    "leave:2": ("[data-member='2'] .head", "shut down"),
+    "delete_owner::t~5": (".partitions .cell >> nth=5", "delete its owner znode"),
+    "revive:1": ("[data-member='1'] .head", "start again"),
+}
+"""A move of the simulator -> the object on the page and the entry of its menu."""
+
+
+class Simulated:
+    """The same group in the simulator."""
+
+    def __init__(self) -> None:
+        jvm = [who for who, kind in enumerate(KINDS) if kind is MemberKind.JVM]
+        world = {"members": JOINED, "jvm": jvm, "partitions": PARTITIONS}
+        self.engine = Engine()
+        opened, _ = self.engine.command({"do": "open", "world": world})
+        self.run = opened["run"]
+        self.owners = [row[1] for row in opened["scene"]["partitions"]]
+        self.length = 0
+
+    def act(self, move: str) -> list[str]:
+        """Return the owners when the group has settled after a move."""
+        self._take(
+            self.engine.command({"do": "act", "run": self.run, "at": self.length, "move": move})
+        )
+        self._take(self.engine.command({"do": "step", "run": self.run, "until": 20.0}))
+        return self.names()
+
+    def names(self) -> list[str]:
+        return [f"g_{owner}" for owner in self.owners]
+
+    def _take(self, events: list[dict[str, Any]]) -> None:
+        (event,) = events
+        for frame in event["frames"]:
+            for number, row in frame.get("p", {}).items():
+                self.owners[number] = row[0]
+        self.length = event["from"] + len(event["frames"])
+
+
+def test_the_real_group_does_what_the_simulated_one_does(open_page: Open) -> None:
+    """After each action on JVM members and others, the owners are those of the simulated group."""
+    simulated = Simulated()
+    with running_lab("--sandbox") as lab:
+        one, two = open_page().go(lab.url), open_page().go(lab.url)
+        expect(one.page.locator(".band")).to_contain_text("LIVE SANDBOX")
+        for page in (one, two):
+            owners = page.page.locator(".partitions .owner")
+            expect(owners).to_have_text(simulated.names(), timeout=SETTLE_MS)
+        for move, (selector, entry) in ACTIONS.items():
+            one.page.locator(selector).click()
+            one.page.get_by_role("menuitem", name=entry).click()
+            due = simulated.act(move)
+            for page in (one, two):
+                owners = page.page.locator(".partitions .owner")
+                expect(owners).to_have_text(due, timeout=SETTLE_MS)
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After SIGINT no process of the sandbox runs, and its files are gone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with running_lab("--sandbox") as lab:
+        eventually(lambda: len(processes(tmp_path)) >= 2 + JOINED)
+        lab.process.send_signal(signal.SIGINT)
+        lab.process.wait(timeout=60)
+    eventually(lambda: not processes(tmp_path))
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def processes(directory: Path) -> list[int]:
+    """Return the processes whose command names a directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue  # the process ended meanwhile
+        if str(directory).encode() in command:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_it_starts_a_group_of_its_own() -> None:
+    """`--sandbox` together with a cluster, a group or a trace is refused."""
+    for more in (["-z", "zk1:2181"], ["-g", "billing"], ["--trace", "x.jsonl"]):
+        done = CliRunner().invoke(app, ["--sandbox", "--no-browser", *more])
+        assert done.exit_code == 2, done.output
+        assert "leave the others out" in " ".join(done.output.replace("│", " ").split())

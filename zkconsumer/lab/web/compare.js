@@ -1,0 +1,105 @@
+// The same script on several protocols: the owners of each on one axis of time, and what it costs.
+
+import { Component, html, useState } from "./vendor/preact-htm.js";
+import { paint } from "./colours.js";
+import { Dialog } from "./dialogs.js";
+import { NOBODY } from "./model.js";
+
+const SPEED = 6; // virtual seconds in a second while the comparison plays
+const LANE = 0.5; // rem: the height of a partition's lane
+const HEADS = [
+  ["rebalances", "rounds in which members get a new assignment"], ["moved", "partitions that get another owner"],
+  ["without_need", "of these, more than a balanced assignment requires"], ["revoked", "partitions that a living member stops, also if it gets them back"],
+  ["unowned_s", "partition-seconds until a dead or frozen member is noticed"],
+];
+
+// Owners of all partitions of one protocol; drawn once.
+class Strip extends Component {
+  shouldComponentUpdate(next) {
+    return next.run !== this.props.run || next.seconds !== this.props.seconds;
+  }
+
+  render({ run, seconds }) {
+    const end = run.length;
+    const bars = [];
+    run.spans.forEach((spans, number) => spans.forEach(([from, owner], n) => {
+      const x = (1000 * run.times[from]) / seconds;
+      const until = n + 1 < spans.length ? run.times[spans[n + 1][0]] : run.times[end];
+      const wide = Math.max(1, (1000 * until) / seconds - x);
+      const name = `${run.last.partitions[number][0]}: ${owner === NOBODY ? "no owner" : run.last.members[owner]?.n || "another client"}`;
+      bars.push(html`<rect class=${owner === NOBODY ? "none" : ""} x=${x} y=${number * 10 + 1} width=${wide} height="8"
+        fill=${owner === NOBODY ? null : paint(owner).fill}><title>${name}</title></rect>`);
+    }));
+    return html`<svg class="strip" viewBox="0 0 1000 ${run.spans.length * 10}" preserveAspectRatio="none" style=${{ height: `${LANE * run.spans.length}rem` }}
+      role="img" aria-label="owners over time on ${run.title}">${bars}</svg>`;
+  }
+}
+
+export class Compare extends Component {
+  state = { t: 0, playing: false };
+
+  componentDidMount() {
+    this.loop(performance.now());
+  }
+
+  componentWillUnmount() {
+    cancelAnimationFrame(this.next);
+  }
+
+  loop(now) {
+    const seconds = Math.min(0.1, (now - (this.before || now)) / 1000);
+    this.before = now;
+    if (this.state.playing) {
+      const t = Math.min(this.props.compared.seconds, this.state.t + seconds * SPEED);
+      this.setState({ t, playing: t < this.props.compared.seconds });
+    }
+    this.next = requestAnimationFrame((time) => this.loop(time));
+  }
+
+  render({ compared, runs, change, close }, { t, playing }) {
+    const left = (time) => `${(100 * time) / compared.seconds}%`;
+    return html`<section class="compare" aria-label="comparison of protocols">
+      <div class="compare-head"><h2>One script on ${compared.runs.length} protocols</h2><code>${compared.script}</code>
+        <button onClick=${change}>change</button><button onClick=${close}>close</button></div>
+      <div class="compare-time"><button class="primary" onClick=${() => this.setState({ playing: !playing, t: t >= compared.seconds ? 0 : t })} aria-label=${playing ? "pause the comparison" : "play the comparison"}>${playing ? "❚❚" : "▶"}</button>
+        <div class="compare-axis"><input type="range" min="0" max=${compared.seconds} step="0.1" value=${t} aria-label="moment of the comparison" aria-valuetext="${t.toFixed(1)} seconds"
+            onInput=${(event) => this.setState({ t: Number(event.target.value), playing: false })} />
+          ${compared.steps.map((step) => html`<button class="compare-step" style=${{ left: left(step.t) }} onClick=${() => this.setState({ t: step.t, playing: false })}>${step.text}</button>`)}</div>
+        <b class="clock">${t.toFixed(1)} s</b></div>
+      ${compared.runs.map(({ run: number }) => this.protocol(runs.get(number), t, compared, left))}
+      ${this.table(compared)}</section>`;
+  }
+
+  protocol(run, t, compared, left) {
+    const at = run.atTime(t);
+    const picture = run.picture(at);
+    const owned = picture.partitions.map((row) => row[1]);
+    const free = owned.filter((owner) => owner === NOBODY).length;
+    const stalled = owned.filter((owner) => owner >= 0 && picture.members[owner].s !== "up").length;
+    return html`<div class="protocol"><div class="protocol-name"><h3>${run.title}</h3>
+        <p>${free ? `${free} without an owner` : "all owned"}${stalled ? `, ${stalled} by a member that does not run` : ""}</p></div>
+      <div class="protocol-lanes"><${Strip} run=${run} seconds=${compared.seconds} />
+        ${compared.steps.map((step) => html`<i class="mark" style=${{ left: left(step.t) }}></i>`)}<i class="cursor" style=${{ left: left(t) }}></i></div>
+      <div class="shares">${picture.members.map((member, who) => member.s === "away" ? null : html`<span class="share ${member.s}">
+        <i style=${{ background: paint(who).fill }}></i>${member.n} ${owned.filter((one) => one === who).length}${member.s === "up" ? "" : ` ${member.s}`}</span>`)}
+        <span class="how">${run.about.words}</span></div></div>`;
+  }
+
+  table(compared) {
+    return html`<div class="scroll" tabindex="0" role="region" aria-label="costs"><table class="costs"><thead><tr><th scope="col">protocol</th>
+        ${HEADS.map(([name, words]) => html`<th scope="col" title=${words}>${name.replaceAll("_", " ")}</th>`)}</tr></thead>
+      <tbody>${compared.costs.map((row) => html`<tr><th scope="row">${row.protocol}</th>${HEADS.map(([name]) => html`<td>${row[name]}</td>`)}</tr>`)}</tbody></table>
+      <p class="hint">${HEADS.map(([name, words]) => `${name.replaceAll("_", " ")}: ${words}`).join("; ")}. The table is what “zkconsumer compare” prints.</p></div>`;
+  }
+}
+
+export function CompareDialog({ catalogue, given, open, close }) {
+  const [form, set] = useState(given || { script: catalogue.script, members: 3, partitions: 12, protocols: catalogue.protocols.slice(0, 2) });
+  const toggle = (name) => set({ ...form, protocols: catalogue.protocols.filter((one) => (one === name) !== form.protocols.includes(one)) });
+  const number = (name, most) => html`<label>${name}<input type="number" name=${name} min="1" max=${most} value=${form[name]} onInput=${(event) => set({ ...form, [name]: Number(event.target.value) })} /></label>`;
+  return html`<${Dialog} title="Compare protocols" close=${close}><form class="world" onSubmit=${(event) => { event.preventDefault(); open(form); }}>
+    <label class="wide">script: join; leave g_N; kill g_N; freeze g_N SECONDSs<input name="script" value=${form.script} onInput=${(event) => set({ ...form, script: event.target.value })} /></label>
+    ${number("members", 16)}${number("partitions", 60)}
+    <fieldset class="wide"><legend>protocols</legend>${catalogue.protocols.map((name) => html`<label class="check"><input type="checkbox" name=${name} checked=${form.protocols.includes(name)} onChange=${() => toggle(name)} /> ${name}</label>`)}</fieldset>
+    <footer><button class="primary" disabled=${!form.protocols.length}>compare</button></footer></form></${Dialog}>`;
+}

@@ -1,0 +1,290 @@
+"""A real group: servers, members as processes behind proxies, and a producer.
+
+Members are `zkconsumer consume` and Kafka's own console consumer of release 1.1.1, which uses the
+old ZooKeeper-based consumer. Each member reaches ZooKeeper through a proxy of its own, so that its
+connection can be cut without touching the others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from zkconsumer.errors import RefusedError
+from zkconsumer.protocol.payloads import encode_offset
+from zkconsumer.sandbox import guard, jars, topics
+from zkconsumer.sandbox.process import Process, launch
+from zkconsumer.sandbox.proxy import Proxy
+from zkconsumer.sandbox.sandbox import Sandbox
+from zkconsumer.sandbox.server import FAST_JVM, LOG4J
+
+JVM_RELEASE = "1.1.1"
+"""Kafka's release of the JVM members: the last one whose old consumer is recommended for use."""
+
+BACKOFF_S, COMMIT_S = 2.0, 5.0
+"""Seconds of back-off and between two commits, for members of both kinds; as in the simulator."""
+
+
+class MemberKind(Enum):
+    """Which program a member runs; the values are those of the lab's pictures."""
+
+    ZKCONSUMER = "zk"
+    JVM = "jvm"
+
+
+class MemberState(Enum):
+    """What a member's process does; the values are those of the lab's pictures."""
+
+    AWAY = "away"
+    UP = "up"
+    FROZEN = "frozen"
+    DEAD = "dead"
+    LEFT = "left"
+
+
+class MemberProcess:
+    """One member: its process, which may be started several times, and its proxy.
+
+    Attributes:
+        name: the consumer id in ZooKeeper.
+        proxy: between the member and ZooKeeper.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        kind: MemberKind,
+        *,
+        group: str,
+        topic: str,
+        proxy: Proxy,
+        session_s: float,
+        directory: Path,
+    ) -> None:
+        self.name, self.kind, self.proxy = f"{group}_{number}", kind, proxy
+        self._topic, self._directory = topic, directory
+        self._process: Process | None = None
+        self._frozen = self._leaving = False
+        session_ms = round(session_s * 1000)
+        self._properties = {
+            "zookeeper.connect": proxy.address,
+            "group.id": group,
+            "consumer.id": number,
+            "zookeeper.session.timeout.ms": session_ms,
+            "zookeeper.connection.timeout.ms": 30_000,
+            "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": round(COMMIT_S * 1000),
+            "rebalance.backoff.ms": round(BACKOFF_S * 1000),
+        }
+
+    @property
+    def state(self) -> MemberState:
+        if self._process is None:
+            return MemberState.AWAY
+        if self._process.alive:
+            return MemberState.FROZEN if self._frozen else MemberState.UP
+        return MemberState.LEFT if self._leaving else MemberState.DEAD
+
+    def start(self) -> None:
+        """Start the process, which joins the group. Raises RefusedError if it runs."""
+        if self.state in (MemberState.UP, MemberState.FROZEN):
+            raise RefusedError(f"{self.name} runs already")
+        self._release()
+        self._frozen = self._leaving = False
+        file = self._directory / f"{self.name}.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in self._properties.items()))
+        is_jvm = self.kind is MemberKind.JVM
+        command, environ = self._jvm(file) if is_jvm else self._zkconsumer(file)
+        launch(
+            command,
+            directory=Path.cwd(),
+            log=self._directory / f"{self.name}.log",
+            out=Path(os.devnull),
+            environ=environ,
+            keep=self._keep,
+        )
+
+    def leave(self) -> None:
+        """Ask the process to leave the group and to end (SIGTERM); it needs about a second."""
+        self._running(MemberState.UP).signal(signal.SIGTERM)
+        self._leaving = True
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the end of the process."""
+        self._running(MemberState.UP, MemberState.FROZEN).kill()
+        self._leaving = False
+
+    def freeze(self) -> None:
+        """Send SIGSTOP and wait until the process is stopped."""
+        self._running(MemberState.UP).pause()
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """Send SIGCONT."""
+        self._running(MemberState.FROZEN).signal(signal.SIGCONT)
+        self._frozen = False
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+        self._release()
+
+    def _keep(self, process: Process) -> None:
+        self._process = process
+
+    def _release(self) -> None:
+        if self._process is not None:
+            guard.release(self._process.pid, self._process.birth)
+
+    def _running(self, *states: MemberState) -> Process:
+        if self.state not in states or self._process is None:
+            words = {MemberState.UP: "does not run", MemberState.FROZEN: "is not frozen"}
+            raise RefusedError(f"{self.name} {words[states[0]]}")
+        return self._process
+
+    def _zkconsumer(self, file: Path) -> tuple[Sequence[str], dict[str, str]]:
+        command = [sys.executable, "-m", "zkconsumer", "consume", "--config", str(file)]
+        return [*command, "--topic", self._topic], dict(os.environ)
+
+    def _jvm(self, file: Path) -> tuple[Sequence[str], dict[str, str]]:
+        java = jars.find_java()
+        class_path = jars.resolve(f"kafka-{JVM_RELEASE}")
+        log4j = self._directory / "members-log4j.properties"
+        log4j.write_text(LOG4J)
+        command = [
+            *(str(java.executable), "-Xmx96m", *FAST_JVM),
+            *(f"-Dlog4j.configuration=file:{log4j}", "kafka.tools.ConsoleConsumer"),
+            *("--zookeeper", self.proxy.address, "--topic", self._topic),
+            *("--consumer.config", str(file)),
+        ]
+        environ = {"CLASSPATH": os.pathsep.join(map(str, class_path)), "PATH": os.defpath}
+        return command, environ | {"LANG": "C.UTF-8", "HOME": str(self._directory)}
+
+
+class Trickle:
+    """Produces one message to each partition every second, on a thread of its own, until `stop`."""
+
+    EVERY_S = 1.0
+
+    def __init__(self, zookeeper_connect: str, topic: str, partitions: int) -> None:
+        from confluent_kafka import Producer
+
+        settings = topics.client_settings(zookeeper_connect)
+        # A message that a stopped broker does not take is dropped, so the queue stays small.
+        more = {"log_level": 0, "message.timeout.ms": 10_000}
+        self._producer = Producer({**settings, **more})
+        self.topic, self.partitions = topic, partitions
+        self._number = 0
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
+        self._thread.start()
+
+    def burst(self, messages: int) -> None:
+        """Produce so many messages to each partition."""
+        with self._lock:
+            for _ in range(messages):
+                self._number += 1
+                for partition in range(self.partitions):
+                    value = b"%d" % self._number
+                    self._producer.produce(self.topic, value, partition=partition)
+            self._producer.poll(0)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.EVERY_S):
+            self.burst(1)
+
+
+class RealGroup:
+    """A ZooKeeper server, a broker, a producer, and members; entered, all but the members run.
+
+    Leaving the block ends everything. If this process dies, the sandbox's guard does.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[MemberKind],
+        *,
+        group: str,
+        topic: str,
+        partitions: int,
+        session_s: float,
+        progress: jars.Progress = jars.to_stderr,
+    ) -> None:
+        self.kinds, self.group, self.topic = tuple(kinds), group, topic
+        self.partitions, self.session_s = partitions, session_s
+        self.members: list[MemberProcess] = []
+        self.sandbox = Sandbox(progress=progress)
+        self._progress = progress
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._progress("starting ZooKeeper and a broker")
+            stack.enter_context(self.sandbox)
+            if MemberKind.JVM in self.kinds:
+                jars.resolve(f"kafka-{JVM_RELEASE}", progress=self._progress)
+            self.sandbox.create_topic(self.topic, partitions=self.partitions)
+            self.trickle = Trickle(self.connect, self.topic, self.partitions)
+            stack.callback(self.trickle.stop)
+            for number, kind in enumerate(self.kinds):
+                member = MemberProcess(
+                    number,
+                    kind,
+                    group=self.group,
+                    topic=self.topic,
+                    proxy=stack.enter_context(Proxy(self.connect)),
+                    session_s=self.session_s,
+                    directory=self.sandbox.directory,
+                )
+                stack.callback(member.end)
+                self.members.append(member)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def connect(self) -> str:
+        return self.sandbox.zookeeper_connect
+
+    # ---- what happens to the servers and the znodes ----------------------------------------------
+
+    def grow(self) -> None:
+        """Add a partition to the topic."""
+        self.partitions += 1
+        self.sandbox.add_partitions(self.topic, partitions=self.partitions)
+        self.trickle.partitions = self.partitions
+
+    def delete(self, path: str) -> None:
+        """Delete a znode as another client. Raises RefusedError if there is none."""
+        self._change(path, lambda client: client.delete(path))
+
+    def write_offset(self, path: str, offset: int) -> None:
+        """Write an offset as another client. Raises RefusedError if the znode is missing."""
+        self._change(path, lambda client: client.set(path, encode_offset(offset)))
+
+    def _change(self, path: str, change: Any) -> None:
+        with topics.session(self.connect) as client:
+            if client.exists(path) is None:
+                raise RefusedError("there is no such znode", where=path)
+            change(client)
