@@ -14,6 +14,7 @@ from support.wait import eventually
 from typer.testing import CliRunner
 
 from zkconsumer.cli.lab import app
+from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.sandboxed import JOINED, KINDS, PARTITIONS
 from zkconsumer.sandbox.real_group import MemberKind
@@ -30,8 +31,8 @@ ACTIONS = {
     "cut:2": ("[data-member='2'] .link", "cut the connection"),
     "join:3": (".join", "start g_3"),
     "leave:2": ("[data-member='2'] .head", "shut down"),
-    "delete_owner::t~5": (".partitions .cell >> nth=5", "delete its owner znode"),
-    "revive:1": ("[data-member='1'] .head", "start again"),
+    "delete_owner::t~0": (".partitions .cell >> nth=0", "delete its owner znode"),
+    "join:4": (".join", "start g_4"),
 }
 """A move of the simulator -> the object on the page and the entry of its menu."""
 
@@ -57,7 +58,7 @@ class Simulated:
         return self.names()
 
     def names(self) -> list[str]:
-        return [f"g_{owner}" for owner in self.owners]
+        return ["\N{EN DASH}" if owner == NOBODY else f"g_{owner}" for owner in self.owners]
 
     def _take(self, events: list[dict[str, Any]]) -> None:
         (event,) = events

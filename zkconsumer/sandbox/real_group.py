@@ -80,10 +80,12 @@ class MemberProcess:
             "consumer.id": number,
             "zookeeper.session.timeout.ms": session_ms,
             "zookeeper.connection.timeout.ms": 30_000,
-            "auto.offset.reset": "smallest",
             "auto.commit.interval.ms": round(COMMIT_S * 1000),
             "rebalance.backoff.ms": round(BACKOFF_S * 1000),
         }
+        if kind is MemberKind.ZKCONSUMER:
+            # With `smallest`, the console consumer refuses a group that has offsets.
+            self._properties["auto.offset.reset"] = "smallest"
 
     @property
     def state(self) -> MemberState:

@@ -468,7 +468,7 @@ class App extends Component {
     const button = (label, key, action) => html`<button onClick=${action} title="key ${key}">${label}</button>`;
     return html`<header class="top"><h1><img src=${ICON} alt="" width="22" height="22" /> zkconsumer lab</h1>
       <p class="band"><b>${band[0]}</b> <span>${(!this.state.compared && run.about?.words) || band[1]}</span></p>
-      <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("compare", "x", () => this.setState({ dialog: "compare" }))] : null}
+      <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${button("export", "e", () => this.setState({ dialog: "export" }))}
         ${run.kind === "simulated" ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
         ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
