@@ -18,6 +18,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+Traces = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Play a trace of members or of the simulator; of a directory, all its *.jsonl files as"
+        " one run. Twice: two runs side by side.",
+    ),
+]
+Histories = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Play what ZooKeeper's own logs say about --group: dataDir, a log, a snapshot, or a"
+        " tar archive; repeatable.",
+    ),
+]
+OwnSandbox = Annotated[
+    bool,
+    typer.Option(
+        "--sandbox",
+        help="Start real servers and members on this machine, and let the page act on them.",
+    ),
+]
+
 
 @app.callback(invoke_without_command=True)
 def lab(
@@ -48,30 +72,9 @@ def lab(
             metavar="FILE", help="consumer.properties file of the live group: connection, TLS."
         ),
     ] = None,
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Play a trace of members or of the simulator; of a directory, all its *.jsonl"
-            " files as one run. Twice: two runs side by side.",
-        ),
-    ] = None,
-    history: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--history",
-            metavar="PATH",
-            help="Play what ZooKeeper's own logs say about --group: dataDir, a log, a snapshot, or"
-            " a tar archive; repeatable.",
-        ),
-    ] = None,
-    sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox",
-            help="Start real servers and members on this machine, and let the page act on them.",
-        ),
-    ] = False,
+    trace: Traces = None,
+    history: Histories = None,
+    sandbox: OwnSandbox = False,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
