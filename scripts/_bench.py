@@ -68,6 +68,15 @@ class Load:
     partitions: int = 1
     key_size: int = 0
     batch_bytes: int = 1_000_000
+    codec: str = "none"
+    release: str = "3.9.1"
+
+
+def release_settings(load: Load) -> dict[str, str | bool]:
+    """Return librdkafka's settings for brokers that cannot tell their versions."""
+    if not load.release.startswith("0.8"):
+        return {}
+    return {"api.version.request": False, "broker.version.fallback": load.release}
 
 
 def fill(bootstrap: str, load: Load) -> None:
@@ -78,6 +87,8 @@ def fill(bootstrap: str, load: Load) -> None:
             "linger.ms": 20,
             "queue.buffering.max.messages": 500_000,
             "batch.size": load.batch_bytes,
+            "compression.type": load.codec,
+            **release_settings(load),
         }
     )
     value = os.urandom(load.size)
@@ -109,9 +120,10 @@ def raw_rate(bootstrap: str, load: Load) -> float:
             "enable.auto.offset.store": False,
             "check.crcs": True,
             "fetch.queue.backoff.ms": 5,
+            **release_settings(load),
         }
     )
-    consumer.assign([TopicPartition(load.topic, 0, 0)])
+    consumer.assign([TopicPartition(load.topic, one, 0) for one in range(load.partitions)])
     count = first = len(consumer.consume(load.chunk, 30))
     start = time.perf_counter()
     while count < load.messages:

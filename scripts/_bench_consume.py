@@ -20,7 +20,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench import Load, Result, at_least, at_most, cpu_seconds, fill, raw_rate, show
+from _bench import (
+    Load,
+    Result,
+    at_least,
+    at_most,
+    cpu_seconds,
+    fill,
+    raw_rate,
+    release_settings,
+    show,
+)
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -44,13 +54,13 @@ IDLE_SPAN_S, SETTLE_LIMIT_S = 20.0, 60.0
 STREAMS, CALM_S = 1000, 5.0
 
 
-def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
+def stream_of(bootstrap: str, topic: str, **more: str | bool) -> Stream[bytes, bytes]:
     """Return a stream without a group: its lease is open, and the benchmark grants its
     partition.
     """
     config = ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181")
     broker = Broker(None, -1, 4, (f"PLAINTEXT://{bootstrap}",))
-    settings = {**fetch_settings(config), **broker_settings(Brokers([broker]))}
+    settings = {**fetch_settings(config), **broker_settings(Brokers([broker])), **more}
     gate = LeaseGate()
     gate.open(gate.clock() + 3600)
     return Stream(
@@ -87,7 +97,7 @@ cpu_ns: dict[Load, float] = {}
 
 def arrow_rate(bootstrap: str, load: Load) -> float:
     """Return the messages per second of `poll_arrow`, after the first batch."""
-    stream = stream_of(bootstrap, load.topic)
+    stream = stream_of(bootstrap, load.topic, **release_settings(load))
     stream.grant([Grant(Partition(load.topic, one), 0, 1) for one in range(load.partitions)])
     count = first = stream.poll_arrow(timeout_s=30).num_rows
     start, before = time.perf_counter(), time.process_time()
@@ -148,6 +158,7 @@ class Race:
 
 def ratio(bootstrap: str, race: Race, pairs: int) -> Result:
     ratios: list[float] = []
+    used: list[float] = []
     for number in range(WARM_UPS + pairs):
         baseline, measured = (
             race.baseline(bootstrap, race.load),
@@ -159,7 +170,42 @@ def ratio(bootstrap: str, race: Race, pairs: int) -> Result:
             file=sys.stderr,
         )
         ratios.append(measured / baseline)
+        used.append(cpu_ns.get(race.load, 0.0))
+    if race.measured is arrow_rate:
+        median = statistics.median(used[WARM_UPS:])
+        print(f"  {race.case}: cpu_ns_per_message {median:.0f}", file=sys.stderr)
     return at_least(race.case, race.metric, statistics.median(ratios[WARM_UPS:]), "", race.goal)
+
+
+SMALL, LARGE = Load("small", 100, 1_500_000), Load("large", 1000, 480_000)
+SMALL_LZ4 = Load("small-lz4", 100, 1_500_000, codec="lz4")
+LARGE_LZ4 = Load("large-lz4", 1000, 480_000, codec="lz4")
+SPREAD = Load("spread", 100, 1_600_000, partitions=8)
+# A broker of 0.8 takes messages of the old format only, and batches of at most 1 MB.
+OLD = Load("old", 100, 1_500_000, batch_bytes=200_000, release="0.8.2.2")
+RACES = (
+    Race("100B poll", SMALL, poll_rate, 0.9),
+    Race("1KB poll", LARGE, poll_rate, 0.9),
+    Race("100B iterator", SMALL, iterator_rate, 0.6),
+    Race("100B arrow", SMALL, arrow_rate, 6),
+    Race("1KB arrow", LARGE, arrow_rate, 1.2),
+    Race("100B lz4 arrow", SMALL_LZ4, arrow_rate, 4),
+    Race("1KB lz4 arrow", LARGE_LZ4, arrow_rate, 1.2),
+    Race("8 partitions 100B arrow", SPREAD, arrow_rate, 5),
+    Race("asyncio", SMALL, asyncio_rate, 0.5, iterator_rate, "ratio_to_iterator"),
+)
+OLD_RACE = Race("0.8.2.2 100B arrow", OLD, arrow_rate, 3)
+_filled: set[tuple[str, Load]] = set()
+
+
+def prepare(sandbox: Sandbox, load: Load) -> None:
+    """Create a topic and its messages unless they exist; one partition at least stays empty."""
+    if (sandbox.bootstrap, load) in _filled:
+        return
+    _filled.add((sandbox.bootstrap, load))
+    print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
+    sandbox.create_topic(load.topic, partitions=load.partitions + 1)
+    fill(sandbox.bootstrap, load)
 
 
 def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
@@ -330,37 +376,27 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    small, large = Load("small", 100, 1_500_000), Load("large", 1000, 480_000)
     results: list[Result] = []
 
     def wanted(case: str) -> bool:
         return not options.only or case in options.only
 
-    needs_messages = not options.only or any("idle" not in case for case in options.only)
     with Sandbox() as sandbox:
-        for load in (small, large) if needs_messages else ():
-            print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
-            sandbox.create_topic(load.topic, partitions=2)
-            fill(sandbox.bootstrap, load)
-        for race in (
-            Race("100B poll", small, poll_rate, 0.9),
-            Race("1KB poll", large, poll_rate, 0.9),
-            Race("100B iterator", small, iterator_rate, 0.6),
-            Race("100B arrow", small, arrow_rate, 6),
-            Race("1KB arrow", large, arrow_rate, 1.2),
-            Race("asyncio", small, asyncio_rate, 0.5, iterator_rate, "ratio_to_iterator"),
-        ):
+        for race in RACES:
             if wanted(race.case):
+                prepare(sandbox, race.load)
                 results.append(ratio(sandbox.bootstrap, race, options.pairs))
-                if race.measured is arrow_rate:
-                    used = f"{cpu_ns[race.load]:.0f} ns of processor time per message"
-                    print(f"  {race.case}: {used}", file=sys.stderr)
         if wanted("first message"):
-            results.append(first_message(sandbox.bootstrap, small, options.pairs))
+            prepare(sandbox, SMALL)
+            results.append(first_message(sandbox.bootstrap, SMALL, options.pairs))
         if wanted("idle"):
             results += idle(sandbox)
         if wanted(f"idle streams {STREAMS}"):
             results += idle_streams(sandbox)
+    if wanted(OLD_RACE.case):
+        with Sandbox(release="0.8.2.2") as sandbox:
+            prepare(sandbox, OLD_RACE.load)
+            results.append(ratio(sandbox.bootstrap, OLD_RACE, options.pairs))
     return show("bench_consume", results, output=options.output)
 
 

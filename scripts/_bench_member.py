@@ -1,8 +1,9 @@
 """A process with members for `bench_rebalance`: it executes orders from stdin and answers each one.
 
 `warm GROUP` connects to ZooKeeper, `join` creates the streams and iterates each one in a thread,
-`leave` shuts the connectors down. The process ends when stdin is closed, so it does not outlive the
-benchmark.
+`leave` shuts the connectors down. `reads` answers with the number of znodes and listings that the
+members have read from ZooKeeper since the last such order. The process ends when stdin is closed,
+so it does not outlive the benchmark.
 """
 
 from __future__ import annotations
@@ -11,11 +12,40 @@ import argparse
 import os
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.protocol.requests import Children, Exists, Get, Listing
+from zkconsumer.zk.session import ZooKeeperSession
+
+
+class Meter:
+    """Counts the reads of all members of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reads = 0
+        submit = ZooKeeperSession.submit
+
+        def counted(
+            session: ZooKeeperSession, batch: Sequence[Any], done: Callable[..., None]
+        ) -> None:
+            reads = sum(isinstance(one, Get | Exists | Children | Listing) for one in batch)
+            with self._lock:
+                self._reads += reads
+            submit(session, batch, done)
+
+        ZooKeeperSession.submit = counted  # type: ignore[method-assign]
+
+    def taken(self) -> int:
+        """Return the reads since the last call."""
+        with self._lock:
+            reads, self._reads = self._reads, 0
+        return reads
 
 
 def iterate(stream: Stream[bytes, bytes]) -> None:
@@ -36,6 +66,7 @@ def join(connector: ConsumerConnector, topic: str) -> None:
 
 def serve(options: argparse.Namespace, pool: ThreadPoolExecutor) -> None:
     connectors: list[ConsumerConnector] = []
+    meter = Meter()
 
     def connect(config: ConsumerConfig) -> ConsumerConnector:
         return ConsumerConnector(config)
@@ -54,6 +85,9 @@ def serve(options: argparse.Namespace, pool: ThreadPoolExecutor) -> None:
                 list(pool.map(join, connectors, [options.topic] * options.members))
             case ["leave"]:
                 list(pool.map(ConsumerConnector.shutdown, connectors))
+            case ["reads"]:
+                print(meter.taken(), flush=True)
+                continue
             case _:
                 raise SystemExit(f"unknown order: {line}")
         print("done", flush=True)

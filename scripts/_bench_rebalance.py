@@ -14,8 +14,11 @@ assignor's result. `unowned_partition_seconds` is the time without an owner znod
 partitions, from the order until that moment (`kill`: from the deletion of the id znode).
 
 `join`: one more member joins a settled group. `leave`: that member leaves. `kill`: a member is
-killed with SIGKILL, and its session expires after 6 s. `cold`: all members join at once. Each
-figure is the median of the repetitions; minimum and maximum are printed beside it.
+killed with SIGKILL, and its session expires after 6 s. `cold`: all members join at once.
+`reads_per_member` is the number of znodes and listings that the members read from the order until
+the group was found settled, divided by the number of members. For a join and a departure its limit
+is 4 reads for each member and 2 for each partition, in the whole group. Each figure is the median
+of the repetitions; minimum and maximum are printed beside it.
 """
 
 from __future__ import annotations
@@ -55,12 +58,14 @@ STEP = 1000  # partitions created at once
 GOALS: dict[tuple[int, int], dict[str, dict[str, float]]] = {
     (512, 8): {
         "cold": {"settled_s": 1.0},
-        "join": {"settled_s": 0.2, "unowned_partition_seconds": 15},
-        "leave": {"settled_s": 0.2, "unowned_partition_seconds": 15},
+        "join": {"settled_s": 0.1, "unowned_partition_seconds": 5},
+        "leave": {"settled_s": 0.1, "unowned_partition_seconds": 5},
         "kill": {"settled_after_expiry_s": 0.3},
     },
     (512, 32): {"join": {"settled_s": 0.4, "unowned_partition_seconds": 20}},
     (5000, 8): {"cold": {"settled_s": 3.0}, "join": {"settled_s": 0.6}},
+    (5000, 32): {"join": {"settled_s": 0.8}},
+    (2000, 200): {"cold": {"settled_s": 6.0}, "join": {"settled_s": 1.5}},
 }
 
 
@@ -98,6 +103,15 @@ class Process:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "done\n":
             raise SystemExit("a member process ended too early: see its output above")
+
+    def reads(self) -> int:
+        """Return the reads of the process's members since the last call."""
+        self.tell("reads")
+        assert self._process.stdout is not None
+        answer = self._process.stdout.readline().strip()
+        if not answer.isdigit():
+            raise SystemExit("a member process ended too early: see its output above")
+        return int(answer)
 
     def kill(self) -> None:
         self._process.kill()
@@ -200,19 +214,23 @@ class Bench:
         """Run all cases once, in a new group."""
         observer = Observer(client, group, self._topic, self._partitions)
         with self._processes([*self._shares, 1], group) as (*first, joining):
+            group_of = [*first, joining]
+            _reads(group_of)
             looks = self._tell(first, "join", observer, self._members)
-            self._note("cold", looks)
+            self._note("cold", looks, _reads(group_of) / self._members)
             for _ in range(1 if "kill" in self.goals else 2):
                 looks = self._tell([joining], "join", observer, self._members + 1)
-                self._note("join", looks)
+                self._note("join", looks, _reads(group_of) / (self._members + 1))
                 looks = self._tell([joining], "leave", observer, self._members)
-                self._note("leave", looks)
+                self._note("leave", looks, _reads(group_of) / self._members)
                 joining.tell(f"warm {group}")
                 joining.answered()
+                _reads(group_of)
             if "kill" in self.goals:
                 looks = Looks(time.perf_counter())
                 first[0].kill()
-                self._note("kill", observer.watch(looks, self._members - 1))
+                observer.watch(looks, self._members - 1)
+                self._note("kill", looks, _reads(group_of[1:]) / (self._members - 1))
 
     @contextmanager
     def _processes(self, shares: Sequence[int], group: str) -> Iterator[list[Process]]:
@@ -236,12 +254,13 @@ class Bench:
             one.answered()
         return looks
 
-    def _note(self, case: str, looks: Looks) -> None:
+    def _note(self, case: str, looks: Looks, reads: float) -> None:
         since = looks.started if looks.member_gone_at is None else looks.member_gone_at
         metrics = {
             "settled_s": looks.changed_at - looks.started,
             "settled_after_expiry_s": looks.changed_at - since,
             "unowned_partition_seconds": looks.unowned(self._partitions, looks.started),
+            "reads_per_member": reads,
         }
         gaps = [b - a for a, b in zip(looks.at, looks.at[1:], strict=False)]
         apart = f"{1e3 * statistics.median(gaps):.1f} ms apart, {1e3 * max(gaps):.0f} at most"
@@ -249,24 +268,37 @@ class Bench:
             f"  {self._partitions} x {self._members} {case:<6}"
             f"{metrics['settled_after_expiry_s' if case == 'kill' else 'settled_s']:7.3f} s"
             f"{metrics['unowned_partition_seconds']:8.2f} partition-seconds unowned"
+            f"{reads:8.1f} reads per member"
             f"  (looks {apart})",
             file=sys.stderr,
         )
-        for metric in self.goals.get(case, {}):
+        for metric in self._limits(case):
             self.figures.setdefault((case, metric), []).append(metrics[metric])
+
+    def _limits(self, case: str) -> dict[str, float]:
+        """Return the upper bound of each metric of a case."""
+        limits = dict(self.goals.get(case, {}))
+        if case in ("join", "leave"):
+            limits["reads_per_member"] = 4 + 2 * self._partitions / self._members
+        return limits
 
     def results(self, prefix: str) -> list[Result]:
         found = []
         for (case, metric), values in self.figures.items():
-            goal = self.goals[case][metric]
             print(
                 f"  {prefix}{case} {metric}: {len(values)} times, "
                 f"{min(values):.3f} to {max(values):.3f}",
                 file=sys.stderr,
             )
             median = statistics.median(values)
-            found.append(at_most(f"{prefix}{case}", metric, median, "s", goal))
+            unit = "" if metric == "reads_per_member" else "s"
+            goal = self._limits(case)[metric]
+            found.append(at_most(f"{prefix}{case}", metric, median, unit, goal))
         return found
+
+
+def _reads(processes: Sequence[Process]) -> int:
+    return sum(one.reads() for one in processes)
 
 
 def _shares(members: int) -> list[int]:

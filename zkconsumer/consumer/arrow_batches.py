@@ -5,13 +5,14 @@ It imports pyarrow, so streams import it only for `poll_arrow`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from zkconsumer.consumer.messages import Batch
 from zkconsumer.kafka.columns.from_messages import record_batches
-from zkconsumer.kafka.columns.record_sets import SCHEMA
+from zkconsumer.kafka.columns.record_sets import ROWS, SCHEMA
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.columns.fetcher import Run
@@ -37,9 +38,17 @@ def of_messages(batch: Batch[object, object]) -> pa.RecordBatch:
 
 
 def _with_token(batch: pa.RecordBatch, token: int) -> pa.RecordBatch:
-    tokens = pa.repeat(pa.scalar(token, TOKEN.type), batch.num_rows)
+    tokens = _tokens(token)[: batch.num_rows]
+    if len(tokens) < batch.num_rows:
+        tokens = pa.repeat(pa.scalar(token, TOKEN.type), batch.num_rows)
     columns = [*batch.columns[: len(SCHEMA)], tokens]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_TOKEN)
+
+
+@lru_cache(maxsize=64)
+def _tokens(token: int) -> pa.Array:
+    """Return a column that batches share: a member rarely has more tokens than partitions."""
+    return pa.repeat(pa.scalar(token, TOKEN.type), ROWS)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

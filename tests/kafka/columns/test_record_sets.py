@@ -18,6 +18,7 @@ from support.kafka.record_sets import CODECS, Record, batch, message, message_se
 
 from zkconsumer.kafka.columns import loops
 from zkconsumer.kafka.columns.record_sets import (
+    ROWS,
     SCHEMA,
     CorruptError,
     Engine,
@@ -285,18 +286,18 @@ def test_headers_can_be_returned(engine: Engine) -> None:
 
 
 def test_large_sets_come_in_several_batches(engine: Engine) -> None:
-    """A record batch has at most 8,000 rows or a MiB, or one larger message."""
-    many = [Record(n, b"k", b"v", 5) for n in range(9000)]
-    large = [Record(9000 + n, None, bytes([n]) * 700_000, 5) for n in range(3)]
-    huge = [Record(9003, b"K" * 3_000_000, bytes(4_000_000), 5)]
+    """A record batch has at most `ROWS` rows or a MiB, or one larger message."""
+    many = [Record(n, b"k", b"v", 5) for n in range(ROWS + 1000)]
+    large = [Record(ROWS + 1000 + n, None, bytes([n]) * 700_000, 5) for n in range(3)]
+    huge = [Record(ROWS + 1003, b"K" * 3_000_000, bytes(4_000_000), 5)]
     data = b"".join(map(batch, (many, large, huge)))
     found = list(RecordSet(TP, pa.py_buffer(data), engine).batches())
-    assert [one.num_rows for one in found][:1] == [8000]
-    assert sum(one.num_rows for one in found) == 9004
+    assert [one.num_rows for one in found][:1] == [ROWS]
+    assert sum(one.num_rows for one in found) == ROWS + 1004
     assert found[-1]["key"].to_pylist() == [b"K" * 3_000_000]
     assert all(one.nbytes < 2 << 20 for one in found[:-1])
     offsets = [offset for one in found for offset in one["offset"].to_pylist()]
-    assert offsets == list(range(9004))
+    assert offsets == list(range(ROWS + 1004))
 
 
 def test_small_batches_keep_small_buffers(engine: Engine) -> None:
