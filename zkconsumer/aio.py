@@ -28,6 +28,7 @@ from zkconsumer.consumer.positions import ASK_S, OwnedPartition
 from zkconsumer.consumer.status import Status
 from zkconsumer.consumer.stream import ARROW_MESSAGES, BUFFER_MESSAGES, to_arrow
 from zkconsumer.consumer.stream import Stream as CoreStream
+from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
@@ -217,7 +218,7 @@ class ConsumerConnector:
         self.config = config
         self._core: core.ConsumerConnector | None = None
         self._is_cancelled = False
-        self._streams: list[Stream[Any, Any]] = []
+        self._streams: list[Stream[Decoded, Decoded]] = []
 
     async def start(self) -> None:
         """Connect to ZooKeeper; raises the same errors as `zkconsumer.ConsumerConnector()`."""
@@ -273,14 +274,14 @@ class ConsumerConnector:
         self, topic_counts: Mapping[str, int], *, value_decoder: Callable[[bytes], V]
     ) -> dict[str, list[Stream[bytes, V]]]: ...
     async def create_message_streams(
-        self, topic_counts: Mapping[str, int], **decoders: Any
-    ) -> dict[str, list[Stream[Any, Any]]]:
+        self, topic_counts: Mapping[str, int], **decoders: object
+    ) -> dict[str, list[Stream[Decoded, Decoded]]]:
         """Register in the group and return its streams: topic -> one stream for each consumer
         thread.
 
         Arguments and errors as `zkconsumer.ConsumerConnector.create_message_streams`.
         """
-        create: Callable[..., Any] = self._started.create_message_streams
+        create: Callable[..., Any] = self._started.create_message_streams  # Any: has overloads
         made = await asyncio.to_thread(create, topic_counts, **decoders)
         return {topic: self._wrapped(streams) for topic, streams in made.items()}
 
@@ -302,16 +303,19 @@ class ConsumerConnector:
         self, topic_filter: TopicFilter, streams: int = 1, *, value_decoder: Callable[[bytes], V]
     ) -> list[Stream[bytes, V]]: ...
     async def create_message_streams_by_filter(
-        self, topic_filter: TopicFilter, streams: int = 1, **decoders: Any
-    ) -> list[Stream[Any, Any]]:
+        self, topic_filter: TopicFilter, streams: int = 1, **decoders: object
+    ) -> list[Stream[Decoded, Decoded]]:
         """Register in the group for every topic that the filter matches, now and later.
 
         Arguments and errors as `zkconsumer.ConsumerConnector.create_message_streams_by_filter`.
         """
-        create: Callable[..., Any] = self._started.create_message_streams_by_filter
+        started = self._started
+        create: Callable[..., Any] = started.create_message_streams_by_filter  # Any: has overloads
         return self._wrapped(await asyncio.to_thread(create, topic_filter, streams, **decoders))
 
-    def _wrapped(self, streams: Iterable[CoreStream[Any, Any]]) -> list[Stream[Any, Any]]:
+    def _wrapped(
+        self, streams: Iterable[CoreStream[Decoded, Decoded]]
+    ) -> list[Stream[Decoded, Decoded]]:
         made = [Stream(one) for one in streams]
         self._streams += made
         return made
@@ -334,7 +338,7 @@ class ConsumerConnector:
 
     async def commit(
         self,
-        messages: Message[Any, Any] | Iterable[Message[Any, Any]] | None = None,
+        messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
         *,
         retries: int | None = None,
         timeout_s: float = COMMIT_TIMEOUT_S,
@@ -489,6 +493,9 @@ def _mark_seen(over: asyncio.Future[bool]) -> None:
         over.exception()
 
 
+_Job = tuple[Future[Any], Callable[[], Any]]  # Any: what the call returns
+
+
 class _Worker:
     """A thread that runs blocking jobs, one after the other.
 
@@ -498,7 +505,7 @@ class _Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+        self._jobs: queue.SimpleQueue[_Job | None]
         self._jobs = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Self
 
 MAX_DISPLAYED = 400
 """Maximum number of characters of one text from another client in a log line, an error or a status.
@@ -114,7 +114,7 @@ class ZkConsumerError(Exception):
         self.remedy = remedy
         self.advice = advice
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle all attributes: Spark's workers send errors to the process that waits for them."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 

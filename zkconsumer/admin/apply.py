@@ -24,12 +24,12 @@ by chance, is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.plan import Change, KafkaChange, Plan, Verb
@@ -579,7 +579,7 @@ def split_due(
     return due, changed
 
 
-def count(things: Sequence[Any] | Mapping[Any, Any], noun: str) -> str:
+def count(things: Sized, noun: str) -> str:
     """Return a number with its noun in singular or plural."""
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from zkconsumer.admin.groups import (
     GroupImage,
@@ -40,6 +40,9 @@ from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
+
+FromPrometheus: TypeAlias = Any
+"""An object of prometheus-client, which is optional and imported on use."""
 
 NOTHING_COMMITTED = "no offset is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
@@ -388,7 +391,7 @@ def samples(
     return found
 
 
-def _client() -> Any:
+def _client() -> FromPrometheus:
     try:
         import prometheus_client  # noqa: PLC0415
     except ImportError as error:
@@ -425,7 +428,7 @@ class LagExporter:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._samples: Samples = {}
-        self._server: Any = None
+        self._server: FromPrometheus = None
 
     def __enter__(self) -> Self:
         prometheus_client = _client()
@@ -458,7 +461,7 @@ class LagExporter:
         """Replace the groups that are served."""
         self._samples = samples(groups, status_of, at_s=time.time())
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[object]:
         """Yield the metrics; prometheus-client calls this on its own thread."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
 

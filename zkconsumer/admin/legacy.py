@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -28,7 +28,7 @@ from zkconsumer.admin.group_changes import state_of
 from zkconsumer.admin.offset_files import Fault, check_names, decoded, java_offset, path_line
 from zkconsumer.admin.plan import Change, Content, Plan
 from zkconsumer.errors import ConfigError, FetchError, MalformedZnodeError, RefusedError
-from zkconsumer.kafka.client_settings import Brokers, broker_settings, servers
+from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, servers
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, matching
@@ -344,7 +344,7 @@ def partitions_of(brokers: Brokers, topic: str, *, limit_s: float) -> list[int]:
     The request asks for the metadata of all topics, so brokers do not create this topic. Raises
     FetchError if no broker answers within `limit_s` seconds.
     """
-    settings: dict[str, Any] = {**broker_settings(brokers), "log_level": 2, "error_cb": _passing}
+    settings: Settings = {**broker_settings(brokers), "log_level": 2, "error_cb": _passing}
     client = AdminClient(settings)
     try:
         topics = client.list_topics(timeout=limit_s).topics

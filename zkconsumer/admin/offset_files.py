@@ -21,12 +21,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from zkconsumer.errors import Advice, BadFileError, InvalidNameError, Step, shown
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32, parse_int64
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.paths import Kind
 
 Offsets = dict[str, dict[TopicPartition, int]]
@@ -251,13 +251,13 @@ def _json(text: str) -> Iterator[_Entry]:
                 yield 0, group, topic, _partition(int(number), 0), offset
 
 
-def _object(value: Any, name: str) -> dict[str, Any]:
+def _object(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Fault(f"{shown(name)} is not an object")
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Json]]) -> JsonObject:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise Fault("an object has a name twice")
@@ -289,7 +289,7 @@ def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileF
     for group, topic, partition, at in entries:
         groups.setdefault(group, {}).setdefault(topic, {})[str(partition)] = at
     if to is FileFormat.JSON:
-        document: dict[str, Any] = {"format": OURS, "version": 1, "groups": groups}
+        document: dict[str, object] = {"format": OURS, "version": 1, "groups": groups}
         return json.dumps(document, indent=1) + "\n"
     if len(groups) != 1:
         raise BadFileError(

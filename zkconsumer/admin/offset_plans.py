@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from zkconsumer.admin.group_changes import Targets, plan_offsets
 from zkconsumer.admin.groups import (
@@ -506,7 +506,10 @@ def _first_of(
 
 
 def _current(
-    image: GroupImage, tp: TopicPartition, kafka: Any, storage: Storage
+    image: GroupImage,
+    tp: TopicPartition,
+    kafka: OffsetAndMetadata | int | str | None,
+    storage: Storage,
 ) -> int | str | None:
     """Return the committed offset by `storage`, None without one, or why it is unknown."""
     node = image.offsets.get(tp)

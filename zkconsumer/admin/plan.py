@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from zkconsumer.errors import BadFileError, ConfigError, MalformedZnodeError, ZkConsumerError, shown
 from zkconsumer.protocol import paths
@@ -214,7 +214,7 @@ def _is_idle(change: Change) -> bool:
     return change.before.data == change.after.data
 
 
-def _order(change: Change) -> tuple[Any, ...]:
+def _order(change: Change) -> tuple[object, ...]:
     depth = change.path.count("/")
     if change.verb is Verb.DELETE:
         return 1, change.group, -depth, change.path
@@ -224,14 +224,14 @@ def _order(change: Change) -> tuple[Any, ...]:
 # ---- writing plan files -------------------------------------------------------------------------
 
 
-def _lines(value: Any) -> str:
+def _lines(value: object) -> str:
     """Return a value as JSON; a list has one entry per line, so that people can compare plans."""
     if not isinstance(value, list) or not value:
         return json.dumps(value)
     return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
 
 
-def _contents(plan: Plan) -> dict[str, Any]:
+def _contents(plan: Plan) -> dict[str, object]:
     return {
         "kind": plan.kind,
         "chroot": plan.chroot,
@@ -256,14 +256,14 @@ def _contents(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _state_record(state: State | None) -> dict[str, Any] | None:
+def _state_record(state: State | None) -> dict[str, object] | None:
     if state is None:
         return None
     content = _content_record(Content(state.data, state.rights)) or {}
     return content | {"version": state.version, "mzxid": state.mzxid}
 
 
-def _content_record(content: Content | None) -> dict[str, Any] | None:
+def _content_record(content: Content | None) -> dict[str, object] | None:
     if content is None:
         return None
     data = None if content.data is None else b64encode(content.data).decode()
@@ -461,7 +461,7 @@ class _Fault(Exception):
     """A fault in a plan file; the text names the entry."""
 
 
-def _plan(document: Any, origin: str) -> Plan:
+def _plan(document: object, origin: str) -> Plan:
     fields = {"format", "version", "hash", "made", "notes", "kind", "chroot", "changes", "kafka"}
     one = _object(document, fields, "the file")
     if one["format"] != FORMAT or one["version"] != VERSION or type(one["version"]) is not int:
@@ -476,7 +476,7 @@ def _plan(document: Any, origin: str) -> Plan:
     )
 
 
-def _change(value: Any, where: str) -> Change:
+def _change(value: object, where: str) -> Change:
     one = _object(value, {"path", "before", "after"}, where)
     path = _text(one["path"], where)
     group, _, below = path.removeprefix(paths.group("")).partition("/")
@@ -492,20 +492,20 @@ def _change(value: Any, where: str) -> Change:
     return Change(path, before, after)
 
 
-def _read_state(value: Any, where: str) -> State:
+def _read_state(value: object, where: str) -> State:
     one = _object(value, {"data", "acl", "version", "mzxid"}, where)
     content = _read_content({"data": one["data"], "acl": one["acl"]}, where)
     version, mzxid = (_number(one[name], where, lowest=0) for name in ("version", "mzxid"))
     return State(content.data, version, mzxid, content.rights)
 
 
-def _read_content(value: Any, where: str) -> Content:
+def _read_content(value: object, where: str) -> Content:
     one = _object(value, {"data", "acl"}, where)
     rights = None if one["acl"] is None else tuple(_right(it, where) for it in _list(one["acl"]))
     return Content(_bytes(one["data"], where), rights)
 
 
-def _bytes(value: Any, where: str) -> bytes | None:
+def _bytes(value: object, where: str) -> bytes | None:
     if value is None:
         return None
     try:
@@ -517,14 +517,14 @@ def _bytes(value: Any, where: str) -> bytes | None:
     return data
 
 
-def _right(value: Any, where: str) -> Right:
+def _right(value: object, where: str) -> Right:
     match value:
         case [str(identity), int(permissions)] if 0 <= permissions <= 31 and ":" in identity:
             return Right(identity, permissions)
     raise _Fault(f"{where}: not an entry of an access control list")
 
 
-def _kafka(value: Any, where: str) -> KafkaChange:
+def _kafka(value: object, where: str) -> KafkaChange:
     one = _object(value, {"group", "topic", "partition", "before", "after"}, where)
     group = paths.validate_group(_text(one["group"], where))
     topic = paths.validate_topic(_text(one["topic"], where))
@@ -535,32 +535,32 @@ def _kafka(value: Any, where: str) -> KafkaChange:
     )
 
 
-def _stored(value: Any, where: str) -> OffsetAndMetadata:
+def _stored(value: object, where: str) -> OffsetAndMetadata:
     match value:
         case [int(offset), str(metadata)] if offset >= 0:
             return OffsetAndMetadata(offset, metadata)
     raise _Fault(f"{where}: not an offset with its metadata")
 
 
-def _object(value: Any, fields: set[str], where: str) -> dict[str, Any]:
+def _object(value: object, fields: set[str], where: str) -> dict[str, object]:
     if not isinstance(value, dict) or value.keys() != fields:
         raise _Fault(f"{where}: not an object with exactly {', '.join(sorted(fields))}")
     return value
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise _Fault("a value is not a list")
     return value
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise _Fault(f"{where}: not a string")
     return value
 
 
-def _number(value: Any, where: str, *, lowest: int, highest: int = 2**63 - 1) -> int:
+def _number(value: object, where: str, *, lowest: int, highest: int = 2**63 - 1) -> int:
     if type(value) is not int or not lowest <= value <= highest:
         raise _Fault(f"{where}: not a number from {lowest} to {highest}")
     return value

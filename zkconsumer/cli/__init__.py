@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping
 from enum import IntEnum
 from types import FrameType
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 from typer.core import TyperArgument, TyperGroup
@@ -32,6 +32,9 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
+
+Click: TypeAlias = Any
+"""A context or a command of click. typer's own copy of click is not public."""
 
 # Command name -> ("module:Typer application", summary). The help prints the summary without
 # importing the module, and lists the commands in this order.
@@ -146,11 +149,11 @@ def exit_code(error: ZkConsumerError) -> Exit:
 class _Argument(TyperArgument):
     """A positional argument whose type the help does not print; the name already says it."""
 
-    def display_type_rich(self, ctx: Any) -> str | None:
+    def display_type_rich(self, ctx: Click) -> str | None:
         return None
 
 
-def _name_arguments(command: Any) -> None:
+def _name_arguments(command: Click) -> None:
     """Make `_Argument`s of the arguments of a command and of its subcommands.
 
     Typer has no option for the class of an argument.
@@ -165,10 +168,10 @@ def _name_arguments(command: Any) -> None:
 class _LazyGroup(TyperGroup):
     """The root command: imports a command's module on use and turns errors into exit codes."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Click) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Click, cmd_name: str) -> Click:
         if cmd_name not in COMMANDS:
             return None
         module, _, application = COMMANDS[cmd_name][0].partition(":")
@@ -178,15 +181,16 @@ class _LazyGroup(TyperGroup):
         _name_arguments(command)
         return command
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        self.commands = dict.fromkeys(COMMANDS, cast("Any", None))  # for "did you mean"
+    def resolve_command(self, ctx: Click, args: list[str]) -> Click:
+        anything = cast(Any, None)  # Any: "did you mean" reads only the names
+        self.commands = dict.fromkeys(COMMANDS, anything)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Click, formatter: Click) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Click) -> Click:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

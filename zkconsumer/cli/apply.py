@@ -16,11 +16,11 @@ writes nothing, as in Kafka's own tool. `changing` adds the options; `carry_out`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,6 +33,7 @@ from zkconsumer.protocol import paths
 
 if TYPE_CHECKING:
     from zkconsumer.admin.plan import Plan
+    from zkconsumer.admin.plan import Row as PlanRow
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -91,7 +92,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     more = list(inspect.signature(how.annotation, eval_str=True).parameters.values())
     names = [one.name for one in more]
 
-    def run(common: Common, **given: Any) -> None:
+    def run(common: Common, **given: object) -> None:
         command(common, how.annotation(**{name: given.pop(name) for name in names}), **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -146,7 +147,7 @@ def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
         say(f"dry run, nothing was written: {_changes(len(plan))} planned; --execute makes them")
 
 
-def _rows(plan: Plan, ends: Mapping[TopicPartition, int] | None) -> Any:
+def _rows(plan: Plan, ends: Mapping[TopicPartition, int] | None) -> Iterable[PlanRow]:
     from zkconsumer.admin.plan import rows
 
     return rows(plan, ends=ends)
@@ -156,12 +157,11 @@ def _changes(number: int) -> str:
     return f"{number} change{'s' if number != 1 else ''}"
 
 
-def _plain(row: Any) -> dict[str, Any]:
-    shown: dict[str, Any] = row._asdict()
-    return shown
+def _plain(row: PlanRow) -> dict[str, object]:
+    return row._asdict()
 
 
-def _row(row: Any) -> dict[str, Any]:
+def _row(row: PlanRow) -> dict[str, object]:
     """Return a row for people; a znode other than an offset shows its path as the topic."""
     shown = _plain(row)
     return shown if row.topic is not None else shown | {"topic": row.path}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -195,7 +195,7 @@ def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName
         common.write_document(documents)
 
 
-def _group_of(case: dict[str, Any], where: str) -> GroupInput:
+def _group_of(case: dict[str, object], where: str) -> GroupInput:
     from zkconsumer.protocol.assignors import Strategy
     from zkconsumer.protocol.group_assignment import GroupInput
 
@@ -216,7 +216,7 @@ def _group_of(case: dict[str, Any], where: str) -> GroupInput:
     )
 
 
-def _payloads(case: dict[str, Any], field: str, where: str) -> dict[str, bytes | None]:
+def _payloads(case: dict[str, object], field: str, where: str) -> dict[str, bytes | None]:
     found = case.get(field)
     if not isinstance(found, dict) or not all(
         text is None or isinstance(text, str) for text in found.values()
@@ -284,7 +284,7 @@ def _show_group(
 # ---- output -------------------------------------------------------------------------------------
 
 
-def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, Any]:
+def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, object]:
     assignment: dict[str, dict[str, dict[str, str]]] = {}
     errors = {}
     for consumer, part in parts.items():

@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zkconsumer.cli.output import Align, Column, Output
 from zkconsumer.errors import ConfigError
@@ -37,7 +37,7 @@ MAX_FILE_BYTES = 1024 * 1024 * 1024
 # ---- cases ---------------------------------------------------------------------------------------
 
 
-def read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_cases(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield (file and line number, group) for each line; only a line feed ends a line.
 
     One line at a time is in memory, since a gzip file of 13 MB may expand to gigabytes.
@@ -65,7 +65,7 @@ def read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         ) from error
 
 
-def _read_case(line: bytes, where: str) -> dict[str, Any]:
+def _read_case(line: bytes, where: str) -> dict[str, object]:
     from zkconsumer.protocol.java.json import require_shallow
 
     if len(line) > MAX_CASE_BYTES:
@@ -99,7 +99,7 @@ def moves(found: Sequence[Place]) -> str:
     return text + (f"; {lost} lose their owner" if lost else "")
 
 
-def move_documents(found: Iterable[Place]) -> list[dict[str, Any]]:
+def move_documents(found: Iterable[Place]) -> list[dict[str, object]]:
     """Return the partitions that change their owner, as JSON objects."""
     return [
         {
@@ -112,7 +112,7 @@ def move_documents(found: Iterable[Place]) -> list[dict[str, Any]]:
     ]
 
 
-def row(one: Place) -> dict[str, Any]:
+def row(one: Place) -> dict[str, object]:
     topic, partition = one.partition
     move = f"{one.now} -> {one.then}" if one.moves else None
     return {

@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from zkconsumer.cli.options import Display, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Unknown
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import JsonObject
 
 _NAME = re.compile(r"zkconsumer-backup-.*-(\d{8}T\d{6}\.\d{6}Z)-[0-9a-f]{12}\.json")
 _MAX_SLUG: Final = 120
@@ -129,12 +130,12 @@ def list_(display: Display, *, backup_dir: BackupDir = None, group: OneGroup = N
     display.write((row for row in rows if group is None or group in (row["groups"] or ())), COLUMNS)
 
 
-def _row(path: Path) -> dict[str, Any]:
+def _row(path: Path) -> JsonObject:
     from zkconsumer.admin.plan import load_plan
     from zkconsumer.errors import BadFileError
 
     made = datetime.strptime(_made_at(path), "%Y%m%dT%H%M%S.%fZ")
-    row: dict[str, Any] = {"made": f"{made.isoformat(timespec='seconds')}Z", "path": str(path)}
+    row: JsonObject = {"made": f"{made.isoformat(timespec='seconds')}Z", "path": str(path)}
     try:
         plan = load_plan(path)
         by = json.loads(path.read_text(encoding="utf-8"))["made"]["by"]

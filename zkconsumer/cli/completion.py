@@ -14,13 +14,16 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from zkconsumer.cli.sources import Sources
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -108,7 +111,7 @@ def _client(ctx: typer.Context) -> ZooKeeperClient:
     from zkconsumer.config.settings import ConnectionConfig
     from zkconsumer.zk.client import ZooKeeperClient
 
-    given: list[Any] = _sources(ctx).lowest_first()
+    given: list[Path | Mapping[str, str]] = _sources(ctx).lowest_first()
     return ZooKeeperClient(
         ConnectionConfig.from_properties(*given, zookeeper_connection_timeout_s=LIMIT_S)
     )

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.connector import ConsumerConnector
     from zkconsumer.consumer.listener import RebalanceCallbacks
+    from zkconsumer.consumer.messages import Message
+    from zkconsumer.consumer.stream import Stream
     from zkconsumer.protocol.filters import TopicFilter
     from zkconsumer.protocol.model import TopicPartition
 
@@ -73,7 +75,7 @@ class Ended(Enum):
     TERMINATED = "SIGTERM"
 
 
-def _regex(meaning: str) -> Any:
+def _regex(meaning: str) -> object:
     return typer.Option(metavar="REGEX", help=f"Consume {meaning}.")
 
 
@@ -148,7 +150,7 @@ def consume(
     """
     wanted = _wanted(topic, whitelist, blacklist)
     _check_format(output, to)
-    more: dict[str, Any] = {}
+    more: dict[str, object] = {}
     if from_beginning:
         more["auto_offset_reset"] = "smallest"
     if trace is not None:
@@ -194,7 +196,7 @@ def _wanted(
     """
     from zkconsumer.protocol.filters import black_list, white_list
 
-    makers: dict[str, Callable[[Any], list[str] | TopicFilter | None]]
+    makers: dict[str, Callable[[Any], list[str] | TopicFilter | None]]  # Any: an option's value
     makers = {"--topic": whole_topics, "--whitelist": white_list, "--blacklist": black_list}
     given = dict(zip(makers, (topics or None, whitelist, blacklist), strict=True))
     named = [(option, text) for option, text in given.items() if text is not None]
@@ -275,7 +277,7 @@ class Sink(Protocol):
     callbacks: RebalanceCallbacks | None
 
     def attach(self, connector: ConsumerConnector) -> None: ...
-    def turn(self, stream: Any, most: int) -> int:
+    def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
         """Poll once, write what came, and return its number of messages."""
 
     def progress(self) -> None: ...
@@ -290,7 +292,7 @@ class _Lines:
     most = BATCH
     last_write_s = LAST_WRITE_S
 
-    def __init__(self, lines: Callable[[Iterable[Any]], bytes]) -> None:
+    def __init__(self, lines: Callable[[Iterable[Message[bytes, bytes]]], bytes]) -> None:
         self._lines = lines
         self._out = threading.Lock()
         self.callbacks: RebalanceCallbacks | None = None
@@ -298,7 +300,7 @@ class _Lines:
     def attach(self, connector: ConsumerConnector) -> None:
         """Nothing here needs the connector."""
 
-    def turn(self, stream: Any, most: int) -> int:
+    def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
         batch = stream.poll(max_messages=most, timeout_s=TURN_S)
         if count := len(batch):
             text = memoryview(self._lines(batch))
@@ -357,7 +359,7 @@ class _Files:
         assert self._connector is not None
         self._connector.commit_offsets(offsets)
 
-    def turn(self, stream: Any, most: int) -> int:
+    def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
         batch = stream.poll_arrow(max_messages=most, timeout_s=TURN_S)
         if batch.num_rows:
             self._began_s = self._began_s or time.monotonic()
@@ -474,7 +476,7 @@ class Run:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _work(self, stream: Any) -> None:
+    def _work(self, stream: Stream[bytes, bytes]) -> None:
         try:
             while not self._stopping and self._turn(stream):
                 pass
@@ -482,7 +484,7 @@ class Run:
         except BaseException as error:  # noqa: BLE001 - a thread boundary: the main thread raises it
             self._inbox.put(error)
 
-    def _turn(self, stream: Any) -> bool:
+    def _turn(self, stream: Stream[bytes, bytes]) -> bool:
         """Poll, write and flush once; return False when the thread should end."""
         taken = self._budget.take(self._sink.most)
         if not taken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -166,7 +166,7 @@ def show(
     )
 
 
-def _settings(found: Sources) -> Iterator[dict[str, Any]]:
+def _settings(found: Sources) -> Iterator[dict[str, object]]:
     yield {"setting": "context", "value": found.context, "source": None}
     file = next(((str(one), source) for source, one in found.layers if isinstance(one, Path)), None)
     yield {

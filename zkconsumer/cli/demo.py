@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli import Exit, interrupt
+
+if TYPE_CHECKING:
+    from zkconsumer.demo.group import Result
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,7 +53,7 @@ def demo(
         raise typer.Exit(Exit.FOUND)
 
 
-def _as_json(result: Any) -> str:
+def _as_json(result: Result) -> str:
     from dataclasses import asdict
 
     document = asdict(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -13,8 +13,13 @@ from zkconsumer.cli.options import Common, OneGroup, Topics, operator, topics_of
 from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from zkconsumer.admin.explain import Explanation, Share
     from zkconsumer.admin.groups import Selection
+
+Click: TypeAlias = Any
+"""A context or a command of click. typer's own copy of click is not public."""
 
 _WIDTH = 80
 """Characters per line of a paragraph if standard output is not a terminal."""
@@ -23,11 +28,11 @@ _WIDTH = 80
 class _GroupByDefault(TyperGroup):
     """Runs the command `group` if the first argument names no other command."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Click, args: list[str]) -> list[str]:
         is_help = bool(args) and args[0] in ctx.help_option_names
         return super().parse_args(ctx, args if is_help else self._with_command(args))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Click, args: list[str]) -> Click:
         return super().resolve_command(ctx, self._with_command(args))
 
     def _with_command(self, args: list[str]) -> list[str]:
@@ -47,7 +52,7 @@ explain_placement.add_to(app)
 def _columns() -> tuple[Column, ...]:
     from zkconsumer.admin.findings import ranges
 
-    def short(numbers: Any) -> str:
+    def short(numbers: Iterable[int]) -> str:
         return ranges(numbers) or "-"
 
     return (

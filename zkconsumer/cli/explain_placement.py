@@ -9,13 +9,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from zkconsumer.cli.options import Display, operator
 from zkconsumer.cli.output import Align, Column, Output
 from zkconsumer.errors import ConfigError, shown
+from zkconsumer.protocol.model import Json, JsonObject
 
 MAX_PARTITIONS = 200_000
 """Highest number of partitions of one topic or of one placement. A cluster of Kafka 3.9 has at most
@@ -23,8 +24,8 @@ MAX_PARTITIONS = 200_000
 
 _REMEDY = "see `zkconsumer explain --help` and docs/later.md"
 
-Case = Mapping[str, Any]
-Answer = Mapping[str, Any]
+Case = Mapping[str, Json]
+Answer = Mapping[str, Json]
 
 Cases = Annotated[
     Path | None,
@@ -285,7 +286,7 @@ def _placement(case: Case) -> list[Answer]:
     ]
 
 
-def _joined(numbers: Any) -> str:
+def _joined(numbers: Json) -> str:
     return ",".join(map(str, numbers))
 
 
@@ -310,7 +311,7 @@ def _racks(text: str) -> dict[str, str]:
 # ---- one case, or a file -------------------------------------------------------------------------
 
 
-def _number(value: Any, name: str, *, least: int = 0) -> int:
+def _number(value: Json, name: str, *, least: int = 0) -> int:
     if type(value) is not int or not least <= value <= MAX_PARTITIONS:
         raise ConfigError(
             f"{name} is not a number from {least} to {MAX_PARTITIONS}", remedy=_REMEDY
@@ -345,7 +346,7 @@ def _show(
         display.write(rows, (Column("case"), *columns))
 
 
-def _results(path: Path, compute: Callable[[Case], list[Answer]]) -> Iterable[dict[str, Any]]:
+def _results(path: Path, compute: Callable[[Case], list[Answer]]) -> Iterable[JsonObject]:
     from zkconsumer.cli.assign_cases import read_cases
 
     for where, case in read_cases(path):

@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import IO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -412,7 +412,7 @@ class Export:
 
 def runs_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Split a batch where the partition or the fencing token changes."""
-    changes: Any = None
+    changes = None
     for name in ("partition", "token", "topic"):
         column = batch[name]
         differs = pc.not_equal(column[1:], column[:-1])

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -216,7 +216,7 @@ def _following(
         description.look_again(find_servers(data_dirs))
 
 
-def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[str, Any]]:
+def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[str, object]]:
     from zkconsumer.history.inputs import History, find_servers
     from zkconsumer.history.tables import as_dict, transaction
 
@@ -254,7 +254,7 @@ LINES = (
 )
 
 
-def _columns(rows: Sequence[dict[str, Any]]) -> list[Column]:
+def _columns(rows: Sequence[dict[str, object]]) -> list[Column]:
     """Return the columns of rows of the report; zxid and file only in wide output."""
     names = list(rows[0]) if rows else ["none"]
     return [
@@ -267,7 +267,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> list[Column]:
     ]
 
 
-def _line_row(line: Line) -> dict[str, Any]:
+def _line_row(line: Line) -> dict[str, object]:
     from zkconsumer.history.report import time_text
 
     return {
@@ -286,9 +286,9 @@ def _line_text(line: Line) -> str:
     return safe(text)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: dict[str, object]) -> dict[str, object]:
     """Return a row with times and numbers as people and JSON read them."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in row.items():
         if name in ("zxid", "session", "czxid", "ended_zxid", "last_zxid") and value is not None:
             found[name] = f"0x{value:x}"

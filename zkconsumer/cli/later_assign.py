@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zkconsumer.cli.assign_cases import (
     CASE,
@@ -21,6 +21,7 @@ from zkconsumer.cli.assign_cases import (
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.output import Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
@@ -50,7 +51,7 @@ def show_cases(common: Common, path: Path, assignor: str) -> None:
         common.write([one for result in results for one in _rows(result)], _CASE_COLUMNS)
 
 
-def _rows(result: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _rows(result: Mapping[str, Json]) -> Iterable[JsonObject]:
     blank = {"case": result["case"], "member": None, "topic": None, "partitions": None}
     if "error" in result:
         yield {**blank, "error": result["error"]}
@@ -110,7 +111,7 @@ def show_group(
     say(moves(found.places))
 
 
-def _document(found: LaterGroup, assignor: str) -> dict[str, Any]:
+def _document(found: LaterGroup, assignor: str) -> JsonObject:
     assignment: dict[str, dict[str, list[int]]] = {}
     for one in found.places:
         if one.then is not None:

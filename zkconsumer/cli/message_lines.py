@@ -5,19 +5,21 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from zkconsumer.consumer.messages import Message
 
-def raw_lines(messages: Iterable[Any]) -> bytes:
+
+def raw_lines(messages: Iterable[Message[bytes, bytes]]) -> bytes:
     """Return the values, each with a newline."""
     # The JVM's DefaultMessageFormatter writes "null" for a message without a value, too.
     return b"".join((b"null" if one.value is None else one.value) + b"\n" for one in messages)
 
 
-def json_lines(messages: Iterable[Any]) -> bytes:
+def json_lines(messages: Iterable[Message[bytes, bytes]]) -> bytes:
     """Return one JSON object for each message."""
     return b"".join(
         _json_line((one.topic, one.partition, one.offset, one.timestamp), one.key, one.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -186,7 +186,7 @@ def _migrate(
         raise typer.Exit(Exit.FAILED)
 
 
-def _row(one: Transfer) -> dict[str, Any]:
+def _row(one: Transfer) -> dict[str, object]:
     return {
         "topic": one.partition.topic,
         "partition": one.partition.partition,

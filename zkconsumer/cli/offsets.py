@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,7 +29,7 @@ from zkconsumer.cli.options import (
 from zkconsumer.cli.output import Align, Column, say, say_all
 from zkconsumer.cli.partition_rows import unknown
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.model import Storage
+from zkconsumer.protocol.model import Json, JsonObject, Storage
 from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def get(
             say(f"group {name}: no offset is committed, in ZooKeeper or in Kafka")
 
 
-def _row(group: str, one: PartitionLag) -> dict[str, Any]:
+def _row(group: str, one: PartitionLag) -> JsonObject:
     kafka = one.in_kafka
     stored = kafka if kafka is None or isinstance(kafka, str) else kafka.offset
     metadata = "" if kafka is None or isinstance(kafka, str) else kafka.metadata
@@ -420,7 +420,7 @@ def reset(
         carry_out(common, connection, moved.plan, how, ends=moved.ends)
 
 
-def _reset_of(given: Mapping[str, Any]) -> Reset:
+def _reset_of(given: Mapping[str, Json]) -> Reset:
     """Return the one reset that the options name. Raises ConfigError for none or several."""
     from zkconsumer.admin import offset_plans
 

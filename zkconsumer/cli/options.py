@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 import typer
 
@@ -41,8 +41,11 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
     from zkconsumer.zk.client import ZooKeeperClient
 
+Value: TypeAlias = Any
+"""The value of an option, whose type the annotation of its parameter says."""
 
-def _group(help_: str) -> Any:
+
+def _group(help_: str) -> object:
     return typer.Option(
         "--group", "-g", metavar="GROUP", help=help_, autocompletion=completion.groups
     )
@@ -123,7 +126,7 @@ class Connection:
 
     # ---- where ZooKeeper is ----------------------------------------------------------------------
 
-    def settings(self, group: str, **more: Any) -> ConsumerConfig:
+    def settings(self, group: str, **more: object) -> ConsumerConfig:
         """Return the settings of a group's members, as far as the user gave them.
 
         `zkconsumer.cli.sources.Source` is the order of precedence. `more` overrides all sources.
@@ -163,7 +166,7 @@ class Connection:
             )
         return self.sources
 
-    def _limit(self) -> dict[str, Any]:
+    def _limit(self) -> dict[str, object]:
         return {} if self.timeout is None else {"zookeeper_connection_timeout_s": self.timeout}
 
     def within(self, context: str | None) -> Self:
@@ -302,7 +305,7 @@ class Display:
         found = select_sections(sections, self.columns, self.sort)
         write_sections(found, self.output, to=self.screen)
 
-    def write_document(self, document: Any) -> None:
+    def write_document(self, document: object) -> None:
         """Write one value as JSON or YAML. Raises ConfigError with --columns or --sort."""
         from zkconsumer.cli.output import write_document
 
@@ -355,7 +358,7 @@ def operator(
         own = own[len(classes) :]
         shared = {one: _options(one, tuple(formats)) for one in classes}
 
-        def run(**given: Any) -> None:
+        def run(**given: Value) -> None:
             made = [
                 one(**{name: _plain(given.pop(name)) for name in options})
                 for one, options in shared.items()
@@ -392,11 +395,11 @@ def _options(of: type, formats: tuple[Output, ...]) -> dict[str, inspect.Paramet
 
 
 @cache
-def _choice(formats: tuple[Output, ...]) -> Any:
+def _choice(formats: tuple[Output, ...]) -> Value:
     return Enum("Output", {one.name: one.value for one in formats})
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Value) -> Value:
     """Return the Output for the value of a command's own choice of formats."""
     return Output(value.value) if isinstance(value, Enum) else value
 
@@ -409,7 +412,7 @@ def _expanded(one: inspect.Parameter) -> list[inspect.Parameter]:
     return [argument, one]
 
 
-def merged(argument: Any, option: Any) -> Any:
+def merged(argument: Value, option: Value) -> Value:
     """Return the groups of the argument and of --group. Raises ConfigError if two differ."""
     if isinstance(argument, list) or isinstance(option, list):
         return [*(argument or ()), *(option or ())] or None

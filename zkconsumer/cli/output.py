@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Protocol
 
 from zkconsumer.errors import Advice, ConfigError, Step, ZkConsumerError, printable
+from zkconsumer.protocol.model import Json, JsonObject
 
-Row = Mapping[str, Any]
+Row = Mapping[str, Json]
 
 
 class Remediable(Protocol):
@@ -104,8 +105,8 @@ class Column:
     drop: int = 0
     wide_only: bool = False
     type: str = ""
-    show: Callable[[Any], str] = str
-    color: Callable[[Any], Color | None] = lambda value: None
+    show: Callable[[Json], str] = str
+    color: Callable[[Json], Color | None] = lambda value: None
 
     @property
     def title(self) -> str:
@@ -194,7 +195,7 @@ def _names(text: str, columns: Mapping[str, Column], *, where: str) -> list[str]
     return list(dict.fromkeys(names))
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: Json) -> bool:
     return value is None or isinstance(value, Unknown)
 
 
@@ -244,7 +245,7 @@ def write_sections(
     sys.stdout.flush()
 
 
-def write_document(document: Any, output: Output) -> None:
+def write_document(document: Json, output: Output) -> None:
     """Write one value of plain types, as YAML for `Output.YAML` and else as JSON."""
     if output is Output.YAML:
         sys.stdout.write(_yaml(document))
@@ -344,7 +345,7 @@ def unknown_reasons(table: Table) -> list[str]:
 # ---- for programs -------------------------------------------------------------------------------
 
 
-def plain_row(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+def plain_row(row: Row, columns: Sequence[Column]) -> JsonObject:
     """Return a row for JSON, in the order of the columns.
 
     An unknown value becomes null, and its reason goes under the key `unknown`.
@@ -357,7 +358,7 @@ def plain_row(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
     return values
 
 
-def _plain(table: Table) -> list[dict[str, Any]]:
+def _plain(table: Table) -> list[JsonObject]:
     return [plain_row(row, table.columns) for row in table.rows]
 
 
@@ -370,7 +371,7 @@ def _jsonl(table: Table) -> str:
     return "".join(json.dumps(row) + "\n" for row in _plain(table))
 
 
-def _yaml(document: Any) -> str:
+def _yaml(document: Json) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -394,7 +395,7 @@ def csv_text(table: Table, *, headers: bool = True) -> str:
     return out.getvalue()
 
 
-def _csv_cell(value: Any) -> str:
+def _csv_cell(value: Json) -> str:
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, list | dict | bool) else safe(str(value))

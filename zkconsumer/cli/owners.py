@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from zkconsumer.cli.output import (
     safe,
     say,
 )
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
     """
     from zkconsumer.zk.observer import ChangeKind, GroupSnapshot
 
-    first: dict[ChangeKind, dict[Any, Any]] = {what: {} for what in ChangeKind}
+    first: dict[ChangeKind, dict[Json, Json]] = {what: {} for what in ChangeKind}
     for _, change in changes:
         if change.what is ChangeKind.READ:
             break
@@ -111,7 +112,7 @@ def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
 # ---- one reading --------------------------------------------------------------------------------
 
 
-def _rows(snapshot: GroupSnapshot) -> Iterator[dict[str, Any]]:
+def _rows(snapshot: GroupSnapshot) -> Iterator[JsonObject]:
     for tp in sorted(snapshot.owners.keys() | snapshot.offsets.keys()):
         owner, offset = snapshot.owners.get(tp), snapshot.offsets.get(tp)
         thread = owner.thread if owner else None
@@ -126,7 +127,7 @@ def _rows(snapshot: GroupSnapshot) -> Iterator[dict[str, Any]]:
         }
 
 
-def _members(snapshot: GroupSnapshot) -> dict[str, Any]:
+def _members(snapshot: GroupSnapshot) -> JsonObject:
     return {
         consumer_id: member if isinstance(member, str) else dict(member.subscription)
         for consumer_id, member in snapshot.members.items()
@@ -163,7 +164,7 @@ def _change_line(change: Change) -> str:
 
 
 def _change_json(change: Change) -> str:
-    document: dict[str, Any] = {
+    document: JsonObject = {
         "time": datetime.now().timestamp(),
         "what": change.what.name.lower(),
     }
@@ -175,7 +176,7 @@ def _change_json(change: Change) -> str:
     return json.dumps(document | {"before": _value(change.before), "after": _value(change.after)})
 
 
-def _value(value: Any) -> Any:
+def _value(value: Json) -> Json:
     """Return the part of a value that is shown: a member's topics, an owner's thread, an offset."""
     from zkconsumer.protocol.payloads import OwnerZnode
     from zkconsumer.protocol.registrations import Registration

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zkconsumer.cli.output import Align, Color, Column, Row, Unknown
 
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status
+
+Cell: TypeAlias = Any
+"""A value of any column."""
 
 _COLORS: Mapping[str, Color] = {
     "OK": Color.GOOD,
@@ -19,11 +22,11 @@ _COLORS: Mapping[str, Color] = {
 }
 
 
-def _status_color(value: Any) -> Color | None:
+def _status_color(value: Cell) -> Color | None:
     return _COLORS.get(value)
 
 
-def _faint_if_none(value: Any) -> Color | None:
+def _faint_if_none(value: Cell) -> Color | None:
     return Color.FAINT if value is None or isinstance(value, Unknown) else None
 
 
@@ -42,12 +45,12 @@ COLUMNS = (
 )
 
 
-def unknown(value: Any) -> Any:
+def unknown(value: Cell) -> Cell:
     """Return a text as an Unknown with that reason, and any other value as it is."""
     return Unknown(value) if isinstance(value, str) else value
 
 
-def partition_row(group: str, one: PartitionLag) -> dict[str, Any]:
+def partition_row(group: str, one: PartitionLag) -> dict[str, object]:
     """Return a partition as a row of `COLUMNS` and `GROUP`."""
     log = one.log
     return {

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli import Exit
+from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
     from zkconsumer.sandbox import Sandbox
@@ -57,7 +58,7 @@ DirectoryOption = Annotated[
 OutputOption = Annotated[Output, typer.Option(help="Output format; json is for programs.")]
 
 
-def _port(server: str) -> Any:
+def _port(server: str) -> Json:
     return typer.Option(
         min=1,
         max=65535,
@@ -225,7 +226,7 @@ def _home(directory: Path | None) -> Path:
     return (directory or _default_directory()).absolute()
 
 
-def _choices(home: Path) -> dict[str, Any]:
+def _choices(home: Path) -> JsonObject:
     """Return the options of the last `up`: number of brokers, releases of the servers."""
     try:
         choices = json.loads((home / "sandbox.json").read_text())
@@ -235,7 +236,7 @@ def _choices(home: Path) -> dict[str, Any]:
     return {name: choices[name] for name in known if name in choices}
 
 
-def _sandbox(home: Path, choices: dict[str, Any]) -> Sandbox:
+def _sandbox(home: Path, choices: JsonObject) -> Sandbox:
     from zkconsumer.sandbox import Sandbox
 
     return Sandbox(home, **choices)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from zkconsumer.cli.output import Column
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import JsonObject
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-Schema = dict[str, Any]
+Schema = JsonObject
 
 TEXT: Final[Schema] = {"type": "string"}
 NUMBER: Final[Schema] = {"type": "integer"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, overload
+from typing import ClassVar, overload
 
 from rich.style import Style
 from rich.text import Text
@@ -20,6 +20,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from zkconsumer.admin.lag import PartitionLag
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row
 from zkconsumer.cli.output import Align, Color, Column, Row, remedy_of, safe, width_of
@@ -289,7 +290,7 @@ class Top(App[ZkConsumerError]):
         except ZkConsumerError as error:
             self._send(self.exit, error)
 
-    def _send(self, call: Any, *arguments: Any) -> None:
+    def _send(self, call: Callable[..., object], *arguments: object) -> None:
         if self.is_running and not self._feed.is_stopped:
             self.call_from_thread(call, *arguments)
 
@@ -475,7 +476,7 @@ def _group_row(one: GroupRow) -> Row:
     }
 
 
-def _partition(detail: Detail, one: Any) -> Row:
+def _partition(detail: Detail, one: PartitionLag) -> Row:
     key = (one.topic, one.partition)
     status = detail.statuses.get(key)
     row = partition_row(detail.group.name, one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -165,14 +165,14 @@ def _say_missing(names: Sequence[str] | None, found: set[str]) -> None:
 
 def _summary_row(topic: TopicSummary) -> Row:
     fewest, most = topic.replicas
-    row: dict[str, Any] = {"topic": topic.name, "partitions": topic.partitions}
+    row: dict[str, object] = {"topic": topic.name, "partitions": topic.partitions}
     if topic.fault:
         return row | dict.fromkeys(("partitions", "replicas"), Unknown(topic.fault))
     return row | {"replicas": fewest if fewest == most else f"{fewest}-{most}"}
 
 
 def _place_row(place: PartitionPlace) -> Row:
-    leader: Any = place.leader
+    leader: object = place.leader
     if isinstance(leader, str):
         leader = Unknown(leader)
     return {

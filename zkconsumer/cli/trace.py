@@ -6,9 +6,11 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from zkconsumer.protocol.model import JsonObject
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,7 +45,7 @@ def show(
         print(line)
 
 
-def _entries(file: Path) -> list[dict[str, Any]]:
+def _entries(file: Path) -> list[JsonObject]:
     """Return the lines of a trace, decoded. Raises TraceError if the replay differs from them."""
     from zkconsumer.trace.replay import check as replay
 

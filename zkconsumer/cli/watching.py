@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -135,7 +135,7 @@ def _paint(lines: list[str]) -> None:
 @contextmanager
 def _alternate_screen() -> Iterator[None]:
     # SIGTERM must restore the terminal as well.
-    def end(number: int, frame: Any) -> None:
+    def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from zkconsumer.errors import ConfigError
 
 PREFIX: Final = "kafka."
 
-KafkaValue = str | int | float | bool | Callable[[str], Any]
+KafkaValue = str | int | float | bool | Callable[[str], object]
 """A value of librdkafka's property. Only `oauth_cb` is a function: it returns a token and the time
 at which the token expires, as confluent-kafka describes."""
 

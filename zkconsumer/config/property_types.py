@@ -240,7 +240,9 @@ class Setting:
     attribute: str = ""
 
 
-def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
+def setting(
+    name: str, kind: Kind, default: Default, effect: str
+) -> Any:  # Any: the default of a field of any type, as `dataclasses.field` returns
     """Return a dataclass field; the constructor resolves a DerivedDefault, which is None before."""
     metadata = {"setting": Setting(name, kind, default, effect)}
     if isinstance(default, Required):
@@ -266,5 +268,7 @@ def _java_int(text: str) -> int:
     return int(text)
 
 
-def _no(value: object) -> Any:
+def _no(
+    value: object,
+) -> Any:  # Any: the default of a field of any type, as `dataclasses.field` returns
     raise ValueError(value)

@@ -71,10 +71,14 @@ def _accepting_properties(cls: type[C]) -> type[C]:
     The wrapper raises ConfigError for a missing property and for an unknown keyword argument,
     which are a TypeError otherwise.
     """
-    create = cast(Any, cls.__init__)
+    create = cast(Any, cls.__init__)  # Any: mypy forbids access to `__init__` of a class
 
     @functools.wraps(create)
-    def init(self: C, properties: Mapping[str, object] | None = None, **given: Any) -> None:
+    def init(
+        self: C,
+        properties: Mapping[str, object] | None = None,
+        **given: Any,  # Any: as the generated `__init__`
+    ) -> None:
         values = {**_typed(cls, properties or {}), **given}
         known = {"kafka", *(row.attribute for row in settings_of(cls))}
         for name in given:
@@ -85,7 +89,7 @@ def _accepting_properties(cls: type[C]) -> type[C]:
                 raise _missing(row, "")
         create(self, **values)
 
-    cast(Any, cls).__init__ = init
+    cast(Any, cls).__init__ = init  # Any: mypy forbids to assign a method
     return cls
 
 
@@ -210,7 +214,7 @@ class ConnectionConfig:
         "zkconsumer only. The brokers' listener to connect to: the name of a listener, or a"
         " security protocol. By default it is kafka.security.protocol, or else PLAINTEXT.",
     )
-    kafka: Mapping[str, Any] = field(default=KafkaProperties())
+    kafka: Mapping[str, KafkaValue] = field(default=KafkaProperties())
     """librdkafka's own properties, without the prefix `kafka.` that they have in a file."""
 
     def __post_init__(self, properties: Mapping[str, object] | None) -> None:
@@ -224,7 +228,7 @@ class ConnectionConfig:
                 object.__setattr__(self, attribute, value)
         self._check_together()
 
-    def _derived(self) -> dict[str, Any]:
+    def _derived(self) -> dict[str, object]:
         """Return the defaults that depend on other properties, by attribute."""
         return {"zookeeper_connection_timeout_s": self.zookeeper_session_timeout_s}
 
@@ -244,7 +248,9 @@ class ConnectionConfig:
 
     @classmethod
     def from_properties(
-        cls, *sources: str | PathLike[str] | Mapping[str, str], **overrides: Any
+        cls,
+        *sources: str | PathLike[str] | Mapping[str, str],
+        **overrides: Any,  # Any: as `__init__`
     ) -> Self:
         """Read a JVM consumer's properties file, or a mapping of property names to text.
 
@@ -281,7 +287,7 @@ class ConnectionConfig:
             if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
                 raise _missing(row, _names(sources))
         try:
-            return cls(**cast(Any, values))
+            return cls(**cast(Any, values))  # Any: `__init__` checks each value
         except ConfigError as error:
             place = places.get(error.where, error.where)
             raise ConfigError(error.what, where=place, remedy=error.remedy) from None
@@ -519,7 +525,7 @@ class ConsumerConfig(ConnectionConfig):
         "zkconsumer only. Write one JSON line per event of the member to this file.",
     )
 
-    def _derived(self) -> dict[str, Any]:
+    def _derived(self) -> dict[str, object]:
         return super()._derived() | {
             "client_id": self.group_id,
             "rebalance_backoff_s": self.zookeeper_sync_time_s,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty
-from typing import Any, Protocol
+from typing import Protocol
 
 from zkconsumer.errors import (
     CommitError,
@@ -67,7 +67,7 @@ class CommitAbandoned:
 class Queued(Protocol):
     """The part of the coordinator's inbox that `refuse_late` uses."""
 
-    def get_nowait(self) -> Any:
+    def get_nowait(self) -> object:
         """Remove the next item; raise queue.Empty if there is none."""
 
 

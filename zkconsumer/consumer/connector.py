@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member, metrics, positions
@@ -30,7 +30,7 @@ from zkconsumer.consumer.positions import OwnedPartition
 from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import Stream, Streams, by_stream, seek
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Codec
+from zkconsumer.consumer.stream_partitions import Codec, Decoded
 from zkconsumer.errors import (
     CommitError,
     ConnectorClosedError,
@@ -166,9 +166,9 @@ class ConsumerConnector:
         self,
         topic_counts: Mapping[str, int],
         *,
-        key_decoder: Callable[[bytes], Any] | None = None,
-        value_decoder: Callable[[bytes], Any] | None = None,
-    ) -> dict[str, list[Stream[Any, Any]]]:
+        key_decoder: Callable[[bytes], Decoded] | None = None,
+        value_decoder: Callable[[bytes], Decoded] | None = None,
+    ) -> dict[str, list[Stream[Decoded, Decoded]]]:
         """Register in the group and return its streams: topic -> one stream for each consumer
         thread.
 
@@ -189,7 +189,7 @@ class ConsumerConnector:
         counts = paths.validate_topic_counts(topic_counts)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
         streams = self._join(Registration(counts), counts.items(), codec)
-        by_topic: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
+        by_topic: dict[str, list[Stream[Decoded, Decoded]]] = {topic: [] for topic in counts}
         for (topic, _), stream in streams.items():
             by_topic[topic or ""].append(stream)
         return by_topic
@@ -220,9 +220,9 @@ class ConsumerConnector:
         topic_filter: TopicFilter,
         streams: int = 1,
         *,
-        key_decoder: Callable[[bytes], Any] | None = None,
-        value_decoder: Callable[[bytes], Any] | None = None,
-    ) -> list[Stream[Any, Any]]:
+        key_decoder: Callable[[bytes], Decoded] | None = None,
+        value_decoder: Callable[[bytes], Decoded] | None = None,
+    ) -> list[Stream[Decoded, Decoded]]:
         """Register in the group for every topic that the filter matches, now and later.
 
         Each of the `streams` streams delivers its consumer thread's partitions of all these topics.
@@ -242,7 +242,7 @@ class ConsumerConnector:
         self,
         registration: Registration,
         counts: Iterable[tuple[str | None, int]],
-        codec: Codec[Any, Any],
+        codec: Codec[Decoded, Decoded],
     ) -> Streams:
         """Create the streams and wait until the member is registered.
 
@@ -342,7 +342,7 @@ class ConsumerConnector:
 
     def commit(
         self,
-        messages: Message[Any, Any] | Iterable[Message[Any, Any]] | None = None,
+        messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
         *,
         retries: int | None = None,
         timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,

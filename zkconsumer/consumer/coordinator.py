@@ -13,7 +13,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
@@ -54,25 +53,25 @@ class Inbox:
     thread at a time may get one.
     """
 
-    def __init__(self, overtakes: Callable[[Any], bool]) -> None:
+    def __init__(self, overtakes: Callable[[object], bool]) -> None:
         self._overtakes = overtakes
-        self._first: deque[Any] = deque()
-        self._others: deque[Any] = deque()
+        self._first: deque[object] = deque()
+        self._others: deque[object] = deque()
         # One token for each item. An item enters its queue before its token, so `get` always finds
         # one.
         self._counted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         """Add an item; never blocks."""
         (self._first if self._overtakes(item) else self._others).append(item)
         self._counted.put(None)
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> object:
         """Remove the next item; wait at most `timeout` seconds, then raise queue.Empty."""
         self._counted.get(timeout=timeout)
         return (self._first or self._others).popleft()
 
-    def get_nowait(self) -> Any:
+    def get_nowait(self) -> object:
         """Remove the next item; raise queue.Empty if there is none."""
         return self.get(timeout=0)
 
@@ -240,7 +239,7 @@ class Coordinator(threading.Thread):
 
     # ---- the loop's host -------------------------------------------------------------------------
 
-    def post(self, item: Any) -> None:
+    def post(self, item: object) -> None:
         self._inbox.put(item)
 
     def wall_ms(self) -> int:
@@ -289,7 +288,7 @@ class Coordinator(threading.Thread):
         logger.error("%s: the member ends: %s", self._settings.consumer, self.failure)
         return self.failure
 
-    def translate(self, item: Any) -> events.Event | None:
+    def translate(self, item: object) -> events.Event | None:
         if not isinstance(item, StreamReport):
             raise TypeError(f"unknown item: {item!r}")
         self.counters[item.kind.value] += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from zkconsumer.consumer.topic_matcher import match_topics
 from zkconsumer.errors import MalformedZnodeError
@@ -203,7 +203,7 @@ class Executor:
             self.requests += len(batch)
             self._session.submit(batch, done)
 
-    def _end(self, ticket: int, outcome: Any) -> Event | None:
+    def _end(self, ticket: int, outcome: object) -> Event | None:
         running = self.running.pop(ticket)
         running.steps.close()
         now = self._clock()
@@ -256,7 +256,7 @@ def _aside(command: commands.RearmTopic | commands.Diagnose, me: MemberIdentity)
     return _topic_back(command.topic)
 
 
-def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], Any]:
+def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], object]:
     there = yield from operations.wait_for_topic(topic)
     if not there:
         return None

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from importlib.util import find_spec
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
@@ -31,7 +31,7 @@ from zkconsumer.consumer.stream_fetcher import (
     in_thread,
     inline,
 )
-from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
+from zkconsumer.consumer.stream_partitions import Codec, Decoded, LeaseGate
 from zkconsumer.errors import (
     AccessDeniedError,
     ConfigError,
@@ -395,13 +395,13 @@ def stream(
     topic: str | None,
     thread: ThreadId,
     number: int,
-    codec: Codec[Any, Any],
+    codec: Codec[Decoded, Decoded],
     *,
     gate: LeaseGate,
     brokers: Callable[[], Brokers],
     report: Callable[[StreamReport], None],
     pool: FetcherPool | None,
-) -> Stream[Any, Any]:
+) -> Stream[Decoded, Decoded]:
     """Return the stream of a consumer thread; `brokers` and `pool` as for `fetcher_pool`."""
     if pool is None:
         # The stream's own thread calls the client, and only a message ends that call early.
@@ -416,7 +416,7 @@ def stream(
         columns, columns_moved = clients(config, brokers, chosen)
         if config.fetch_engine == "columns":
             connect, moved, background, turn_s = columns, columns_moved, in_thread, TURN_S
-    made: Stream[Any, Any] = Stream(
+    made: Stream[Decoded, Decoded] = Stream(
         topic=topic,
         thread_id=thread,
         number=number,

@@ -36,7 +36,13 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         super().__init__(logger)
         self._has_failed = False
 
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+    def log(
+        self,
+        level: int,
+        msg: object,
+        *args: object,
+        **kwargs: Any,  # Any: as in the base class
+    ) -> None:
         shown = (one if isinstance(one, int | float) else printable(str(one)) for one in args)
         try:
             super().log(level, msg, *shown, **({"stacklevel": 2} | kwargs))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import Answer, CommitAbandoned, CommitRequested
@@ -116,7 +116,7 @@ class Host(Protocol):
     def wall_ms(self) -> int:
         """Return the wall clock's time in milliseconds since 1970, for registrations."""
 
-    def post(self, item: Any) -> None:
+    def post(self, item: object) -> None:
         """Put an item into the inbox; any thread may call it."""
 
     def observe(
@@ -136,7 +136,7 @@ class Host(Protocol):
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
         """Return the error with which every stream and every waiting call ends."""
 
-    def translate(self, item: Any) -> events.Event | None:
+    def translate(self, item: object) -> events.Event | None:
         """Return the event of an item that the loop does not know.
 
         Raises:
@@ -187,7 +187,7 @@ class MemberLoop:
 
     # ---- a turn ----------------------------------------------------------------------------------
 
-    def take(self, item: Any | None) -> None:
+    def take(self, item: object | None) -> None:
         """Take one turn, with the next item of the inbox; None if nothing came until `due`."""
         now = self._host.clock()
         event = events.Tick(now=now) if item is None else self._event(item, now)
@@ -198,7 +198,7 @@ class MemberLoop:
                 return
             self._step(events.Tick(now=now))
 
-    def overtakes(self, item: Any) -> bool:
+    def overtakes(self, item: object) -> bool:
         """Tell whether this item must be handled before all others; any thread may call it.
 
         Only the reply to the `sync` that renews the lease overtakes. It proves that ZooKeeper's
@@ -210,7 +210,7 @@ class MemberLoop:
         running = self.executor.running.get(item.ticket)
         return running is not None and running.op == self.state.lease.op
 
-    def _event(self, item: Any, now: float) -> events.Event | None:
+    def _event(self, item: object, now: float) -> events.Event | None:
         match item:
             case events.Event():
                 return item

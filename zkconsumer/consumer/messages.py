@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from operator import methodcaller
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Generic, TypeVar, cast, overload
 
 from confluent_kafka import (
     TIMESTAMP_CREATE_TIME,
@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import Message as RawMessage
 
-from zkconsumer.consumer.stream_partitions import Codec, Grant, PartitionState
+from zkconsumer.consumer.stream_partitions import Codec, Decoded, Grant, PartitionState
 from zkconsumer.errors import DecodeError
 from zkconsumer.protocol.model import Position, TopicPartition
 
@@ -146,7 +146,7 @@ class Message(Generic[K, V]):
         """The position after this message, with its fencing token, as a commit stores it."""
         return {TopicPartition(self.topic, self.partition): Position(self.token, self.offset + 1)}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Raises DecodeError if a decoder raises."""
         contents = _Unpickled(
             at=TopicPartition(self.topic, self.partition),
@@ -188,7 +188,7 @@ class _Unpickled:
 
     at: TopicPartition
     position: int
-    decoded: tuple[Any, Any]
+    decoded: tuple[Decoded, Decoded]
     time: tuple[int, int]
     epoch: int | None
     fields: list[tuple[str, bytes | None]]
@@ -203,10 +203,10 @@ class _Unpickled:
     def offset(self) -> int:
         return self.position
 
-    def key(self) -> Any:
+    def key(self) -> Decoded:
         return self.decoded[0]
 
-    def value(self) -> Any:
+    def value(self) -> Decoded:
         return self.decoded[1]
 
     def timestamp(self) -> tuple[int, int]:
@@ -222,15 +222,15 @@ class _Unpickled:
         return self.size
 
 
-def _unpickled(contents: _Unpickled, token: int) -> Message[Any, Any]:
+def _unpickled(contents: _Unpickled, token: int) -> Message[Decoded, Decoded]:
     """Return the message of a pickle."""
     held = PartitionState(Grant(contents.at, None, token), Codec())
     return wrapped(cast(RawMessage, contents), held)
 
 
-def wrapped(raw: RawMessage, held: PartitionState) -> Message[Any, Any]:
+def wrapped(raw: RawMessage, held: PartitionState) -> Message[Decoded, Decoded]:
     """Return librdkafka's message as a `Message`."""
-    message: Message[Any, Any] = Message()
+    message: Message[Decoded, Decoded] = Message()
     message._raw = raw
     message._held = held
     return message

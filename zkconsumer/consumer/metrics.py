@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from zkconsumer.consumer.stream_partitions import Coverage
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.stream import Streams
     from zkconsumer.consumer.stream_partitions import LeaseGate
+
+FromPrometheus: TypeAlias = Any
+"""An object of prometheus-client, which is optional and imported on use."""
 
 
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
@@ -297,7 +300,7 @@ class Collector:
         )
 
         found = [one for read in list(self.reads) if (one := read()) is not None]
-        makes: Any
+        makes: FromPrometheus
         for makes, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, text, more, attribute in rows:
                 family = makes(name, text, labels=(*LABELS, *more))
@@ -320,7 +323,7 @@ def _labels(one: Figures) -> list[str]:
     return [one.client_id, one.group_id, one.consumer_id]
 
 
-def _add(family: Any, one: Figures, value: Any) -> None:
+def _add(family: FromPrometheus, one: Figures, value: FromPrometheus) -> None:
     if not isinstance(value, dict):
         family.add_metric(_labels(one), float(value))
         return
@@ -333,9 +336,9 @@ def _add(family: Any, one: Figures, value: Any) -> None:
 class _Server:
     """A port of this process, and the number of connectors that use it."""
 
-    registry: Any
-    server: Any
-    thread: Any
+    registry: FromPrometheus
+    server: FromPrometheus
+    thread: FromPrometheus
     users: int = 0
 
 
@@ -344,7 +347,7 @@ class Exports:
     """Where one connector's metrics are exported; `end` removes them."""
 
     read: Read
-    _registries: list[Any] = field(default_factory=list)
+    _registries: list[FromPrometheus] = field(default_factory=list)
     _server: tuple[str, int] | None = None
 
     def register(self, registry: CollectorRegistry) -> None:
@@ -409,11 +412,11 @@ class Exports:
 
 
 _LOCK = threading.Lock()
-_COLLECTORS: WeakKeyDictionary[Any, Collector] = WeakKeyDictionary()
+_COLLECTORS: WeakKeyDictionary[FromPrometheus, Collector] = WeakKeyDictionary()
 _SERVERS: dict[tuple[str, int], _Server] = {}
 
 
-def _library() -> Any:
+def _library() -> FromPrometheus:
     try:
         import prometheus_client  # noqa: PLC0415
     except ImportError as error:

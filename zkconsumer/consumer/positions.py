@@ -6,12 +6,12 @@ Every call has a time limit, and asks ZooKeeper or the brokers from the caller's
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from zkconsumer.consumer.group_member import GroupMember, ask_zookeeper, storage
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.stream import Streams
-from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.consumer.stream_partitions import Coverage, Decoded
 from zkconsumer.errors import (
     BrokersUnreachableError,
     ConfigError,
@@ -51,7 +51,9 @@ def assignment(owned: Mapping[TopicPartition, Ownership]) -> dict[TopicPartition
     return {tp: OwnedPartition(one.thread, one.epoch) for tp, one in sorted(owned.items())}
 
 
-def after(messages: Message[Any, Any] | Iterable[Message[Any, Any]]) -> dict[TopicPartition, Any]:
+def after(
+    messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]],
+) -> dict[TopicPartition, Position]:
     """Return partition -> position after the last of these messages, with the fencing token.
 
     Raises NotOwnedError if messages of one partition have different tokens: the partition was lost

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, M
 from copy import copy
 from operator import length_hint
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
@@ -30,6 +30,7 @@ from zkconsumer.consumer.stream_fetcher import (
 from zkconsumer.consumer.stream_partitions import (
     Codec,
     Coverage,
+    Decoded,
     Grant,
     LeaseGate,
     PartitionState,
@@ -44,6 +45,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka.fetcher import Fetcher, Reset
 from zkconsumer.protocol.model import Position, TopicPartition
+
+Fetched: TypeAlias = Any
+"""A message of librdkafka, or a run of columns; the fetcher decides which."""
 
 __all__ = [
     "BUFFER_MESSAGES",
@@ -329,9 +333,9 @@ class Stream(Generic[K, V]):
         if not self._fetcher.is_columns:
             return to_arrow().of_messages(self.take(max_messages))
         try:
-            runs: list[Any] = []
+            runs: list[Fetched] = []
             left = max_messages
-            waiting: list[Any] = [*self._fetcher.buffer]
+            waiting: list[Fetched] = [*self._fetcher.buffer]
             while waiting and left > 0:
                 run = waiting.pop(0)
                 if run.batch.num_rows > left:
@@ -345,10 +349,10 @@ class Stream(Generic[K, V]):
             self._redeliver()
             raise
 
-    def _hand_out_runs(self, runs: list[Any]) -> pyarrow.RecordBatch:
+    def _hand_out_runs(self, runs: list[Fetched]) -> pyarrow.RecordBatch:
         """Hand out runs of messages, as `_hand_out` does with messages."""
         key_of = self._fetcher.key_of
-        first: dict[Hashable, Any] = {}
+        first: dict[Hashable, Fetched] = {}
         for run in runs:
             first.setdefault(key_of(run), run)
         held, gone = self._marked(first)
@@ -381,7 +385,7 @@ class Stream(Generic[K, V]):
         return Batch(raws, held, key_of)
 
     def _marked(
-        self, first: Mapping[Hashable, Any]
+        self, first: Mapping[Hashable, Fetched]
     ) -> tuple[dict[Hashable, PartitionState], set[Hashable]]:
         """Mark the first messages of partitions as unfinished.
 
@@ -600,7 +604,7 @@ class Stream(Generic[K, V]):
         self._close_if_unused()
 
 
-Streams = Mapping[tuple[str | None, str], Stream[Any, Any]]
+Streams = Mapping[tuple[str | None, str], Stream[Decoded, Decoded]]
 """The streams by topic and consumer thread id. A consumer thread has one stream for each of its
 topics. With a filter it has one stream, under the topic None.
 """
@@ -609,7 +613,7 @@ topics. With a filter it has one stream, under the topic None.
 # ---- pause and seek ------------------------------------------------------------------------------
 
 
-AnyStream = Stream[Any, Any]
+AnyStream = Stream[Decoded, Decoded]
 
 # The greatest offset of a log; a request to a broker cannot hold a greater one.
 MAX_OFFSET = 2**63 - 2

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from confluent_kafka import Message as RawMessage
 
@@ -29,6 +29,12 @@ from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+
+Fetched: TypeAlias = Any
+"""A message of librdkafka, or a run of columns; the fetcher decides which."""
+
+Result: TypeAlias = Any
+"""What a background call returns; `StreamFetcher` has a future for each kind of call."""
 
 T = TypeVar("T")
 
@@ -103,7 +109,7 @@ _PAUSED: Final = _NotFetched("paused", math.inf)
 _RESUMED: Final = _NotFetched("resumed")
 
 
-Background = Callable[[Callable[[], Any]], "Future[Any]"]
+Background = Callable[[Callable[[], Result]], "Future[Result]"]
 """Runs a call that may block, and returns the future of its result at once."""
 
 
@@ -277,7 +283,7 @@ class StreamFetcher:
                 self._check_due = now + SILENT_S + self._client.wait_s
                 self._check_progress(self._client)
 
-    def _consume(self, client: Fetcher, max_messages: int, turn_s: float) -> list[Any]:
+    def _consume(self, client: Fetcher, max_messages: int, turn_s: float) -> list[Fetched]:
         """Return fetched messages or runs, and count their bytes."""
         if not self.is_columns:
             messages = client.consume(max_messages, turn_s)
@@ -313,7 +319,7 @@ class StreamFetcher:
         self._notify_at_end(future)
         return future
 
-    def _notify_at_end(self, future: Future[Any]) -> None:
+    def _notify_at_end(self, future: Future[Result]) -> None:
         if not future.done():
             future.add_done_callback(lambda _: self._partitions.notify())
 

@@ -42,13 +42,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.protocol.model import Position, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message as RawMessage
+
+Decoded: TypeAlias = Any
+"""What a decoder of the user returns, if the types of the decoders are not known."""
 
 # ---- decoders ------------------------------------------------------------------------------------
 
@@ -126,7 +130,7 @@ class PartitionState:
 
     __slots__ = ("codec", "epoch", "granted", "last", "start", "tp", "unfinished")
 
-    def __init__(self, grant: Grant, codec: Codec[Any, Any]) -> None:
+    def __init__(self, grant: Grant, codec: Codec[Decoded, Decoded]) -> None:
         self.codec = codec
         self.tp = grant.tp
         self.epoch = grant.epoch
@@ -183,7 +187,7 @@ class _Release:
 class StreamPartitions:
     """The part of a stream that the coordinator and the user's thread share."""
 
-    def __init__(self, codec: Codec[Any, Any]) -> None:
+    def __init__(self, codec: Codec[Decoded, Decoded]) -> None:
         self._codec = codec
         # The grants, pauses or releases changed, or the stream failed or ended. Other threads set
         # it after their change. The user's thread clears it before it reads anything, so it
@@ -378,7 +382,7 @@ class StreamPartitions:
 # ---- lease gate ----------------------------------------------------------------------------------
 
 
-def lease_clock(platform: str, clocks: Any) -> Callable[[], float]:
+def lease_clock(platform: str, clocks: ModuleType) -> Callable[[], float]:
     """Return a platform's clock that continues while the machine sleeps, in seconds.
 
     A lease must also run out while the machine sleeps, because ZooKeeper expires the session

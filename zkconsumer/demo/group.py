@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from zkconsumer.demo.group_judge import double_ownership, unowned_partition_seconds
 from zkconsumer.demo.group_member import Member
@@ -157,7 +157,7 @@ def view() -> Iterator[View]:
         yield _Picture(live)
 
 
-def print_result(result: Result, out: Any) -> None:
+def print_result(result: Result, out: IO[str]) -> None:
     """Print the tables at the end."""
     from rich.console import Console
     from rich.table import Table

@@ -15,7 +15,10 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zkconsumer import Message
 
 # Seconds that a member without messages waits before it checks for signals again.
 _TURN_S = 0.2
@@ -47,7 +50,7 @@ class Member:
         return [sys.executable, "-m", "zkconsumer.demo.group_member", json.dumps(asdict(self))]
 
 
-def runs(batch: Iterable[Any]) -> list[list[int]]:
+def runs(batch: Iterable[Message[bytes, bytes]]) -> list[list[int]]:
     """Return `[partition, first offset, count, token]` of each run of consecutive offsets in a
     batch.
     """

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from zkconsumer.demo.group_judge import Seen, Tally
 from zkconsumer.errors import ZkConsumerError
@@ -18,6 +18,9 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.zk.observer import Change, ChangeKind, Observer
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
 
 
 class Watcher:
@@ -171,8 +174,8 @@ class Producing:
             self._producer.poll(0.05)
         self._producer.poll(0)
 
-    def _delivered(self, error: Any, message: Any) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failed = error.str()
         else:
-            self.acknowledged[message.partition()] += 1
+            self.acknowledged[message.partition() or 0] += 1

@@ -7,11 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.demo.pipeline_judge import Place, Row, Window
 from zkconsumer.demo.pipeline_query import Query
 from zkconsumer.errors import SandboxError
+
+FromSpark: TypeAlias = Any
+"""A message or a row of Spark's output, from libraries without types."""
 
 # Time limit for reading the whole topic, in seconds: a hundred times what it needs.
 _READ_LIMIT_S = 60.0
@@ -85,7 +88,7 @@ class Ledger:
         yield from lines.splitlines()
 
 
-def _parquet(path: Path) -> Any:
+def _parquet(path: Path) -> FromSpark:
     """Return a directory of Parquet as a table; its only time column becomes `timestamp`, in
     milliseconds.
     """
@@ -129,6 +132,6 @@ def whole_log(bootstrap: str, topic: str, counts: list[int]) -> list[Row]:
     return rows
 
 
-def _row(message: Any) -> Row:
+def _row(message: FromSpark) -> Row:
     place = message.partition(), message.offset()
     return Row(*place, message.timestamp()[1], message.value().decode())

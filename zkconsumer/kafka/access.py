@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
+
+Client: TypeAlias = Any
+"""A consumer or an admin client of librdkafka; the two have no type in common."""
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +89,7 @@ _LOGIN_REMEDIES: Final = {
 }
 
 
-def refusal(error: KafkaError, settings: Mapping[str, Any]) -> BrokerAccessError | None:
+def refusal(error: KafkaError, settings: Mapping[str, object]) -> BrokerAccessError | None:
     """Return why a broker refuses the connection; None if the error has another cause.
 
     `settings` are the client's.
@@ -132,14 +135,14 @@ class Refusals:
     librdkafka calls it within `poll` and `consume`.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, object]) -> None:
         self._settings = settings
         self.last: BrokerAccessError | None = None
 
     def __call__(self, error: KafkaError) -> None:
         self.last = refusal(error, self._settings) or self.last
 
-    def explain(self, client: Any, error: KafkaException) -> FetchError:
+    def explain(self, client: Client, error: KafkaException) -> FetchError:
         """Return the error for a failed request of `client`: the refusal, if there is one."""
         client.poll(0)
         known, self.last = self.last, None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.protocol.paths import BROKER_IDS
 from zkconsumer.protocol.payloads import Broker
 
-Settings = dict[str, Any]
+Settings: TypeAlias = dict[str, Any]
+"""Properties of librdkafka: texts, numbers and functions. librdkafka checks their types."""
 
 # Maximum number of prefetched messages; at the limit librdkafka stops fetching until the stream has
 # taken some. librdkafka documents it as "per partition", but a stream has one queue for all its
@@ -129,7 +130,7 @@ class Brokers(tuple[Broker, ...]):
         )
 
 
-def broker_settings(brokers: Brokers) -> dict[str, Any]:
+def broker_settings(brokers: Brokers) -> Settings:
     """Return librdkafka's `bootstrap.servers`, its protocol settings, and the `kafka.` properties.
 
     The oldest broker decides the protocol: newer brokers still support it, and a rolling upgrade
@@ -143,7 +144,7 @@ def broker_settings(brokers: Brokers) -> dict[str, Any]:
     if brokers and not ends:
         raise _no_listener(brokers)
     release = _SILENT.get(max(1, min((one.version for one in brokers), default=3)))
-    settings: dict[str, Any] = {
+    settings: Settings = {
         **passed_on,
         "bootstrap.servers": ",".join(servers(brokers)),
         "api.version.request": release is None,

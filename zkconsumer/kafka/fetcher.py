@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -99,7 +99,7 @@ def descriptors_error() -> str:
     return ""
 
 
-def new_client(settings: Settings | dict[str, Any]) -> Consumer:
+def new_client(settings: Settings) -> Consumer:
     """Make a broker client, or raise FetchError; the error says if no file descriptor is left."""
     try:
         return Consumer(settings)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import (
     Consumer,
@@ -29,9 +29,12 @@ from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.access import Refusals, invalid
-from zkconsumer.kafka.client_settings import Brokers, broker_settings
+from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
+
+Untyped: TypeAlias = Any
+"""A value of confluent-kafka whose type its stubs lack, or that has one of several types."""
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -87,7 +90,7 @@ class LogClient:
         self._client = _new(admin.AdminClient, self._settings)
         self._consumer: Consumer | None = None
         self._limit_s = limit_s
-        self._metadata: Any = None
+        self._metadata: Untyped = None
 
     def topics(self) -> dict[str, tuple[int, ...]]:
         """Return the partitions of all topics, ascending.
@@ -263,8 +266,8 @@ def offsets_at(
         return dict.fromkeys(partitions, str(error))
 
 
-def _spec(at: int) -> Any:
-    specs: Any = vars(admin)["OffsetSpec"]  # missing in confluent-kafka's type stubs
+def _spec(at: int) -> Untyped:
+    specs: Untyped = vars(admin)["OffsetSpec"]  # missing in confluent-kafka's type stubs
     named = {_LATEST: specs.latest, _EARLIEST: specs.earliest}
     return named[at]() if at in named else specs.for_timestamp(at)
 
@@ -277,7 +280,7 @@ def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartiti
 
 def _listed(
     client: admin.AdminClient, partitions: Iterable[TopicPartition], at: int, limit_s: float
-) -> dict[TopicPartition, Any]:
+) -> dict[TopicPartition, Untyped]:
     spec = _spec(at)
     asked = {RawPartition(*tp): spec for tp in partitions}
     futures = client.list_offsets(asked, request_timeout=limit_s)
@@ -285,7 +288,7 @@ def _listed(
 
 
 def _leaders(
-    metadata: Any, partitions: Iterable[TopicPartition]
+    metadata: Untyped, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int | str]:
     found: dict[TopicPartition, int | str] = {}
     for tp in partitions:
@@ -345,7 +348,7 @@ def _stored(
     return found
 
 
-def _settings(brokers: Brokers, limit_s: float) -> dict[str, Any]:
+def _settings(brokers: Brokers, limit_s: float) -> Settings:
     if not brokers:
         raise FetchError(NO_BROKER)
     settings = {
@@ -357,12 +360,12 @@ def _settings(brokers: Brokers, limit_s: float) -> dict[str, Any]:
     return {**settings, "error_cb": Refusals(settings)}
 
 
-def _refusals(settings: dict[str, Any]) -> Refusals:
+def _refusals(settings: Settings) -> Refusals:
     found: Refusals = settings["error_cb"]
     return found
 
 
-def _new(kind: Any, settings: dict[str, Any]) -> Any:
+def _new(kind: Untyped, settings: Settings) -> Untyped:
     """Make a client, or raise ConfigError for properties that librdkafka refuses."""
     try:
         return kind(settings)

@@ -303,7 +303,12 @@ def stored(state: Coordinator, partition: int) -> Mapping[str, StoredGroup]:
     }
 
 
-def _loaded(state: Coordinator, place: int, records: Mapping[str, Any], now: Now) -> Step:
+def _loaded(
+    state: Coordinator,
+    place: int,
+    records: Mapping[str, Any],  # Any: a StoredGroup
+    now: Now,
+) -> Step:
     """Continue with the groups that were read."""
     replies: tuple[Reply, ...] = ()
     groups: dict[str, ClassicGroup] = {}

@@ -277,7 +277,7 @@ def _denied(state: State, outcome: events.Denied, now: float) -> Step:
     return enter(replace(state, op=None, known=None, retry_at=retry_at), phase), (notice,)
 
 
-Handler = Callable[[State, Any], Step]
+Handler = Callable[[State, Any], Step]  # Any: the class of event that the table names
 TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.Connected): _connected,
     (None, events.Suspended): session.suspended,
@@ -299,7 +299,7 @@ TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (Phase.LEAVING, events.CloseRequested): lambda s, _: (s, ()),
     (Phase.OFFLINE, events.Triggered): lambda s, _: (s, ()),
 }
-OutcomeHandler = Callable[[State, Any, float], Step]
+OutcomeHandler = Callable[[State, Any, float], Step]  # Any: the class of outcome
 OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.REGISTERING, events.Registered): session.registered,
     (Phase.REGISTERING, events.IdTaken): session.id_taken,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
 from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, Outcome, ViewRead
@@ -22,6 +22,11 @@ from zkconsumer.protocol.registrations import Pattern, Registration, decode_regi
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
+
+Found: TypeAlias = Any
+"""What a part of a reading returns; each part has its own type."""
+
+Reading = Generator[Batch, Replies, Found]
 
 Report = Callable[[MalformedZnodeError], None]
 
@@ -106,9 +111,9 @@ def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None
     return (yield from _ask(rq.Children(paths.BROKER_IDS, watch=True)))
 
 
-def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Replies, list[Any]]:
+def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
     """Run generators side by side, with their requests in common batches; return their results."""
-    results: list[Any] = [None] * len(running)
+    results: list[Found] = [None] * len(running)
     batches: dict[int, Batch] = {}
 
     def resume(number: int, replies: Replies | None) -> None:

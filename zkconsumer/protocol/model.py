@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+Json: TypeAlias = Any
+"""What `json.loads` returns. A recursive type would need a cast at each level that is read."""
+
+JsonObject: TypeAlias = dict[str, Json]
+"""An object of JSON, or keyword arguments that become one."""
+
 
 ThreadId = str
 ConsumerId = str

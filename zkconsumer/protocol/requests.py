@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+
+Result: TypeAlias = Any
+"""What a request or an operation returns; its kind determines the type."""
 
 
 class Code(Enum):
@@ -71,7 +74,7 @@ class Reply(NamedTuple):
     """
 
     code: Code
-    value: Any = None
+    value: Result = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +216,4 @@ def payload_size(write: Write) -> int:
     return len(write.path.encode()) + len(data or b"") + 64
 
 
-Operation = Generator[Batch | OffsetRequest, Sequence[Reply], Any]
+Operation = Generator[Batch | OffsetRequest, Sequence[Reply], Result]

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkconsumer.errors import SandboxError
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.paths import BROKER_IDS, TOPICS, broker, topic, validate_topic
 from zkconsumer.protocol.payloads import Broker, decode_broker
 from zkconsumer.sandbox.process import until
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
     from kazoo.client import KazooClient
+
+    from zkconsumer.kafka.client_settings import Settings
 
 # The controller needs 10 ms per partition on a busy machine. If a partition has no leader after
 # this many seconds, the brokers have a problem.
@@ -72,7 +76,7 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
         client.close()
 
 
-def client_settings(zookeeper_connect: str) -> dict[str, str | bool]:
+def client_settings(zookeeper_connect: str) -> Settings:
     """Return librdkafka's settings for the registered brokers, including the protocol of old
     brokers.
 
@@ -198,12 +202,12 @@ def _write(zk: KazooClient, path: str, record: Mapping[str, object]) -> None:
         zk.create(path, payload, makepath=True)
 
 
-def _topic_record(zk: KazooClient, name: str) -> dict[str, Any]:
+def _topic_record(zk: KazooClient, name: str) -> JsonObject:
     if not zk.exists(topic(validate_topic(name))):
         raise SandboxError(
             f"topic {name} does not exist", where=topic(name), remedy="create it first"
         )
-    record: dict[str, Any] = json.loads(zk.get(topic(name))[0])
+    record: JsonObject = json.loads(zk.get(topic(name))[0])
     return record
 
 
@@ -333,10 +337,11 @@ def produce_keyed(
     failures: list[str] = []
     target = {} if partition is None else {"partition": partition}
 
-    def deliver(number: int) -> Any:
-        def delivered(error: Any, message: Any) -> None:
+    def deliver(number: int) -> Callable[[KafkaError | None, Message], None]:
+        def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                placed[number] = Placed(message.partition(), message.offset())
+                # A delivered message has both numbers.
+                placed[number] = Placed(message.partition() or 0, message.offset() or 0)
             else:
                 failures.append(error.str())
 
@@ -361,7 +366,7 @@ def produce_keyed(
     return done
 
 
-def _send(producer: Any, name: str, **message: Any) -> None:
+def _send(producer: Producer, name: str, **message: Json) -> None:
     """Pass a message to librdkafka. If its queue of 100,000 messages is full, wait for
     deliveries.
     """

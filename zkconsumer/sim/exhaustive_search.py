@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
@@ -29,6 +29,9 @@ from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
 from zkconsumer.sim.world import WALL_MS, World, possible, repairs
+
+Value: TypeAlias = Any
+"""A value in the state of a world, of any type."""
 
 # ---- keys of worlds ------------------------------------------------------------------------------
 
@@ -65,10 +68,10 @@ LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
 """Fields that are the same in all states, or are never read, or only number new operations."""
 
 
-_NAMES: dict[type[Any], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
+_NAMES: dict[type[Value], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
 
 
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: type[Value]) -> tuple[str, ...]:
     """Return the fields of a class that belong to the key."""
     if kind not in _NAMES:
         names = kind._fields if hasattr(kind, "_fields") else [one.name for one in fields(kind)]
@@ -85,7 +88,7 @@ class Form:
         self.operations: list[int] = []
         self.moments: list[float] = []
 
-    def of(self, value: Any) -> Hashable:
+    def of(self, value: Value) -> Hashable:
         """Return the form of a value; numbers that the key replaces are collected separately."""
         kind = type(value)
         if value is None or kind in (int, str, bytes, bool, float) or isinstance(value, Enum):
@@ -101,7 +104,7 @@ class Form:
             ]
         return tuple([self.of(one) for one in value])
 
-    def _field(self, name: str, value: Any) -> Hashable:
+    def _field(self, name: str, value: Value) -> Hashable:
         if value is None:
             return None
         if name in ZXIDS:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_fetcher import IDLE_S
@@ -34,6 +34,9 @@ from zkconsumer.errors import ConnectorClosedError, FetchError
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
+
+Observed: TypeAlias = Any
+"""An object of the instrumented modules, which are compiled at run time and have no types."""
 
 MODULES: Final = ("stream_partitions", "stream_fetcher", "stream")
 
@@ -107,7 +110,7 @@ class Code:
         todo = dict(edits)
         names = [f"zkconsumer.consumer.{name}" for name in MODULES]
         before = {name: sys.modules.get(name) for name in names}
-        modules: dict[str, Any] = {}
+        modules: dict[str, Observed] = {}
         try:
             # The instrumented modules import each other, so put them into sys.modules meanwhile.
             for name in names:
@@ -123,7 +126,7 @@ class Code:
         self.partitions, _, self.stream = modules.values()
         original = self.partitions.PartitionState
 
-        def make(grant: Grant, codec: Codec[Any, Any]) -> Any:
+        def make(grant: Grant, codec: Codec[Observed, Observed]) -> Observed:
             state = original(grant, codec)
             assert self.scheduler is not None
             self.scheduler.made.append(state)
@@ -153,7 +156,7 @@ class Code:
         """The scheduler while its threads run; None while a schedule is prepared or judged."""
         return self.scheduler if self.scheduler and self.scheduler.active else None
 
-    def _point(self, subject: Any, name: str, is_read: bool) -> Any:
+    def _point(self, subject: Observed, name: str, is_read: bool) -> Observed:
         scheduler = self.active
         if scheduler is None:
             return subject
@@ -282,7 +285,7 @@ class Scheduler:
     """Runs one schedule; only the running thread calls its methods, except `run`."""
 
     def __init__(self, choose: Choose) -> None:
-        self.made: list[Any] = []  # every PartitionState of this schedule
+        self.made: list[Observed] = []  # every PartitionState of this schedule
         self.active = False
         self.over = False
         self.cut = False
@@ -376,11 +379,11 @@ class Scheduler:
     def _steps_of_others(self, me: _Thread) -> int:
         return sum(one.steps + one.finished for one in self._threads if one is not me)
 
-    def observed(self, value: Any) -> None:
+    def observed(self, value: Observed) -> None:
         me = self.current
         me.history = hash((me.history, self.described(value)))
 
-    def described(self, value: Any) -> Hashable:
+    def described(self, value: Observed) -> Hashable:
         """Return a value that two schedules can compare."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
@@ -398,7 +401,7 @@ class Scheduler:
             return tuple(value._done.partitions), len(value._token)
         raise TypeError(f"cannot compare {value!r}")
 
-    def label(self, state: Any) -> Hashable:
+    def label(self, state: Observed) -> Hashable:
         """Return a name of a PartitionState: its grant, and its number among the states of that
         grant.
         """
@@ -429,7 +432,7 @@ class Scheduler:
 
 # ---- cases and the judge -------------------------------------------------------------------------
 
-Op = tuple[Any, ...]
+Op = tuple[Observed, ...]
 """A call and its arguments: a method of `_Play`."""
 
 
@@ -650,7 +653,7 @@ class _Fetcher(MemoryFetcher):
         super().__init__(log, lambda *_: scheduler.wait_for_others())
         self._scheduler = scheduler
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[Any]:
+    def consume(self, max_messages: int, timeout_s: float) -> list[Observed]:
         self._scheduler.current.history = 0
         self._scheduler.observed(timeout_s)
         return super().consume(max_messages, timeout_s)
@@ -686,7 +689,7 @@ class _Play:
         )
         code.locks = [self.stream._partitions._writing]
         self._epoch = 100
-        self._held: Any = None  # the state of the last message that the user was given
+        self._held: Observed = None  # the state of the last message that the user was given
         for number in case.granted:
             self.grant(number, case.start)
 
@@ -769,7 +772,7 @@ class _Play:
     def poll(self, most: int, timeout_s: float) -> None:
         self._ask(lambda: list(self.stream.poll(max_messages=most, timeout_s=timeout_s)))
 
-    def _ask(self, ask: Callable[[], list[Any]]) -> None:
+    def _ask(self, ask: Callable[[], list[Observed]]) -> None:
         judge = self.judge
         judge.begins()
         try:
@@ -829,7 +832,7 @@ class _Play:
         self.withdraw(number)
         self.grant(number, offset)
 
-    def _forget(self, *remembered: Any) -> None:
+    def _forget(self, *remembered: Observed) -> None:
         """Declare that the rest of an operation depends only on `remembered`."""
         self.scheduler.current.history = 0
         self.scheduler.observed(remembered)
@@ -853,7 +856,7 @@ class _Play:
         if key in self.judge.sought:
             self.judge.sought[key] = offset, True
 
-    def _told(self, report: Any) -> None:
+    def _told(self, report: Observed) -> None:
         self.scheduler.point()  # a report goes into an inbox, which threads share
         if report.offset is not None:
             self.judge.told[report.tp, report.epoch] = report.offset

@@ -45,7 +45,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.errors import MalformedZnodeError
@@ -63,6 +63,9 @@ from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import Decisions, Result, choose, draw_plan, heal, settle
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
+
+Answer: TypeAlias = Any
+"""What a member's program gets or returns; the request determines the type."""
 
 # ---- the connector: a model of Kafka 1.1.1 -------------------------------------------------------
 
@@ -82,7 +85,7 @@ class Lock:
 
 Request = rq.Request | Write
 Asked = Request | Sleep | Lock
-Program = Generator[Asked, Any, None]
+Program = Generator[Asked, Answer, None]
 
 
 class _AttemptFailed(Exception):
@@ -113,7 +116,7 @@ class Connector:
         self._enter = enter
         self._cache: dict[TopicPartition, int] = {}
         self._knows_root = False
-        self._watched: dict[str, Any] = {}  # path -> the value that was last read with a watch
+        self._watched: dict[str, Answer] = {}  # path -> the value that was last read with a watch
 
     @property
     def topics(self) -> list[str]:
@@ -297,7 +300,7 @@ class Connector:
             shown = ", ".join(map(str, refused))
             raise _AttemptFailed(f"waiting for the partition ownership to be deleted: {shown}")
 
-    def _create(self, path: str, data: bytes) -> Generator[Asked, Any, Reply]:
+    def _create(self, path: str, data: bytes) -> Generator[Asked, Answer, Reply]:
         """Create an ephemeral znode, and its parents if they are missing."""
         create = rq.Create(path, data, ephemeral=True)
         reply: Reply = yield create
@@ -327,41 +330,41 @@ class Connector:
                 yield rq.Create(path, data)
             self._cache[tp] = position
 
-    def _stored(self, tp: TopicPartition) -> Generator[Asked, Any, int]:
+    def _stored(self, tp: TopicPartition) -> Generator[Asked, Answer, int]:
         path = paths.offset(self.settings.group, tp)
         reply: Reply = yield rq.Get(path)
         if reply.code is not Code.OK:
             return NO_OFFSET
         return payloads.decode_offset(reply.value.data, where=path)
 
-    def _brokers(self) -> Generator[Asked, Any, list[str]]:
+    def _brokers(self) -> Generator[Asked, Answer, list[str]]:
         reply: Reply = yield rq.Children(paths.BROKER_IDS)
         names = reply.value if reply.code is Code.OK else ()
         for name in names:
             yield rq.Get(paths.broker(int(name)))
         return list(names)
 
-    def _registration(self, name: str) -> Generator[Asked, Any, Registration]:
+    def _registration(self, name: str) -> Generator[Asked, Answer, Registration]:
         path = paths.member(self.settings.group, name)
         reply: Reply = yield rq.Get(path)
         if reply.code is not Code.OK:
             raise _AttemptFailed(f"NoNode for {path}")
         return registrations.decode_registration(reply.value.data, where=path)
 
-    def _partitions(self) -> Generator[Asked, Any, dict[str, tuple[int, ...]]]:
+    def _partitions(self) -> Generator[Asked, Answer, dict[str, tuple[int, ...]]]:
         found = {}
         for topic in self.topics:
             data = yield from self._data(paths.topic(topic))
             found[topic] = () if data is None else payloads.decode_topic(data, where=topic)
         return found
 
-    def _data(self, path: str) -> Generator[Asked, Any, bytes | None]:
+    def _data(self, path: str) -> Generator[Asked, Answer, bytes | None]:
         reply: Reply = yield rq.Get(path, watch=True)
         data = reply.value.data if reply.code is Code.OK else None
         self._watched[path] = data
         return data
 
-    def _children(self, path: str) -> Generator[Asked, Any, tuple[str, ...]]:
+    def _children(self, path: str) -> Generator[Asked, Answer, tuple[str, ...]]:
         reply: Reply = yield rq.Children(path, watch=True)
         names = tuple(reply.value) if reply.code is Code.OK else ()
         self._watched[path] = names
@@ -404,8 +407,8 @@ class JvmMember:
 
     def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
         self.settings = settings
-        self.wire: deque[tuple[Any, Any]] = deque()
-        self.inbox: deque[Any] = deque()
+        self.wire: deque[tuple[Answer, Answer]] = deque()
+        self.inbox: deque[Answer] = deque()
         self.connector = Connector(settings, partial(on_phase, self))
         self._session: Session | None = None
         self._connected = False
@@ -460,7 +463,7 @@ class JvmMember:
             self._events += [partial(connector.topic_changed, one) for one in connector.topics]
         self._pump()
 
-    def replied(self, thread: Any, reply: Reply) -> None:
+    def replied(self, thread: Answer, reply: Reply) -> None:
         self.inbox.append((thread, reply))
 
     def watch(self, fired: WatchFired) -> None:

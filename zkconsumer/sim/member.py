@@ -27,7 +27,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import NEVER, Settings, State
 from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
-from zkconsumer.protocol.requests import Reply
+from zkconsumer.protocol.requests import OffsetRequest, Reply, Request
 from zkconsumer.sim.session import SimSession
 
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
@@ -182,7 +182,7 @@ class _IgnoredAnswer:
     def set_exception(self, error: Exception, /) -> None: ...
 
 
-COMMIT = CommitRequested(None, None, cast(Any, _IgnoredAnswer()))
+COMMIT = CommitRequested(None, None, cast(Any, _IgnoredAnswer()))  # Any: it stands for a Future
 
 
 class SimMember:
@@ -235,7 +235,7 @@ class SimMember:
         twin.loop = self.loop.copy(host=twin, gate=twin, executor=executor, streams=twin._sinks())
         return twin
 
-    def _overtakes(self, item: Any) -> bool:
+    def _overtakes(self, item: object) -> bool:
         return self.loop.overtakes(item)
 
     # ---- what a world and a monitor read ---------------------------------------------------------
@@ -262,11 +262,11 @@ class SimMember:
         return self.loop.executor.running
 
     @property
-    def wire(self) -> deque[tuple[int, Any]]:
+    def wire(self) -> deque[tuple[int, Request | OffsetRequest]]:
         return self.session.wire
 
     @property
-    def inbox(self) -> deque[Any]:
+    def inbox(self) -> deque[object]:
         return self.session.inbox
 
     @property
@@ -314,7 +314,7 @@ class SimMember:
         """Wake the thread: it takes an item of the inbox, or a `Tick` if there is none."""
         self._take(self.session.take() if self.session.inbox else None, now)
 
-    def _take(self, item: Any, now: float) -> None:
+    def _take(self, item: object, now: float) -> None:
         self.turn_at = now
         if not self.closed:
             self.loop.take(item)
@@ -382,7 +382,7 @@ class SimMember:
     def wall_ms(self) -> int:
         return self._wall_ms
 
-    def post(self, item: Any) -> None:
+    def post(self, item: object) -> None:
         self.session.post(item)
 
     def observe(
@@ -404,7 +404,7 @@ class SimMember:
         outcome = events.ListenerReturned(command.callback)
         self.post(events.Finished(now=self.turn_at, op=command.op, outcome=outcome))
 
-    def translate(self, item: Any) -> Event | None:
+    def translate(self, item: object) -> Event | None:
         raise TypeError(f"unknown item: {item!r}")
 
     def open(self, deadline: float) -> None:

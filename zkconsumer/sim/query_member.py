@@ -122,7 +122,7 @@ class QueryMember(ReportingMember):
             config=config,
             mode=Mode.GROUP,
             group=settings.group,
-            subscription=cast(Any, None),
+            subscription=cast(Any, None),  # Any: the membership does not read it
             fail_on_data_loss=False,
         )
         self._starts = StartPositions(options, settings.consumer)
@@ -201,7 +201,7 @@ class QueryMember(ReportingMember):
         self._in_flight = {one.tp: served[one.tp].epoch for one in begun if one.size}
         return [(one.tp, one.start, one.end, served[one.tp].epoch) for one in begun]
 
-    def post(self, item: Any) -> None:
+    def post(self, item: object) -> None:
         """Put an item into the inbox; check that a release waits for the batch in flight (I9)."""
         if isinstance(item, ReleaseReady) and self._has_begun:
             owned = self.state.owned

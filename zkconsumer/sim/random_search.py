@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from zkconsumer.member.machine import IllegalTransitionError
 from zkconsumer.member.state import Settings
@@ -383,9 +382,9 @@ def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> 
 MARK = "decisions:"
 
 
-def record(decide: Decisions) -> tuple[Result, list[dict[str, Any]], World]:
+def record(decide: Decisions) -> tuple[Result, list[dict[str, object]], World]:
     """Run, and return the result, the entries of the trace and the world at its end."""
-    entries: list[dict[str, Any]] = []
+    entries: list[dict[str, object]] = []
     worlds: list[World] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
@@ -17,14 +16,14 @@ from zkconsumer.member.events import Event
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.plan import Action, Delivered
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, End
 from zkconsumer.trace import VERSION, Digest, header, transition
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[JsonObject], None]
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
 _SHOWN = 40
@@ -90,7 +89,7 @@ class Recorder(Watcher):
         is_write = isinstance(request, rq.Multi | rq.Create | rq.SetData | rq.Delete)
         if reply is None or not is_write or is_usual or reply.code in QUIET:
             return
-        write: Any = request.writes[reply.value] if isinstance(request, rq.Multi) else request
+        write: Json = request.writes[reply.value] if isinstance(request, rq.Multi) else request
         member = world.members[who].name
         self._put(world, member=member, refused=write.path, code=reply.code.name)
 
@@ -121,14 +120,14 @@ class Recorder(Watcher):
     def _transaction(self, world: World, changes: list[Change]) -> None:
         first = changes[0]
         ended = first.write.value if isinstance(first.write, End) else None
-        extra: dict[str, Any] = {}
+        extra: JsonObject = {}
         if ended is not None:
             extra = {"ended": ended, "session": first.session}
         member = "" if ended == End.EXPIRED.value else self._sessions.get(first.session, "")
         writes = [_shown(change) for change in changes if change.path]
         self._put(world, member=member, writes=writes, **extra)
 
-    def _put(self, world: World, **entry: Any) -> None:
+    def _put(self, world: World, **entry: Json) -> None:
         self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
 
 

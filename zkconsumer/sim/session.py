@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from zkconsumer.consumer.executor import Done, Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
@@ -59,18 +58,18 @@ class SimSession:
         "wire",
     )
 
-    def __init__(self, overtakes: Callable[[Any], bool]) -> None:
+    def __init__(self, overtakes: Callable[[object], bool]) -> None:
         """`overtakes` selects the items that the inbox hands out before all others."""
         self._overtakes = overtakes
         self.session_id = 0
         self.wire: deque[tuple[int, Request | OffsetRequest]] = deque()
-        self.inbox: deque[Any] = deque()
+        self.inbox: deque[object] = deque()
         self.partial: dict[int, tuple[Reply, ...]] = {}
         self.missing: dict[int, int] = {}
         self.read = self.changes = 0
         self.has_client = True
 
-    def copy(self, overtakes: Callable[[Any], bool]) -> SimSession:
+    def copy(self, overtakes: Callable[[object], bool]) -> SimSession:
         twin = SimSession(overtakes)
         twin.session_id = self.session_id
         twin.wire, twin.inbox = self.wire.copy(), self.inbox.copy()
@@ -103,7 +102,7 @@ class SimSession:
 
     # ---- called by the coordinator ---------------------------------------------------------------
 
-    def post(self, item: Any) -> None:
+    def post(self, item: object) -> None:
         """Put an item into the inbox."""
         if self._overtakes(item):
             self.inbox.appendleft(item)
@@ -111,7 +110,7 @@ class SimSession:
         else:
             self.inbox.append(item)
 
-    def take(self) -> Any:
+    def take(self) -> object:
         """Take the next item of the inbox."""
         item = self.inbox.popleft()
         if isinstance(item, CALLBACKS):
@@ -124,7 +123,7 @@ class SimSession:
         """Tell whether a connection change lets an item come before replies or watches."""
         return self.changes > 0 and isinstance(self.inbox[0], CALLBACKS)
 
-    def overtake(self) -> Any:
+    def overtake(self) -> object:
         """Take the first item that is neither a reply nor a watch."""
         inbox = self.inbox
         at = next(n for n, item in enumerate(inbox) if not isinstance(item, CALLBACKS))
@@ -169,7 +168,7 @@ class SimSession:
             self._changed(None)
 
     def _lose_unread(self) -> None:
-        kept: deque[Any] = deque()
+        kept: deque[object] = deque()
         left = self.read
         for item in self.inbox:
             if isinstance(item, CALLBACKS):

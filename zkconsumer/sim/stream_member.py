@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import Message as RawMessage
 
@@ -21,7 +20,7 @@ from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.stream import AnyStream, Stream
 from zkconsumer.consumer.stream_fetcher import StreamReport
-from zkconsumer.consumer.stream_partitions import Codec, Coverage, LeaseGate
+from zkconsumer.consumer.stream_partitions import Codec, Coverage, Decoded, LeaseGate
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.member import commands as cmd
@@ -70,9 +69,9 @@ class User:
     stream: AnyStream
     fetcher: _Fetcher
     held: dict[TopicPartition, tuple[int, int]]
-    iterator: Iterator[Message[Any, Any]] | None = None
+    iterator: Iterator[Message[Decoded, Decoded]] | None = None
 
-    def next(self) -> list[Message[Any, Any]]:
+    def next(self) -> list[Message[Decoded, Decoded]]:
         """Iterate to the next message; the list is empty if there is none."""
         try:
             self.iterator = self.iterator or iter(self.stream)
@@ -81,13 +80,13 @@ class User:
             self.iterator = None
             return []
 
-    def poll(self) -> list[Message[Any, Any]]:
+    def poll(self) -> list[Message[Decoded, Decoded]]:
         try:
             return list(self.stream.poll(max_messages=POLLED, timeout_s=0.0))
         except (ZkConsumerError, KeyboardInterrupt):
             return []
 
-    def keep(self, messages: Iterable[Message[Any, Any]]) -> list[Read]:
+    def keep(self, messages: Iterable[Message[Decoded, Decoded]]) -> list[Read]:
         """Hold these messages."""
         found = [(TopicPartition(m.topic, m.partition), m.offset, m.token) for m in messages]
         for tp, offset, epoch in found:
@@ -113,7 +112,7 @@ class ReportingMember(SimMember):
             self._on_report(self, report)
             self.post(report)
 
-    def translate(self, item: Any) -> Event | None:
+    def translate(self, item: object) -> Event | None:
         if not isinstance(item, StreamReport):
             raise TypeError(f"unknown item: {item!r}")
         assert item.tp is not None
@@ -160,7 +159,7 @@ class StreamMember(ReportingMember):
 
     def _stream(self, topic: str | None, thread: str, *, number: int) -> AnyStream:
         fetcher = _Fetcher(self._log)
-        codec: Codec[Any, Any] = Codec()
+        codec: Codec[Decoded, Decoded] = Codec()
         stream = Stream(
             topic=topic,
             thread_id=thread,
@@ -295,7 +294,7 @@ class StreamMember(ReportingMember):
 
     # ---- the loop's host and gate ----------------------------------------------------------------
 
-    def post(self, item: Any) -> None:
+    def post(self, item: object) -> None:
         """Put an item into the inbox; check that a release waits for the messages in hand (I9)."""
         if isinstance(item, events.ReleaseReady):
             held = [tp for user in self.users for tp in item.partitions.intersection(user.held)]

@@ -6,7 +6,7 @@ reach the time-out of a commit, and raise in the middle of a loop or of a fetch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage
@@ -19,7 +19,7 @@ from zkconsumer.sim.stream_member import StreamMember
 from zkconsumer.sim.world import STEP_S, Watcher, World, revive
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.query_member import QueryMember
+    from zkconsumer.sim.query_member import Checkpoint, QueryMember
 
 
 class StreamWorld(World):
@@ -30,7 +30,7 @@ class StreamWorld(World):
     """
 
     def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
-        self.checkpoints: dict[int, Any] = {}
+        self.checkpoints: dict[int, Checkpoint] = {}
         super().__init__(plan, watcher)
 
     def new_member(self, who: int) -> SimMember:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from zkconsumer.admin import apply as applying
 from zkconsumer.admin import plan as plan_file
@@ -27,11 +27,11 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
-from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.protocol.requests import Code, Node, Reply
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.plan import Plan as WorldPlan
 from zkconsumer.sim.zookeeper import SimZooKeeper
-from zkconsumer.zk.client import ZooKeeperClient
+from zkconsumer.zk.client import Read, ZooKeeperClient
 
 MAX_WRITES = 1
 """Changes in one transaction, so that a plan for two partitions takes two transactions."""
@@ -61,10 +61,10 @@ class _Connection(ZooKeeperClient):
         self._limit_s = FOREVER_S
         self._known = iter(replies)
 
-    def _ask(self, batch: Sequence[Any]) -> Sequence[Reply]:
+    def _ask(self, batch: Sequence[Read | rq.Multi]) -> Sequence[Reply]:
         known = next(self._known, None)
         if known is None:
-            raise _Pending(tuple(batch))
+            raise _Pending(cast(Sequence[rq.Request], batch))  # the tool asks for no rights
         return known
 
 
@@ -263,7 +263,7 @@ class Tool:
 
     # ---- the promise (I16) -----------------------------------------------------------------------
 
-    def _judge(self, request: rq.Multi, before: Mapping[str, Any]) -> None:
+    def _judge(self, request: rq.Multi, before: Mapping[str, Node]) -> None:
         """Check the transaction of the tool that was just executed."""
         assert self.plan is not None
         planned = {one.path: one for one in self.plan.changes}

@@ -40,7 +40,7 @@ MAX_REQUEST_BYTES = 0xFFFFF
 """
 
 _HEADER_BYTES, _MULTI_HEADER_BYTES = 8, 9
-_BODY_BYTES: dict[type[Any], int] = {
+_BODY_BYTES: dict[type, int] = {
     rq.Create: 39,  # with the access control list that is open to anyone
     CreateWithAcl: 39,
     rq.SetData: 12,
@@ -73,7 +73,7 @@ def _size(request: rq.Request | Write) -> int:
     return _HEADER_BYTES + _part(request)
 
 
-def _part(request: Any) -> int:
+def _part(request: Any) -> int:  # Any: a request or a write, except Multi
     data: bytes = getattr(request, "data", b"")
     return _BODY_BYTES[type(request)] + len(request.path.encode()) + len(data)
 
@@ -345,7 +345,7 @@ class SimZooKeeper(Ensemble):
 
     def _transact(
         self, session: int, auth: frozenset[str], writes: Sequence[Write]
-    ) -> tuple[Reply | None, list[Any]]:
+    ) -> tuple[Reply | None, list[object]]:
         """Execute all writes or none, each on the result of those before it.
 
         Returns the results; or the refusal, and the results of the writes before the refused one.
@@ -353,7 +353,7 @@ class SimZooKeeper(Ensemble):
         leader, zxid = self._leader, self._zxid + 1
         acls = leader.acls
         changes: list[Change] = []
-        results: list[Any] = []
+        results: list[object] = []
         for write in writes:
             change = leader.plan(write, zxid=zxid, session=session, auth=auth)
             if isinstance(change, Reply):

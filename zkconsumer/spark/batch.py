@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -38,6 +38,9 @@ from zkconsumer.spark.task_reader import planned, read_task
 
 if TYPE_CHECKING:
     import pyarrow
+
+Literal: TypeAlias = Any
+"""A literal of a Spark filter, of any type."""
 
 
 # ---- Filters that Spark pushes down --------------------------------------------------------------
@@ -131,11 +134,11 @@ class PushedFilters:
         least, most = self._bounds.get(name, (-math.inf, math.inf))
         self._bounds[name] = (max(least, low), min(most, high))
 
-    def _only_topics(self, topics: Iterable[Any]) -> None:
+    def _only_topics(self, topics: Iterable[object]) -> None:
         some = frozenset(one for one in topics if isinstance(one, str))
         self._topics = some if self._topics is None else self._topics & some
 
-    def _only_partitions(self, numbers: Iterable[Any]) -> None:
+    def _only_partitions(self, numbers: Iterable[Literal]) -> None:
         some = frozenset(one for one in numbers if _is_integer(one))
         self._partitions = some if self._partitions is None else self._partitions & some
 
@@ -165,7 +168,7 @@ class BatchReader(Pickled, DataSourceReader):
         """`options` come from `for_batch`. `columns` are in the order of the schema."""
         self._options, self._columns = options, tuple(columns)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return what executors need: `read` uses only the columns, and credentials stay on the
         driver.
         """

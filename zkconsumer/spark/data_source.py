@@ -9,7 +9,6 @@ names are Spark's, because Spark calls these methods by keyword
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
 from uuid import uuid4
 
 from pyspark.sql.datasource import (
@@ -41,7 +40,7 @@ class ZkConsumerSource(Pickled, DataSource):
         # All readers of one DataFrame share this id.
         self._frame = uuid4().hex
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return all state between processes on the driver, and none once a reader exists:
         executors need none.
         """
@@ -85,18 +84,20 @@ class Refusal(DataSourceStreamReader):
         raise self._error
 
     @one_sentence()
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         raise self._error
 
     @one_sentence()
     def latestOffset(
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
+        self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, object]:
         raise self._error
 
     @one_sentence()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[InputPartition]:
         raise self._error
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[object]:
         raise self._error

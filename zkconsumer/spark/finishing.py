@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -130,7 +129,7 @@ class Committing:
         if mirror is not None:
             mirror.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_mirror": None}
 
 
@@ -162,7 +161,7 @@ class CommitListener(StreamingQueryListener):
         self._query = query
         self._config = _config(zookeeper, group, properties)
         self._mirror: OffsetMirror | None = None
-        self._run: Any = None
+        self._run: object = None
         self._written: Mapping[TopicPartition, int] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:

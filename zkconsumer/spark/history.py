@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, TypeAlias, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +55,9 @@ from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
 from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
+
+Value: TypeAlias = Any
+"""A value of a column, whose type the column determines."""
 
 MOMENTS: Final = frozenset(
     {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}
@@ -97,7 +100,7 @@ def column_name(name: str) -> str:
     return "time" if name == "time_ms" else name.removesuffix("_ms") + "_at"
 
 
-def _field(name: str, hint: Any) -> StructField:
+def _field(name: str, hint: Any) -> StructField:  # Any: a class, or a type with arguments
     if name in MOMENTS:
         return StructField(column_name(name), TimestampType())
     if isinstance(hint, UnionType):
@@ -203,7 +206,7 @@ class HistoryReader(Pickled, DataSourceReader):
             )
 
 
-def _array(values: list[Any], name: str, kind: pa.DataType) -> pa.Array:
+def _array(values: list[Value], name: str, kind: pa.DataType) -> pa.Array:
     if name in MOMENTS:
         return pa.array(values, pa.timestamp("ms", "UTC")).cast(kind)
     if pa.types.is_map(kind):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -178,7 +178,7 @@ def _decoded(rows: DataFrame, key_decoder: Decoder, value_decoder: Decoder) -> D
     return rows.withColumns(decoded)
 
 
-def _options(kafka_params: Any) -> dict[str, str]:
+def _options(kafka_params: object) -> dict[str, str]:
     if not isinstance(kafka_params, dict):
         raise TypeError("kafkaParams should be dict")
     return {key: value for key, value in kafka_params.items() if key not in _BROKERS}

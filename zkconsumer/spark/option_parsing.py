@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from zkconsumer.config.kafka_properties import PREFIX
 from zkconsumer.config.secrets import CREDENTIAL_NAME, from_environment
@@ -243,7 +243,7 @@ def _by_partition(option: str, text: str, *, least: int, form: str) -> dict[Topi
     return found
 
 
-def _object(option: str, text: str, form: str) -> dict[str, Any]:
+def _object(option: str, text: str, form: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

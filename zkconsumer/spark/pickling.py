@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import pickle
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark import cloudpickle
 
 from zkconsumer.spark.process_lifecycle import acknowledge
 
+Unpickled: TypeAlias = Any
+"""An object whose class is known only when it is unpickled."""
 
-def unpickled(packed: bytes) -> Any:
+
+def unpickled(packed: bytes) -> Unpickled:
     """Return the object that `Pickled` packed.
 
     This runs where the package may be missing, so the function imports everything itself. The
@@ -39,7 +42,7 @@ def unpickled(packed: bytes) -> Any:
             "install zkconsumer[spark] there, let PYSPARK_PYTHON name where it is, or send the "
             "package with the job"
         ) from None
-    made: Any = object.__new__(kind)
+    made: Unpickled = object.__new__(kind)
     made.__setstate__(state)
     return made
 
@@ -50,15 +53,15 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 class Pickled:
     """A mixin for classes that Spark pickles; `__getstate__` returns the state to send."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         """Restore the state. In a task, Spark calls this after its command has arrived and before
         its partition does.
         """
         self.__dict__.update(state)
         acknowledge()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return unpickled, (pickle.dumps((type(self), self.__getstate__())),)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def progress_of(source: SourceProgress) -> list[PartitionProgress]:
     ]
 
 
-def positions(offset: Any) -> dict[TopicPartition, tuple[int, ...]]:
+def positions(offset: Json) -> dict[TopicPartition, tuple[int, ...]]:
     """Parse an offset from a checkpoint or progress: `{"topic":{"0":42}}` or
     `{"topic":{"0":[40,42]}}`.
 
@@ -87,7 +87,7 @@ def positions(offset: Any) -> dict[TopicPartition, tuple[int, ...]]:
         return {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: Json) -> list[Json]:
     return value[:2] if isinstance(value, list) else [value]
 
 

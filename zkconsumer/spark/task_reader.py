@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from confluent_kafka import Message
 from pyspark.sql.datasource import InputPartition
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+
+Value: TypeAlias = Any
+"""A value of a message or of a setting, of any type."""
 
 
 log = logging.getLogger(__name__)
@@ -101,10 +104,10 @@ OLD_RECORD_OVERHEAD: Final = 34
 # One message in 128 is measured to estimate the size of a topic's messages.
 _MEASURED: Final = 128
 
-_topic: Final[Callable[[Message], Any]] = Message.topic
-_partition: Final[Callable[[Message], Any]] = Message.partition
-_offset: Final[Callable[[Message], Any]] = Message.offset
-_key: Final[Callable[[Message], Any]] = Message.key
+_topic: Final[Callable[[Message], Value]] = Message.topic
+_partition: Final[Callable[[Message], Value]] = Message.partition
+_offset: Final[Callable[[Message], Value]] = Message.offset
+_key: Final[Callable[[Message], Value]] = Message.key
 
 
 @dataclass(frozen=True)
@@ -531,13 +534,15 @@ def _with_fetches(client: Settings, size: int) -> Settings:
 # Kept consumers by process id: librdkafka's threads do not survive a fork, so a child process must
 # not use its parent's consumers. Each entry has the time of its last use; the most recently used
 # one is last.
-_Kept = dict[frozenset[tuple[str, Any]], tuple[Fetcher, float]]
+_Kept = dict[frozenset[tuple[str, Value]], tuple[Fetcher, float]]
 _idle: dict[int, _Kept] = {}
 # Ids of the processes in which a thread closes unused consumers.
 _closing: set[int] = set()
 
 
-def _key_of(settings: Settings, make: Callable[[Settings], Fetcher]) -> frozenset[tuple[str, Any]]:
+def _key_of(
+    settings: Settings, make: Callable[[Settings], Fetcher]
+) -> frozenset[tuple[str, Value]]:
     return frozenset({**settings, "engine": make.__name__}.items())
 
 

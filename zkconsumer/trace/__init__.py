@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cache
 from hashlib import sha256
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.member import events, offset_ledger, state
@@ -28,7 +28,10 @@ from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import group_snapshot, model, payloads, releases
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+
+Wanted: TypeAlias = Any
+"""A class, a generic alias or a union of types; they have no common class."""
 
 VERSION = 2
 
@@ -37,7 +40,7 @@ DIGEST_LENGTH = 16
 against forgery."""
 
 
-def encode(value: Any) -> Any:
+def encode(value: Json) -> Json:
     """Return a value as plain JSON; sets are sorted, so equal values give equal text."""
     if isinstance(value, TopicPartition):
         return str(value)
@@ -56,7 +59,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-def text(value: Any) -> str:
+def text(value: Json) -> str:
     """Return plain JSON as one line, without a line end."""
     return json.dumps(value, separators=(",", ":"))
 
@@ -65,7 +68,7 @@ class Digest:
     """Computes short digests of one member's states; encodes only changed fields again."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, bytes]] = {}
+        self._known: dict[str, tuple[Json, bytes]] = {}
 
     def of(self, state: State) -> str:
         whole = sha256()
@@ -80,14 +83,14 @@ class Digest:
         return whole.hexdigest()[:DIGEST_LENGTH]
 
 
-def header(settings: Settings) -> dict[str, Any]:
+def header(settings: Settings) -> JsonObject:
     """Return the first line of a member's trace."""
     return {"v": VERSION, "settings": encode(settings)}
 
 
 def transition(
     before: State, event: Event, after: State, commands: Iterable[Command], *, digest: str
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return one line of a trace; `digest` is that of `after`."""
     return {
         "v": VERSION,
@@ -147,7 +150,7 @@ class Undecodable(ValueError):
     """The JSON is not a value of the requested type."""
 
 
-def decode(wanted: type[T], value: Any) -> T:
+def decode(wanted: type[T], value: Json) -> T:
     """Return a value of type `wanted`, or of a subclass, from its JSON.
 
     Raises:
@@ -158,11 +161,11 @@ def decode(wanted: type[T], value: Any) -> T:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: type) -> dict[str, Wanted]:
     return get_type_hints(cls)
 
 
-def _decode(wanted: Any, value: Any) -> Any:
+def _decode(wanted: Any, value: Json) -> Json:  # Any: as Wanted, which mypy narrows wrongly
     origin, arguments = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
         return _one_of(arguments, value)
@@ -185,26 +188,26 @@ def _decode(wanted: Any, value: Any) -> Any:
     return _plain(wanted, value)
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
+def _one_of(kinds: tuple[Wanted, ...], value: Json) -> Json:
     if value is None and NoneType in kinds:
         return None
     (kind,) = [one for one in kinds if one is not NoneType]
     return _decode(kind, value)
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: Json) -> list[Json]:
     if not isinstance(value, list):
         raise Undecodable(f"a list was expected: {_shown(value)}")
     return value
 
 
-def _pair(value: Any) -> list[Any]:
+def _pair(value: Json) -> list[Json]:
     if len(_list(value)) != 2:
         raise Undecodable(f"[key, value] was expected: {_shown(value)}")
     return _list(value)
 
 
-def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+def _tuple(kinds: tuple[Wanted, ...], value: Json) -> tuple[Json, ...]:
     items = _list(value)
     if kinds[1:] == (...,):
         return tuple(_decode(kinds[0], item) for item in items)
@@ -213,18 +216,18 @@ def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return tuple(_decode(kind, item) for kind, item in zip(kinds, items, strict=True))
 
 
-def _partition(value: Any) -> TopicPartition:
+def _partition(value: Json) -> TopicPartition:
     topic, dash, number = _plain(str, value).rpartition("-")
     if not dash or not number.isascii() or not number.isdigit() or len(number) > 10:
         raise Undecodable(f"no partition: {_shown(value)}")
     return TopicPartition(topic, int(number))
 
 
-def _instance(wanted: Any, value: Any) -> Any:
+def _instance(wanted: Wanted, value: Json) -> Json:
     if not isinstance(value, dict):
         raise Undecodable(f"a {wanted.__name__} was expected: {_shown(value)}")
     named = value.get("is")
-    cls: Any = _CLASSES.get(named) if isinstance(named, str) else None
+    cls: Json = _CLASSES.get(named) if isinstance(named, str) else None
     if cls is None or not issubclass(cls, wanted):
         raise Undecodable(f"a {wanted.__name__} was expected: {_shown(named)}")
     given = set(value) - {"is"}
@@ -235,14 +238,14 @@ def _instance(wanted: Any, value: Any) -> Any:
     return cls(**{name: _decode(hints[name], value[name]) for name in known})
 
 
-def _member(wanted: type[Enum], value: Any) -> Enum:
+def _member(wanted: type[Enum], value: Json) -> Enum:
     try:
         return wanted(value)
     except ValueError as error:
         raise Undecodable(str(error)) from error
 
 
-def _plain(wanted: type, value: Any) -> Any:
+def _plain(wanted: type, value: Json) -> Json:
     is_bool = isinstance(value, bool)
     if wanted is float and isinstance(value, int) and not is_bool:
         return value  # keep the int: it is equal, and is encoded as before
@@ -251,6 +254,6 @@ def _plain(wanted: type, value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from zkconsumer.errors import displayed
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.protocol.paths import Kind, consumer_of, locate
 from zkconsumer.trace.story import story
 
-Entry = dict[str, Any]
+Entry = JsonObject
 
 WIDTH, LEFT, ROW = 1000, 110, 18  # pixels: length of the time axis, width of the names, row height
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")

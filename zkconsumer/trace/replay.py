@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from zkconsumer.errors import TraceDiffersError, TraceError
 from zkconsumer.member.events import Event
@@ -79,7 +78,7 @@ def check(lines: Iterable[str], *, name: str) -> Checked:
     return Checked(starts, transitions, phases)
 
 
-def _entry(line: str, where: str) -> dict[str, Any]:
+def _entry(line: str, where: str) -> dict[str, object]:
     if len(line) > MAX_LINE:
         raise TraceError(f"the line is longer than {MAX_LINE} characters", where=where)
     try:
@@ -95,7 +94,7 @@ def _entry(line: str, where: str) -> dict[str, Any]:
     return entry
 
 
-def _run_of(runs: dict[str, _Run], entry: dict[str, Any], where: str) -> _Run:
+def _run_of(runs: dict[str, _Run], entry: dict[str, object], where: str) -> _Run:
     member = entry.get("member")
     run = runs.get(member) if isinstance(member, str) else None
     if run is None:
@@ -107,7 +106,7 @@ def _run_of(runs: dict[str, _Run], entry: dict[str, Any], where: str) -> _Run:
     return run
 
 
-def _replay(run: _Run, entry: dict[str, Any], where: str) -> None:
+def _replay(run: _Run, entry: dict[str, object], where: str) -> None:
     event = decode(Event, entry["event"])
     before = run.state
     try:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.errors import printable
 
 # ---- sentences -----------------------------------------------------------------------------------
 
 
-Value = Any
-"""An encoded value in a trace."""
+Value: TypeAlias = Any
+"""A value in a trace: decoded, or as `json.loads` returns it. Who reads it knows its type."""
 
 
 def cause(event: Value) -> str:
@@ -107,7 +107,7 @@ def gate_after(commands: list[Value]) -> bool | None:
     return found[-1] if found else None
 
 
-def listed(partitions: Any) -> str:
+def listed(partitions: Value) -> str:
     """Format `t-0, t-1, t-2, t-5` as `t-0..2, t-5`."""
     runs: list[tuple[str, int, int]] = []
     numbers = [(tp.rpartition("-")[0], int(tp.rpartition("-")[2])) for tp in partitions]
@@ -137,7 +137,7 @@ def _spelled(value: Mapping[str, Value]) -> str:
 # ---- columns -------------------------------------------------------------------------------------
 
 
-Entry = dict[str, Any]
+Entry = dict[str, Value]
 WIDTH = 13  # characters of a column: the longest phase and a space
 NOT_THERE = " "
 
@@ -202,7 +202,7 @@ class Lanes:
             case {"gone": True}:
                 self._alive[entry["member"]] = False
 
-    def _step(self, entry: Entry, event: Any, commands: Any) -> Iterator[str]:
+    def _step(self, entry: Entry, event: Value, commands: Value) -> Iterator[str]:
         member = entry["member"]
         self._alive[member] = True
         done = list(deeds(commands))

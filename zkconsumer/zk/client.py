@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
@@ -26,6 +26,9 @@ from zkconsumer.protocol.requests import (
     Write,
 )
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
+
+Found: TypeAlias = Any
+"""What a read returns; its kind determines the type."""
 
 Read = Get | Exists | Children | SyncLeader | Rights
 
@@ -122,9 +125,9 @@ class ZooKeeperClient:
             level = [f"{path}/{name}" for path, names in below.items() for name in names]
         return nodes
 
-    def _allowed(self, requests: Iterable[Read]) -> dict[str, Any]:
+    def _allowed(self, requests: Iterable[Read]) -> dict[str, Found]:
         """Return the values of existing znodes, or the error for those that may not be read."""
-        found: dict[str, Any] = {}
+        found: dict[str, Found] = {}
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
                 found[request.path] = _denied(request)
@@ -132,7 +135,7 @@ class ZooKeeperClient:
                 found[request.path] = reply.value
         return found
 
-    def _present(self, requests: Iterable[Read]) -> Iterator[tuple[str, Any]]:
+    def _present(self, requests: Iterable[Read]) -> Iterator[tuple[str, Found]]:
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
                 raise _denied(request)

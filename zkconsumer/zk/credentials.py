@@ -12,8 +12,8 @@ import logging
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
@@ -39,13 +39,13 @@ _PLAIN_ANSWER_S = 2.0
 _PLAIN_ANSWER_BYTES = 16 * 1024
 
 
-def client_options(config: ConnectionConfig) -> dict[str, Any]:
+def client_options(config: ConnectionConfig) -> dict[str, object]:
     """Return KazooClient's keyword arguments for authentication and for the ACL of new znodes.
 
     Raises ConfigError if SASL is configured and pure-sasl is not installed.
     """
     scheme, credential = config.zookeeper_auth_scheme, config.zookeeper_auth_credential
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "use_ssl": config.zookeeper_ssl_enable,
         "default_acl": CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
     }
@@ -98,7 +98,7 @@ def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
     return context
 
 
-def _load(name: str, file: str, load: Any) -> None:
+def _load(name: str, file: str, load: Callable[[str], object]) -> None:
     try:
         load(file)
     except OSError as error:  # SSLError is one; neither holds the password
@@ -119,7 +119,7 @@ class TlsSockets:
         self._failed: tuple[str, int] | None = None
         self.fault = ""
 
-    def open(self, address: tuple[str, int], *, hostname: Any, timeout: float) -> ssl.SSLSocket:
+    def open(self, address: tuple[str, int], *, hostname: object, timeout: float) -> ssl.SSLSocket:
         """Connect to an IP address whose certificate must be valid for `hostname`."""
         # For four-letter commands kazoo passes the port as host name: use the earlier host name.
         if isinstance(hostname, str):

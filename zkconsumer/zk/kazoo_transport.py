@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
@@ -49,6 +49,9 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
+
+FromKazoo: TypeAlias = Any
+"""An object of kazoo, which has no types."""
 
 # ---- the connection of a client -----------------------------------------------------------------
 
@@ -81,11 +84,11 @@ def observe_connection(
         ended: gets the exception that ended the last attempt to connect, or the loop itself; None
             if the loop was stopped.
     """
-    connection: Any = client._connection
+    connection: FromKazoo = client._connection
     connect, zk_loop = connection._connect, connection.zk_loop
     fault: BaseException | None = None
 
-    def connect_and_report(*args: Any) -> Any:
+    def connect_and_report(*args: FromKazoo) -> FromKazoo:
         nonlocal fault
         fault = None
         try:
@@ -113,7 +116,7 @@ def limit_attempts(
     client: KazooClient,
     limit_s: float,
     *,
-    open_tls: Callable[..., Any] | None,
+    open_tls: Callable[..., FromKazoo] | None,
     negotiated: Callable[[float], None],
 ) -> None:
     """Limit each attempt to connect to `limit_s` seconds, and report the negotiated time-out.
@@ -127,17 +130,19 @@ def limit_attempts(
         negotiated: gets the session timeout in seconds that the server granted, which kazoo keeps
             to itself.
     """
-    connection: Any = client._connection
-    handler: Any = client.handler
+    connection: FromKazoo = client._connection
+    handler: FromKazoo = client.handler
     invoke, create_connection = connection._invoke, handler.create_connection
 
-    def open_socket(address: Any, *, timeout: float = limit_s, **kwargs: Any) -> Any:
+    def open_socket(
+        address: FromKazoo, *, timeout: float = limit_s, **kwargs: FromKazoo
+    ) -> FromKazoo:
         timeout = min(timeout, limit_s)
         if open_tls is not None:
             return open_tls(address, hostname=kwargs.get("hostname"), timeout=timeout)
         return create_connection(address, timeout=timeout, **kwargs)
 
-    def invoke_within_limit(timeout: float, *args: Any, **kwargs: Any) -> Any:
+    def invoke_within_limit(timeout: float, *args: FromKazoo, **kwargs: FromKazoo) -> FromKazoo:
         result = invoke(min(timeout, limit_s), *args, **kwargs)
         granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
         if granted > 0:
@@ -159,7 +164,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
     reply; this package's callbacks only enqueue.
     """
 
-    def create_socket_pair(self) -> tuple[Any, Any]:
+    def create_socket_pair(self) -> tuple[FromKazoo, FromKazoo]:
         """Return the ends that wake kazoo's thread for each request: reading, writing."""
         wake = _Wake(*super().create_socket_pair())
         return wake, wake.other
@@ -169,11 +174,11 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(
         self,
-        rlist: Sequence[Any],
-        wlist: Sequence[Any],
-        xlist: Sequence[Any],
+        rlist: Sequence[FromKazoo],
+        wlist: Sequence[FromKazoo],
+        xlist: Sequence[FromKazoo],
         timeout: float | None = None,
-    ) -> tuple[list[Any], list[Any], list[Any]]:
+    ) -> tuple[list[FromKazoo], list[FromKazoo], list[FromKazoo]]:
         """Wait for sockets with one system call; no socket may be in two lists.
 
         kazoo's own implementation opens and closes an epoll object for each of five waits per
@@ -186,7 +191,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
         if held:
             return held, [], []
         if not hasattr(select, "poll"):  # Windows
-            ready: tuple[list[Any], list[Any], list[Any]]
+            ready: tuple[list[FromKazoo], list[FromKazoo], list[FromKazoo]]
             ready = super().select(rlist, wlist, xlist, timeout)
             return ready
         poll = select.poll()
@@ -261,16 +266,16 @@ class BulkHandler(InOrderHandler):
     sockets are opened by another function and stay unchanged.
     """
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+    def create_connection(self, *args: FromKazoo, **kwargs: FromKazoo) -> FromKazoo:
         return _Bulk(super().create_connection(*args, **kwargs))
 
     def select(
         self,
-        rlist: Sequence[Any],
-        wlist: Sequence[Any],
-        xlist: Sequence[Any],
+        rlist: Sequence[FromKazoo],
+        wlist: Sequence[FromKazoo],
+        xlist: Sequence[FromKazoo],
         timeout: float | None = None,
-    ) -> tuple[list[Any], list[Any], list[Any]]:
+    ) -> tuple[list[FromKazoo], list[FromKazoo], list[FromKazoo]]:
         """Wait for sockets; before that, send the buffered requests."""
         if wlist and all(isinstance(one, _Bulk) and one.has_room() for one in wlist):
             return [], list(wlist), []
@@ -293,10 +298,10 @@ class _Bulk:
 
     _AT_ONCE = 65_536  # bytes per system call: about 500 replies, or 1,000 requests
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: FromKazoo) -> None:
         self._plain, self._held, self._at, self.waits = plain, b"", 0, bytearray()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> FromKazoo:
         return getattr(self._plain, name)
 
     def pending(self) -> int:
@@ -507,7 +512,7 @@ class Sender:
     `takes_many` says whether the server supports many reads in one request.
     """
 
-    def __init__(self, client: KazooClient, watch: Callable[[Any], None]) -> None:
+    def __init__(self, client: KazooClient, watch: Callable[[FromKazoo], None]) -> None:
         self._client, self._watch = client, watch
         self.takes_many = False
 
@@ -577,7 +582,7 @@ class Sender:
         chroot: str = self._client.chroot
         return chroot + path if path != "/" else chroot or path
 
-    def _operation(self, write: rq.Write) -> Any:
+    def _operation(self, write: rq.Write) -> FromKazoo:
         path = self._full(write.path)
         match write:
             case rq.Create(_, data, ephemeral):
@@ -622,13 +627,13 @@ class _Slot:
     def __init__(self, gathering: _Gathering, index: int, request: Sent) -> None:
         self._gathering, self._index, self._request = gathering, index, request
 
-    def set(self, value: Any) -> None:
+    def set(self, value: FromKazoo) -> None:
         self.reply(_reply(self._request, value))
 
     def set_exception(self, error: Exception) -> None:
         self.reply(Reply(_code(error), f"{type(error).__name__} {error}".strip()))
 
-    def take(self, result: Any) -> None:
+    def take(self, result: FromKazoo) -> None:
         """Take the result of one of kazoo's own async objects, which is ready."""
         if result.exception is None:
             self.set(result.value)
@@ -710,11 +715,11 @@ def _acl(request: rq.Create) -> list[ACL] | None:
     return [ACL(permissions, Id(scheme, name)) for permissions, (scheme, _, name) in who]
 
 
-def _stat(stat: Any) -> rq.Stat:
+def _stat(stat: FromKazoo) -> rq.Stat:
     return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
 
 
-def _reply(request: Sent, value: Any) -> Reply:
+def _reply(request: Sent, value: FromKazoo) -> Reply:
     match request:
         case rq.Get():
             return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
@@ -731,7 +736,7 @@ def _reply(request: Sent, value: Any) -> Reply:
             return Reply(Code.OK, value)
 
 
-def _multi_reply(results: Sequence[Any]) -> Reply:
+def _multi_reply(results: Sequence[FromKazoo]) -> Reply:
     """Find the failed write, between those rolled back and those not tried."""
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from queue import SimpleQueue
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
@@ -39,6 +39,9 @@ from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import OwnerZnode, decode_offset, owner_znode
 from zkconsumer.protocol.registrations import Registration, decode_registration
 from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
+
+FromKazoo: TypeAlias = Any
+"""An object of kazoo, which has no types."""
 
 # ---- the group as last read ----------------------------------------------------------------------
 
@@ -124,7 +127,7 @@ class GroupWatcher:
         group: str,
         follow: frozenset[GroupPart],
         *,
-        watch: Callable[[Any], object] | None,
+        watch: Callable[[FromKazoo], object] | None,
     ) -> None:
         self._client = client
         self._watch = watch
@@ -237,7 +240,7 @@ class GroupWatcher:
             except NoNodeError:
                 self._values.pop(path, None)
 
-    def _watch_of(self, kind: Kind) -> Callable[[Any], object] | None:
+    def _watch_of(self, kind: Kind) -> Callable[[FromKazoo], object] | None:
         return self._watch if kind in _WATCHED_LEAVES else None
 
     def _changes(self) -> list[Change]:
@@ -262,7 +265,7 @@ def _order(path: str) -> tuple[int, str, int]:
     return at.kind.value, at.name, at.partition
 
 
-def _decode(kind: Kind, path: str, data: bytes | None, stat: Any) -> Value:
+def _decode(kind: Kind, path: str, data: bytes | None, stat: FromKazoo) -> Value:
     try:
         match kind:
             case Kind.MEMBER:
@@ -327,7 +330,7 @@ class Observer:
         context = tls_context(config) if config else None
         self._tls = sockets = TlsSockets(context) if context else None
         if sockets:
-            handler = cast(Any, self._client.handler)
+            handler = cast(FromKazoo, self._client.handler)
             handler.create_connection = lambda address, *, timeout=timeout_s, **more: sockets.open(
                 address, hostname=more.get("hostname"), timeout=timeout
             )

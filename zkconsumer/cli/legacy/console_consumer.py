@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zkconsumer.admin.legacy import JavaError, ZkUtils, forget
 from zkconsumer.cli import abandon_stdout
@@ -27,6 +27,7 @@ from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Ended, Tool
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.messages import Message
+from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.paths import validate_group
@@ -175,7 +176,7 @@ def _from_0_10(release: Release) -> Iterator[Option]:
 # ---- formatters ----------------------------------------------------------------------------------
 
 
-Record = Message[Any, Any]
+Record = Message[Decoded, Decoded]
 Formatter = Callable[[Record], bytes]
 
 _NULL: Final = b"null"

@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -321,7 +321,7 @@ def _attributes(message: str) -> Mapping[str, str]:
     return {part[0]: part[2:] for part in message.split(",") if part[1:2] == "="}
 
 
-_MECHANISMS: Final[Mapping[str, Callable[[str, str, Exchange], Any]]] = {
+_MECHANISMS: Final[Mapping[str, Callable[[str, str, Exchange], object]]] = {
     "PLAIN": _plain,
     "SCRAM-SHA-256": _scram("sha256"),
     "SCRAM-SHA-512": _scram("sha512"),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
@@ -43,6 +43,9 @@ from zkconsumer.kafka.columns.record_sets import (
 from zkconsumer.kafka.columns.requests import Fetched, FetchLimits, Metadata, Reader
 from zkconsumer.kafka.fetcher import LOOKUP_S, QUIET_S, Answers, Fault, FaultKind, Reset, Resolver
 from zkconsumer.protocol.model import TopicPartition
+
+Value: TypeAlias = Any
+"""A value of a row; its column determines the type."""
 
 T = TypeVar("T")
 
@@ -580,7 +583,7 @@ class ColumnMessage:
 
     __slots__ = ("_headers", "_key", "_offset", "_time", "_value", "tp")
 
-    def __init__(self, tp: TopicPartition, row: tuple[Any, ...]) -> None:
+    def __init__(self, tp: TopicPartition, row: tuple[Value, ...]) -> None:
         self.tp = tp
         self._offset, self._key, self._value, self._time, self._headers = row
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from zkconsumer.protocol.model import TopicPartition
+
+Value: TypeAlias = Any
+"""A value of a message; its column determines the type."""
 
 # A record batch is complete with this many messages or this many bytes. Smaller batches cost Spark
 # more per row; larger ones exceed the processor's caches.
@@ -47,10 +50,10 @@ _SAMPLE: Final = 16
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 _NULL: Final = pa.scalar(None, pa.int64())
 
-_key: Final[Callable[[Message], Any]] = Message.key
-_value: Final[Callable[[Message], Any]] = Message.value
-_offset: Final[Callable[[Message], Any]] = Message.offset
-_timestamp: Final[Callable[[Message], Any]] = Message.timestamp
+_key: Final[Callable[[Message], Value]] = Message.key
+_value: Final[Callable[[Message], Value]] = Message.value
+_offset: Final[Callable[[Message], Value]] = Message.offset
+_timestamp: Final[Callable[[Message], Value]] = Message.timestamp
 _first: Final[Callable[[tuple[int, int]], int]] = itemgetter(0)
 _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
@@ -63,7 +66,7 @@ class _Rows:
         self._columns = columns
         # Keys, values, and pairs of timestamp type and timestamp in ms, each only if a column needs
         # them.
-        self._taken: dict[str, list[Any]] = {_FROM[name]: [] for name in columns if name in _FROM}
+        self._taken: dict[str, list[Value]] = {_FROM[name]: [] for name in columns if name in _FROM}
         # Runs of messages of one partition: the first offset if offsets are consecutive, or else
         # all offsets.
         self._runs: list[tuple[TopicPartition, int, int | list[int]]] = []

@@ -14,15 +14,15 @@ import warnings
 import zlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 try:
     from numba.extending import overload, register_jitable
 except ImportError:  # the extra `fast` is not installed
     overload = register_jitable = None
 
-F = TypeVar("F", bound=Callable[..., Any])
-Array = Any
+F = TypeVar("F", bound=Callable[..., object])
+Array: TypeAlias = Any
 """A one-dimensional array: numpy's when compiled, else a memoryview of the same bytes."""
 
 
@@ -184,7 +184,7 @@ def _copy(source: Array, at: int, size: int, target: Array, to: int) -> None:
 if overload is not None:
     import numpy as np
 
-    def _crc_tables() -> Any:
+    def _crc_tables() -> Array:
         """Return the eight tables with which CRC-32 takes eight bytes a step."""
         tables = np.zeros((8, 256), np.uint32)
         for number in range(256):
@@ -201,8 +201,8 @@ if overload is not None:
 
     # Messages of the formats v0 and v1 have a checksum each. A call of zlib for each of them would
     # cost more than all other work, so the compiled loop computes it.
-    def _crc32(data: Array, at: int, end: int) -> Any:
-        def compiled(data: Array, at: int, end: int) -> Any:
+    def _crc32(data: Array, at: int, end: int) -> Callable[[Array, int, int], Array]:
+        def compiled(data: Array, at: int, end: int) -> Array:
             t = _TABLES
             crc = np.uint32(0xFFFFFFFF)
             while at + 8 <= end:
@@ -225,7 +225,9 @@ if overload is not None:
         return compiled
 
     # LLVM turns this loop into vector instructions; a slice would cost several times as much.
-    def _compiled_copy(source: Array, at: int, size: int, target: Array, to: int) -> Any:
+    def _compiled_copy(
+        source: Array, at: int, size: int, target: Array, to: int
+    ) -> Callable[[Array, int, int, Array, int], None]:
         def compiled(source: Array, at: int, size: int, target: Array, to: int) -> None:
             # An unsigned index cannot count from the end, so each step needs no comparison.
             source_at, target_at = np.uint64(at), np.uint64(to)

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from operator import mul
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import google_crc32c
 import pyarrow as pa
@@ -64,10 +64,10 @@ class Engine(NamedTuple):
     """How loops run: compiled over numpy's arrays, or as Python over memoryviews."""
 
     loops: Loops
-    octets: Callable[[Any], Any]
-    ints: Callable[[Any], Any]
-    longs: Callable[[Any], Any]
-    table: Callable[[int], Any]
+    octets: Callable[[loops.Array], loops.Array]
+    ints: Callable[[loops.Array], loops.Array]
+    longs: Callable[[loops.Array], loops.Array]
+    table: Callable[[int], loops.Array]
     """Makes an array of 64-bit numbers; their values may be arbitrary."""
 
 
@@ -199,8 +199,8 @@ def _full_place(tp: TopicPartition) -> tuple[pa.Array, pa.Array]:
 class _Piece(NamedTuple):
     """Uncompressed batches that can be parsed at once: a table's rows over the same bytes."""
 
-    data: Any
-    table: Any
+    data: loops.Array
+    table: loops.Array
     rows: int
 
 
@@ -248,7 +248,7 @@ class RecordSet:
         counts = (row[loops.COUNT] or self._size for row in rows)
         self._records = min(sum(counts), self._size // _SMALLEST_RECORD + 1)
 
-    def _scan(self, octets: Any) -> tuple[Any, int, int, int, bool]:
+    def _scan(self, octets: loops.Array) -> tuple[loops.Array, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
         table = self._engine.table((len(octets) // 26 + 1) * loops.WIDTH)
         found = self._engine.longs(_zeros(loops.SCANNED))
@@ -378,7 +378,7 @@ class RecordSet:
         return pieces
 
 
-def _as_rows(table: Any, count: int) -> list[list[int]]:
+def _as_rows(table: loops.Array, count: int) -> list[list[int]]:
     flat = table[: count * loops.WIDTH].tolist()
     return [flat[at : at + loops.WIDTH] for at in range(0, len(flat), loops.WIDTH)]
 

@@ -19,7 +19,6 @@ import binascii
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from zkconsumer.errors import ConfigError, shown
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
@@ -30,7 +29,7 @@ from zkconsumer.protocol.later.subscriptions import (
     Subscription,
     Topic,
 )
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 
 MAX_PARTITIONS = 200_000
 """Maximum number of partitions of one case. A cluster of Kafka 3.9 has at most 200,000 with
@@ -48,7 +47,7 @@ class Case:
     topics: Mapping[str, Topic]
     members: Mapping[str, Subscription]
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> JsonObject:
         """Return the result as a JSON object: the assignment, or the Java exception's class."""
         try:
             found = assign(self.assignor, self.topics, self.members)
@@ -62,7 +61,7 @@ class Case:
         return {"case": self.name, "assignment": assignment}
 
 
-def read_case(document: Mapping[str, Any], where: str, default: Assignor | None = None) -> Case:
+def read_case(document: Mapping[str, Json], where: str, default: Assignor | None = None) -> Case:
     """Return the case of a JSON object.
 
     Args:
@@ -107,7 +106,7 @@ class _Reader:
     def error(self, what: str) -> ConfigError:
         return ConfigError(what, where=self._where, remedy=_REMEDY)
 
-    def assignor(self, document: Mapping[str, Any], default: Assignor | None) -> Assignor:
+    def assignor(self, document: Mapping[str, Json], default: Assignor | None) -> Assignor:
         name = document.get("assignor", default.value if default else None)
         try:
             return Assignor(name)
@@ -115,13 +114,13 @@ class _Reader:
             known = ", ".join(one.value for one in Assignor)
             raise self.error(f"assignor {shown(str(name))} is none of {known}") from error
 
-    def documents(self, document: Mapping[str, Any], field: str) -> dict[str, Any]:
+    def documents(self, document: Mapping[str, Json], field: str) -> JsonObject:
         found = document.get(field)
         if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
             raise self.error(f"{field} is not an object of objects")
         return found
 
-    def topic(self, name: str, document: Mapping[str, Any], place: int) -> Topic:
+    def topic(self, name: str, document: Mapping[str, Json], place: int) -> Topic:
         count = document.get("partitions")
         if not isinstance(count, int) or not _is_int32(count) or count < 0:
             raise self.error(f"the partitions of topic {shown(name)} are not a number of 0 or more")
@@ -150,7 +149,7 @@ class _Reader:
             raise self.error(f"the id of topic {shown(name)} is not a topic id") from error
         return high, low
 
-    def member(self, name: str, document: Mapping[str, Any]) -> Subscription:
+    def member(self, name: str, document: Mapping[str, Json]) -> Subscription:
         topics = document.get("topics")
         if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
             raise self.error(f"the topics of member {shown(name)} are not a list of names")

@@ -14,11 +14,12 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from zkconsumer.admin.groups import GroupImage
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import Table
 from zkconsumer.spark.tables.rows import instant
@@ -42,7 +43,7 @@ class State(NamedTuple):
 
 Reading = Mapping[Key, State]
 
-NOTHING: Final[dict[str, Any]] = {}
+NOTHING: Final[JsonObject] = {}
 """The offset before the first batch, without any reading."""
 
 _WORDS: Final = {
@@ -68,7 +69,7 @@ def _state(value: str | int | None, stat: Stat, fault: str) -> State:
     return State(value, stat.czxid, stat.mzxid, stat.version, stat.mtime_ms, fault)
 
 
-def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -> dict[str, Any]:
+def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -> JsonObject:
     """Return the checkpoint form of a reading at `read_ms`. With `is_first`, its batch has no
     rows.
     """
@@ -78,7 +79,7 @@ def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -
     return found | {"first": True} if is_first else found
 
 
-def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
+def from_offset(table: Table, offset: Mapping[str, Json]) -> dict[Key, State]:
     """Return the reading of an offset. Raises SparkSourceError if another source wrote it."""
     if not offset:
         return {}
@@ -103,8 +104,8 @@ def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
 
 
 def between(
-    table: Table, start: Mapping[str, Any], end: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+    table: Table, start: Mapping[str, Json], end: Mapping[str, Json]
+) -> Iterator[JsonObject]:
     """Yield the rows of the batch between two offsets, ordered by group, topic and partition."""
     if end.get("first"):
         return
@@ -127,7 +128,7 @@ def between(
             }
 
 
-def _row(key: Key, change: str, at: datetime) -> dict[str, Any]:
+def _row(key: Key, change: str, at: datetime) -> JsonObject:
     group, topic, partition = key
     return {"time": at, "group": group, "topic": topic, "partition": partition, "change": change}
 

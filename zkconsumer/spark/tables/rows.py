@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql.types import (
     BooleanType,
@@ -33,7 +33,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     read_topic_payloads,
 )
-from zkconsumer.admin.lag import PartitionLag, lags_of, unasked_logs
+from zkconsumer.admin.lag import AskLogs, GroupLag, PartitionLag, lags_of, unasked_logs
 from zkconsumer.errors import AccessDeniedError, FetchError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
@@ -127,7 +127,7 @@ _OF_LOGS: Final = frozenset({"log_start", "log_end", "lag"})
 # (`kafka.consumer.ZookeeperConsumerConnector`).
 _GENERATED: Final = re.compile(r"_(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
 def schema_of(table: Table) -> StructType:
@@ -264,8 +264,8 @@ class Reader:
     # ---- lag, Kafka's offsets, and edit marks ---------------------------------------------------
 
     def _lags_of(
-        self, images: Mapping[str, GroupImage], topics: Collection[str] | None, logs: Any
-    ) -> Mapping[str, Any]:
+        self, images: Mapping[str, GroupImage], topics: Collection[str] | None, logs: AskLogs | None
+    ) -> Mapping[str, GroupLag]:
         return lags_of(
             self._connection,
             images,

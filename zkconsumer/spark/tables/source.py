@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -278,8 +278,8 @@ def record_batches(rows: Sequence[Row], schema: StructType) -> Iterator[pa.Recor
 class Between(InputPartition):
     """The two offsets of a batch, which describe it completely."""
 
-    start: Mapping[str, Any]
-    end: Mapping[str, Any]
+    start: Mapping[str, object]
+    end: Mapping[str, object]
 
 
 class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -302,7 +302,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._due_s = 0.0
         self._target: dict[Key, State] | None = None
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         return changes.NOTHING
 
     @one_sentence()
@@ -310,7 +310,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target = self._read()
 
     @one_sentence()
-    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: object) -> dict[str, object]:
         """Return the present reading, or `start` itself if nothing changed, because Spark compares
         text.
 
@@ -351,7 +351,9 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         log_to_stderr()
         end_on_sigterm(self.stop)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[InputPartition]:
         return [] if end.get("first") else [Between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import regex
 
@@ -25,6 +25,9 @@ from zkconsumer.errors import (
 from zkconsumer.protocol.java.regex.character_sets import SEPARATOR
 from zkconsumer.protocol.java.regex.parser import Parser
 from zkconsumer.protocol.java.regex.syntax_tree import rounds, text_of
+
+Compiled: TypeAlias = Any
+"""A pattern that the library `regex` has compiled; the library has no types."""
 
 # Maximum number of characters of a pattern; a longer one raises FilterTooCostlyError. It is enough
 # for a list of hundreds of topics, and is parsed and compiled within half a second.
@@ -48,7 +51,7 @@ class JavaPattern:
     """A compiled pattern; `text` is the pattern written for `regex`."""
 
     text: str
-    _compiled: Any
+    _compiled: Compiled
 
     def matches(self, texts: Sequence[str], *, timeout_s: float) -> list[bool]:
         """Return for each text whether the whole text matches (`String.matches`).
