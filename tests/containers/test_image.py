@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import docker
@@ -14,6 +15,10 @@ from support.zk.servers import CONTAINER_LIMIT_S
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
 
 JAVA = "/opt/jre/bin/java"
 DELIVERY_LIMIT_S = 60.0
@@ -96,6 +101,25 @@ def test_a_broker_of_the_image_delivers(bootstrap: str) -> None:
 def test_the_command_line_of_the_image_names_its_commands(image: str) -> None:
     """The image's entry point is `zkconsumer`, with the Python that the image brings."""
     assert "consume" in command_line(image, "--help")
+
+
+def test_the_command_line_reads_a_group_of_the_sandbox(
+    image: str, sandbox: Sandbox, unique: Callable[[str], str]
+) -> None:
+    """`lag` in a container, on this machine's network, reads a group's offsets and logs."""
+    topic, group = unique("orders"), unique("billing")
+    sandbox.create_topic(topic, partitions=2)
+    sandbox.produce(topic, 5, partition=0)
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start(60)
+    for partition, offset in enumerate((b"2", b"0")):
+        path = paths.offset(group, TopicPartition(topic, partition))
+        client.create(path, offset, makepath=True)
+    client.stop()
+    client.close()
+    arguments = ("lag", "-z", sandbox.zookeeper_connect, "-g", group, "-o", "json")
+    rows = json.loads(command_line(image, *arguments, network="host"))
+    assert [(row["offset"], row["log_end"], row["lag"]) for row in rows] == [(2, 5, 3), (0, 0, 0)]
 
 
 def test_the_image_runs_as_nobody(image: str) -> None:
