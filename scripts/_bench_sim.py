@@ -98,7 +98,9 @@ def _explored(
 
     def told(so_far: Totals) -> None:
         if so_far.schedules % 1_000 == 0:
-            print(f"{so_far.schedules} schedules, {time.monotonic() - started:.0f} s", flush=True)
+            reached = f", {len(so_far.never())} pairs not reached yet" if counted else ""
+            seconds = time.monotonic() - started
+            print(f"{so_far.schedules} schedules, {seconds:.0f} s{reached}", flush=True)
 
     explore_swarm(
         totals,

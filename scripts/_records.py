@@ -181,6 +181,30 @@ def _exhaustive() -> str:
     )
 
 
+def _reached() -> str:
+    record = latest("reached")
+    if record is None:
+        return "Not recorded."
+    counts = record["counts"]
+    never = counts["never"]
+    told = (
+        f"{_provenance(record)} {counts['schedules']:,} schedules reached {counts['pairs']} of "
+        f"{counts['pairs'] + len(never)} pairs that can occur."
+    )
+    if never:
+        told += f" Never reached: {', '.join(never)}."
+    from zkconsumer.sim.coverage import EXCLUDED, LIVE  # noqa: PLC0415 - only this table needs it
+
+    rows = []
+    for (phases, names), reason in EXCLUDED.items():
+        others = [one.value for one in LIVE if one.value not in phases]
+        of = [one.value for one in LIVE if one.value in phases]
+        where = f"all but {', '.join(others)}" if len(others) < len(of) else ", ".join(of)
+        rows.append((where, ", ".join(sorted(names)), reason))
+    table = _table(("Phases", "Events, outcomes or faults", "Why the pair cannot occur"), rows)
+    return f"{told}\n\n{table}"
+
+
 def mutant_rows() -> dict[str, dict[str, Any]]:
     """Return, by mutant's name, the promise that caught it, the count of schedules, and the run."""
     found: dict[str, dict[str, Any]] = {}
@@ -338,6 +362,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exhaustive": _exhaustive,
     "mutants": _mutants,
     "soak": _soak,
+    "reached": _reached,
     "take over": _takeover,
     "overlap": _overlap,
     "costs of faults": _fault_costs,

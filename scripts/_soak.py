@@ -1,9 +1,10 @@
 """Random faults for hours: on real servers, or with --simulated in the simulator.
 
-On real servers: one round after another of `tests/support/members/random_faults.py`, each with its
-own group. The command prints each fault, a line per round, and a verdict. It exits with 1 at the
-first round that fails; the seed of that round repeats its faults. At the end, servers, members and
-files are removed in every case.
+On real servers: rounds of `tests/support/members/random_faults.py`, each with its own group;
+--groups of them run at a time. The command prints each fault with the number of its group, a line
+per round, and a verdict. After the first round that fails it starts no other one, and exits with 1;
+the seed of that round repeats its faults, and the files of its members are kept. Ctrl-C ends the
+run early and prints the results so far. At the end, servers and members are removed in every case.
 
 Simulated: schedules from new seeds on all cores. Each violation is printed at once. At the end it
 is shrunk and printed as decisions and as a story. Ctrl-C ends the run early and prints the results
@@ -20,10 +21,7 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
-from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -31,101 +29,45 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
 from _explore import Totals, endless, explore, story  # noqa: E402
-from support.members.crew import Crew  # noqa: E402
-from support.members.random_faults import Mixture  # noqa: E402
-from support.zk.proxies import Trap  # noqa: E402
+from _soak_rounds import Rounds, Sums, run  # noqa: E402
 
-from zkconsumer.sandbox import Sandbox  # noqa: E402
 from zkconsumer.sim.coverage import possible  # noqa: E402
 
-# Seconds of faults per round. A round is limited, because its deliveries are kept in memory until
-# they are judged.
-ROUND_S = 120.0
-PARTITIONS = 8
+ROUND_S = 15.0
+"""Seconds of faults per round. Its deliveries are kept in memory until they are judged."""
+
+GROUPS = 2
+"""Number of groups at a time. Each has up to five members, so this suits two cores."""
 
 
-def one_round(sandbox: Sandbox, seed: int, seconds: float) -> tuple[Counter[str], int, int]:
-    """Run one round. Return the faults, the number of delivered messages, and the number of
-    redelivered ones.
-    """
-    topic = f"soak-{seed}"
-    sandbox.create_topic(topic, partitions=PARTITIONS)
-    with tempfile.TemporaryDirectory(prefix="zkconsumer-soak-") as directory, ExitStack() as stack:
-        crew = Crew(
-            sandbox.zookeeper_connect, sandbox.bootstrap, f"group-{seed}", Path(directory), stack
-        )
-        crew.feed(topic, PARTITIONS)
-        trap = stack.enter_context(Trap(sandbox.zookeeper_connect))
-        mixture = Mixture(crew, trap, seed, lambda line: print(line, flush=True))
-        mixture.run(seconds)
-        evidence = mixture.judge()
-        return mixture.acts, len(evidence.deliveries), evidence.duplicates()
-
-
-def soak(seconds: float, seed: int, *, is_recorded: bool) -> int:
-    """Run rounds until the time is over; return the exit code."""
+def soak(given: argparse.Namespace, seconds: float | None, seed: int) -> int:
+    """Run rounds on real servers, and print the verdict; return the exit code."""
     started = time.monotonic()
-    first, end = seed, started + seconds
-    acts, rounds, delivered, again = Counter[str](), 0, 0, 0
-    failed: list[dict[str, object]] = []
-    with Sandbox(tick_time_s=0.1) as sandbox:
-        while (left := end - time.monotonic()) > 0:
-            print(f"round {rounds + 1}: --seed {seed}, {left / 60:.1f} minutes to go", flush=True)
-            try:
-                did, count, twice = one_round(sandbox, seed, min(ROUND_S, left))
-            except AssertionError as error:
-                print(f"FAILED in round {rounds + 1}, --seed {seed}: {error}", flush=True)
-                failed.append({"seed": seed, "invariant": _promise(error), "text": str(error)})
-                break
-            rounds, delivered, again, seed = rounds + 1, delivered + count, again + twice, seed + 1
-            acts += did
-            print(f"round {rounds}: {count} delivered, {twice} redelivered", flush=True)
-    summary = ", ".join(f"{count} x {act}" for act, count in sorted(acts.items()))
-    if is_recorded:
-        _record(
-            first,
+    sums = Sums(seed, seed - 1)
+    rounds = Rounds(sums, rounds=given.rounds, seconds=seconds)
+    is_interrupted = False
+    try:
+        run(sums, rounds, groups=given.groups, round_s=given.round_s)
+    except KeyboardInterrupt:
+        is_interrupted = True
+        print("interrupted: the verdict covers the rounds that had ended", flush=True)
+    if given.record and (sums.rounds or sums.failed):
+        _records.write(
+            "soak",
             seconds=time.monotonic() - started,
-            failed=failed,
-            counts={
-                "rounds": rounds,
-                "faults": sum(acts.values()),
-                "delivered": delivered,
-                "redelivered": again,
-                "acts": dict(sorted(acts.items())),
-            },
+            seeds={"first": sums.first, "last": sums.last},
+            counts={**sums.counts(), "groups": given.groups, "round_s": given.round_s},
+            violations=sums.failed,
+            name=str(seed),
         )
-    if failed:
-        return 1
-    print(f"PASSED: {rounds} rounds; {summary}")
-    print(f"{delivered} messages delivered, {again} redelivered, 0 lost, 0 violations")
-    return 0
-
-
-def _promise(error: AssertionError) -> str:
-    """Return the number of the broken promise, or an empty text if a group did not settle."""
-    return str(getattr(error, "invariant", ""))
-
-
-def _record(
-    seed: int, *, seconds: float, failed: list[dict[str, object]], counts: dict[str, object]
-) -> None:
-    """Write the record. A broken promise ends the run, so each is counted once at most."""
-    broken = [one["invariant"] for one in failed]
-    counts |= {
-        "lost": broken.count("I5"),
-        "owned_twice": broken.count("I1") + broken.count("I2"),
-        "moved_back": broken.count("I7"),
-    }
-    rounds = counts["rounds"]
-    assert isinstance(rounds, int)
-    _records.write(
-        "soak",
-        seconds=seconds,
-        seeds={"first": seed, "last": seed + rounds - 1},
-        counts=counts,
-        violations=failed,
-        name=str(seed),
+    summary = ", ".join(f"{count} x {act}" for act, count in sorted(sums.acts.items()))
+    verdict = "FAILED" if sums.failed else "PASSED"
+    print(f"{verdict}: {sums.rounds} rounds; {summary}")
+    print(
+        f"{sums.delivered} messages delivered, {sums.redelivered} redelivered, "
+        f"{len(sums.failed)} violations"
     )
+    return 1 if sums.failed else 130 if is_interrupted else 0
 
 
 PROGRESS_S = 30.0
@@ -197,8 +139,21 @@ def main() -> int:
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--hours", type=float, help="duration of the run in hours")
     length.add_argument("--minutes", type=float, help="duration of the run in minutes")
+    length.add_argument("--rounds", type=int, help="number of rounds on real servers")
     parser.add_argument(
         "--seed", type=int, help="seed of the first round; each further round adds 1"
+    )
+    parser.add_argument(
+        "--groups",
+        type=int,
+        default=GROUPS,
+        help=f"number of real groups at a time (default: {GROUPS})",
+    )
+    parser.add_argument(
+        "--round-s",
+        type=float,
+        default=ROUND_S,
+        help=f"seconds of faults in a round on real servers (default: {ROUND_S:g})",
     )
     parser.add_argument(
         "--simulated", action="store_true", help="run in the simulator, on all cores"
@@ -211,17 +166,18 @@ def main() -> int:
     )
     parser.add_argument("--record", action="store_true", help="write a record to docs/records/")
     given = parser.parse_args()
-    seconds = given.minutes * 60 if given.hours is None else given.hours * 3600
+    if given.simulated and given.rounds is not None:
+        parser.error("--rounds counts rounds on real servers; with --simulated give a duration")
+    if given.groups < 1:
+        parser.error("--groups must be at least 1")
+    hours = given.minutes / 60 if given.minutes is not None else given.hours
+    seconds = None if hours is None else hours * 3600
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     # SIGTERM ends the run as Ctrl-C does, so that all servers are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        if given.simulated:
-            return simulated(seconds, seed, processes=given.processes, is_recorded=given.record)
-        return soak(seconds, seed, is_recorded=given.record)
-    except KeyboardInterrupt:
-        print("interrupted: no verdict", flush=True)
-        return 130
+    if seconds is not None and given.simulated:
+        return simulated(seconds, seed, processes=given.processes, is_recorded=given.record)
+    return soak(given, seconds, seed)
 
 
 if __name__ == "__main__":

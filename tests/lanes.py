@@ -584,6 +584,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/faults/test_soak.py",
+        "Starts servers and groups of its own. tests/faults injects each of these faults.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/spark/test_history.py::test_tables",
         "The case of the rebalances runs in the normal lane.",
         but=("rebalances",),

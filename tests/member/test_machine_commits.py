@@ -273,6 +273,23 @@ def test_a_reset_during_a_commit_is_not_forgotten() -> None:
     assert one(member.commit(3), cmd.CommitOffsets).plan.writes[T0] == (5, 4)
 
 
+def test_the_last_commit_keeps_what_was_reset_before() -> None:
+    """A leave stores a position after a reset, although it learns of the reset afterwards."""
+    # 1. A stream resets its position and delivers messages. 2. The member leaves and collects the
+    # positions. 3. The report of the reset arrives. 4. The connection breaks before the reply.
+    member = asking()
+    plan = one(member.send(ev.CloseRequested, purpose=Purpose.LEAVE), cmd.CommitOffsets).plan
+    assert plan.writes[T0] == (20, 3)
+    member.send(ev.PositionReset, partition=T0, offset=0)
+    member.send(ev.Suspended)
+    member.connect()
+    again = member.state.commits.running
+    assert again is not None
+    assert again.plan.writes[T0] == (20, 3)
+    member.answer_commit()
+    assert member.state.phase is Phase.CLOSED
+
+
 def test_a_reset_during_a_commit_moves_nobody_else_back() -> None:
     """A higher offset of another client that was reported as left stays."""
     member = asking()

@@ -226,6 +226,16 @@ def test_the_death_of_a_broker_causes_no_reading() -> None:
     assert paths.BROKER_IDS not in one(done, cmd.ReadView).known.watched
 
 
+def test_a_broker_that_returns_while_none_is_found_is_read() -> None:
+    """A reading that finds no broker is repeated if the watch of the brokers fired meanwhile."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.send(ev.Triggered, trigger=ev.Trigger.BROKERS)
+    assert one(member.read(view(brokers=())), cmd.ReadView)
+    member.read(view())
+    assert member.state.phase is Phase.SETTLED
+
+
 # ---- what a reading need not read again ---------------------------------------------------------
 
 

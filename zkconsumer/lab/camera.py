@@ -508,6 +508,8 @@ _SENTENCES: dict[Do, str] = {
     Do.CRASH_CLIENT: "the ZooKeeper client of {0} ends with an exception",
     Do.LOCK_OUT: "ZooKeeper refuses the credential of {0}",
     Do.ADMIT: "ZooKeeper accepts the credential of {0} again",
+    Do.TAKE_ID: "another client takes over the id znode of {0}",
+    Do.FREE_ID: "the other client deletes the id znode of {0}",
 }
 
 

@@ -34,6 +34,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     state = replace(
         state,
         view=view,
+        read_again=state.read_again or _misses_brokers(state, view),
         known=Known(view, outcome.listing, _watched(view) - state.fired),
         topics={**state.topics, **{name: topic.czxid for name, topic in view.topics.items()}},
         refused={},
@@ -75,6 +76,15 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     state = state if assigned is held else rebalance.learn_assignment(state)
     state, unblocked = peers.drop_cleared_blockers(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
+
+
+def _misses_brokers(state: State, view: GroupView) -> bool:
+    """Tell whether brokers may have returned since this reading found none.
+
+    1. The member reads that there are no brokers, and watches the list. 2. A broker returns. 3. The
+    watch event arrives before the reading ends; it is ignored, because the view before had brokers.
+    """
+    return not view.brokers and paths.BROKER_IDS in state.fired
 
 
 def _watched(view: GroupView) -> frozenset[str]:

@@ -6,7 +6,7 @@ one wrote.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from zkconsumer.member import offset_ledger
 from zkconsumer.member.commands import (
@@ -201,6 +201,9 @@ def rewind(state: State, partition: TopicPartition) -> State:
     1. A commit is sent. 2. The reset moves the position back. 3. The commit's reply says that the
     old position is stored. The next commit must still lower the stored offset, so `rewound`
     remembers the partition until the reply.
+
+    An urgent commit keeps its positions: the partition is withdrawn when they are collected, so it
+    was moved before, and no later commit would store it.
     """
     commits = state.commits
     return replace(
@@ -208,7 +211,7 @@ def rewind(state: State, partition: TopicPartition) -> State:
         offsets=offset_ledger.reset(state.offsets, partition),
         commits=replace(
             commits,
-            queued=_queue_without(commits, {partition: None}),
+            queued=tuple(_without_moved(one, {partition}) for one in commits.queued),
             rewound=commits.rewound | {partition} if commits.running else frozenset(),
         ),
     )
@@ -219,7 +222,7 @@ def interrupted(state: State) -> State:
     commits = state.commits
     if commits.running is None:
         return state
-    again = _without(commits.running.request, dict.fromkeys(commits.rewound))
+    again = _without_moved(commits.running.request, commits.rewound)
     return replace(
         state,
         offsets=offset_ledger.doubt(state.offsets, commits.running.plan),
@@ -271,8 +274,9 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     )
     # A higher offset written by another client is no old position of this member: it stays.
     for tp in rewound.difference(findings.left):
-        offsets = offset_ledger.reset(offsets, tp)
-    asked = _without(_without(running.request, findings.edited), dict.fromkeys(rewound))
+        if not _has_stored(running, outcome, tp):
+            offsets = offset_ledger.reset(offsets, tp)
+    asked = _without_moved(_without(running.request, findings.edited), rewound)
     state = replace(state, offsets=offsets, commits=_ended(state))
     state, commands = _act_on(state, findings)
     again = _plan(state, asked)
@@ -343,6 +347,22 @@ def _not_finished(state: State, asked: CommitRequest, failures: Container[TopicP
 
 def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) -> CommitRequest:
     return asked._replace(positions=offset_ledger.without(asked.positions, edited))
+
+
+def _without_moved(asked: CommitRequest, moved: Iterable[TopicPartition]) -> CommitRequest:
+    """Return a commit without the positions that `rewind` discards."""
+    return asked if asked.purpose in URGENT else _without(asked, dict.fromkeys(moved))
+
+
+def _has_stored(running: InFlight, outcome: Committed, tp: TopicPartition) -> bool:
+    """Tell whether an urgent commit has stored exactly its position of this partition."""
+    at, in_kafka = running.request.positions.get(tp), running.plan.kafka.get(tp)
+    if running.request.purpose not in URGENT or at is None or tp in running.plan.checks:
+        return False
+    is_written = tp not in running.plan.writes or tp in outcome.versions
+    return is_written and (
+        in_kafka is None or (tp in outcome.kafka and in_kafka.offset == at.offset)
+    )
 
 
 def _queue_without(

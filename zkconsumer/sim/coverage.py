@@ -15,7 +15,7 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
-from zkconsumer.sim.plan import FAULTS, Action, Do
+from zkconsumer.sim.plan import FAULTS, OF_A_MEMBER, Action, Do, InvariantViolation
 from zkconsumer.sim.world import Watcher, World
 
 
@@ -30,11 +30,11 @@ class Pair(NamedTuple):
 
 
 class Coverage(Watcher):
-    """Counts the pairs that a run reaches."""
+    """Counts the pairs that a run reaches; a pair that is said not to occur ends the run."""
 
     def __init__(self) -> None:
         self.pairs: Counter[Pair] = Counter()
-        self._phases: dict[int, Phase] = {}
+        self._left: dict[int, Phase] = {}  # member -> its phase before this action's first step
 
     def transition(
         self,
@@ -44,36 +44,36 @@ class Coverage(Watcher):
         event: events.Event,
         commands: Iterable[cmd.Command],
     ) -> None:
+        self._left.setdefault(who, before.phase)
         what = _named(before, event)
         if what:
-            self.pairs[Pair(before.phase.value, what)] += 1
+            self._count(before.phase, what)
 
     def acted(self, world: World, action: Action) -> None:
+        """Count a fault for the phases in which it finds the members that it concerns."""
         if action.do in FAULTS:
-            hit = {action.who} if action.do in OF_A_MEMBER else self._phases.keys()
-            for phase in {self._phases[who] for who in hit if who in self._phases}:
-                self.pairs[Pair(phase.value, action.do.value)] += 1
-        self._phases = {
-            who: member.state.phase
-            for who, (member, link) in enumerate(zip(world.members, world.links, strict=True))
-            if link.joined and not link.dead
-        }
+            is_of_one = action.do in OF_A_MEMBER
+            hit = (action.who,) if is_of_one else _live(world, but=action)
+            phases = {self._left.get(who, world.members[who].state.phase) for who in hit}
+            for phase in phases:
+                self._count(phase, action.do.value)
+        self._left.clear()
+
+    def _count(self, phase: Phase, what: str) -> None:
+        pair = Pair(phase.value, what)
+        self.pairs[pair] += 1
+        if self.pairs[pair] == 1 and (reason := excluded(pair)):
+            raise InvariantViolation("C1", f"{pair} occurs, although {reason}")
 
 
-OF_A_MEMBER = frozenset(
-    {
-        Do.CUT,
-        Do.MUTE,
-        Do.EXPIRE,
-        Do.KILL,
-        Do.FREEZE,
-        Do.SLOW,
-        Do.DELETE_ID,
-        Do.CRASH_CLIENT,
-        Do.LOCK_OUT,
-    }
-)
-"""Faults of one member; any other fault counts for the phases of all live members."""
+def _live(world: World, *, but: Action) -> list[int]:
+    """Return the live members; a member that starts again in this action is not one of them."""
+    started = but.who if but.do is Do.REVIVE else -1
+    return [
+        who
+        for who, link in enumerate(world.links)
+        if link.joined and not link.dead and who != started
+    ]
 
 
 def _named(before: State, event: events.Event) -> str:
@@ -130,8 +130,9 @@ EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
     ): "before its first connection a member has no partition and no user",
     (
         _OFFLINE,
-        frozenset({"ClientDied", "Suspended", Do.EXPIRE.value}),
-    ): "the report of the first connection is in the inbox before these, and keeps its place",
+        frozenset({Do.EXPIRE.value}),
+    ): "while a session exists in this phase, its report is in the inbox; the simulator ends a "
+    "session only if the member can handle that at once",
     (
         _all_but(Phase.REGISTERING, Phase.READING, Phase.SETTLED),
         frozenset({"Denied"}),

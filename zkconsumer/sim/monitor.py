@@ -417,13 +417,18 @@ class Monitor(Watcher):
     def repositioned(
         self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
     ) -> None:
-        """Record a changed position; check that `auto.offset.reset` is applied only if needed."""
+        """Record a changed position; check that `auto.offset.reset` is applied only if needed.
+
+        A query whose own position retention has overtaken continues with the messages that remain
+        (`failOnDataLoss=false`); `auto.offset.reset` applies to stored offsets only.
+        """
         start, end = world.log_start.get(tp, 0), world.log_end[tp]
         if not is_seek:
-            wanted = start if world.plan.reset == "smallest" else end
-            if offset != wanted:
-                raise InvariantViolation("I4", f"{tp} is reset to {offset}, not to {wanted}")
             known = self.next_offset.get((tp, epoch))
+            is_overtaken = who < world.plan.queries and (known is None or known < start)
+            wanted = start if world.plan.reset == "smallest" else end
+            if offset != wanted and not (is_overtaken and offset == start):
+                raise InvariantViolation("I4", f"{tp} is reset to {offset}, not to {wanted}")
             is_edited = tp in self.lowered  # the position may be another client's offset
             if known is not None and start <= known <= end and not is_edited:
                 raise InvariantViolation("I4", f"{tp} is reset, although {known} is in range")

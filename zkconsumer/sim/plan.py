@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
 
@@ -66,6 +67,7 @@ class Do(Enum):
     CRASH_CLIENT = "crash_client"  # an exception ends a member's ZooKeeper client for good
     RETAIN = "retain"  # retention deletes the first messages of a partition
     LOCK_OUT = "lock_out"  # ZooKeeper refuses a member's credential at each connection
+    TAKE_ID = "take_id"  # another client deletes an id znode, and registers under this id
 
     THAW = "thaw"
     UNMUTE = "unmute"
@@ -83,6 +85,7 @@ class Do(Enum):
     APPLY_AGAIN = "apply_again"  # a plan whose tool was killed or failed is applied again
     UNDO = "undo"  # such a plan is undone from its backup
     ADMIT = "admit"  # ZooKeeper accepts the credential again
+    FREE_ID = "free_id"  # the other client's registration is deleted
 
     # Hash by identity: members are looked up at each action, and Enum would hash the name.
     __hash__ = object.__hash__
@@ -92,6 +95,22 @@ OF_USERS = frozenset({Do.GIVE, Do.ABANDON, Do.PAUSE, Do.SEEK, Do.RAISE, Do.INTER
 """Rare actions of the users of production streams."""
 
 FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
+
+OF_A_MEMBER = frozenset(
+    {
+        Do.CUT,
+        Do.MUTE,
+        Do.EXPIRE,
+        Do.KILL,
+        Do.FREEZE,
+        Do.SLOW,
+        Do.DELETE_ID,
+        Do.CRASH_CLIENT,
+        Do.LOCK_OUT,
+        Do.TAKE_ID,
+    }
+)
+"""Faults of one member; any other fault concerns all live members."""
 
 
 class InvariantViolation(AssertionError):
@@ -163,6 +182,7 @@ class ActiveFaults:
     lagging: tuple[int, ...] = ()
     isolated: tuple[int, ...] = ()
     kafka: int = 0  # 1: the offset coordinator refuses; 2: it stores, and its replies are lost
+    taken: tuple[int, ...] = ()  # members under whose ids another client has registered
 
 
 @dataclass
@@ -181,6 +201,7 @@ class Plan:
         reset: `auto.offset.reset` of production streams: "smallest" or "largest".
         stored: the offset that each partition has stored at the start, if not 0; an operator resets
             it while the first members join.
+        aim: the phase of a member in which most faults happen; None if they happen at any time.
     """
 
     members: int = 3
@@ -199,6 +220,7 @@ class Plan:
     streams: bool = False
     queries: int = 0
     reset: Literal["smallest", "largest"] = "smallest"
+    aim: Phase | None = None
 
     def session_of(self, who: int) -> float:
         """Return a member's session timeout, in seconds."""

@@ -23,6 +23,7 @@ from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.member.events import ReleaseReady
 from zkconsumer.member.machine import OVER
+from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
@@ -202,8 +203,13 @@ class QueryMember(ReportingMember):
         return [(one.tp, one.start, one.end, served[one.tp].epoch) for one in begun]
 
     def post(self, item: object) -> None:
-        """Put an item into the inbox; check that a release waits for the batch in flight (I9)."""
-        if isinstance(item, ReleaseReady) and self._has_begun:
+        """Put an item into the inbox; check that a release waits for the batch in flight (I9).
+
+        An answer in another phase comes too late and is ignored: the partition was withdrawn,
+        because the grace is over or the member leaves.
+        """
+        is_awaited = self.state.phase is Phase.STOPPING
+        if isinstance(item, ReleaseReady) and self._has_begun and is_awaited:
             owned = self.state.owned
             begun = [
                 tp

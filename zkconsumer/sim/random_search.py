@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zkconsumer.member.machine import IllegalTransitionError
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.rebalance import CALLING
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import FAULTS, OF_USERS, Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import FAULTS, OF_A_MEMBER, OF_USERS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
 from zkconsumer.sim.world import Watcher, World, possible, repairs
 from zkconsumer.trace.story import story
@@ -43,8 +45,8 @@ NO_BACKOFF_S = 1_000.0
 """A back-off, in seconds, that never ends within a run, so that watches must report every change.
 """
 
-NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE})
-"""Faults whose end no watch reports: restored rights, and a repaired offset."""
+NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE, Do.TAKE_ID})
+"""Faults whose end no watch reports: restored rights, a repaired offset, and a free id."""
 
 SILENCE = frozenset({Do.FREEZE, Do.MUTE, Do.ISOLATE, Do.LAG})
 """Faults that no member notices by an event."""
@@ -93,17 +95,25 @@ OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
 OF_FULL_WORLDS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.RETAIN})
 """Faults that happen in full worlds only."""
 
+OF_AIMED_WORLDS = frozenset({Do.TAKE_ID})
+"""Faults that happen in aimed worlds only."""
+
 SMALL, FULL, LARGE = 14, 7, 3
-"""Of 24 worlds 14 are small, seven are full, and three are large. Small worlds run faster, and
-their failures shrink to less.
+"""Of 24 worlds that are not aimed, 14 are small, seven are full, and three are large. Small worlds
+run faster, and their failures shrink to less.
 """
+
+AIMED = 7
+"""One world of so many is aimed."""
 
 Drawn = tuple[Plan, int, int]
 
 
 def draw_world(decide: Decide) -> Drawn:
-    """Draw a small world, a large one, or a full one."""
-    drawn = decide(SMALL + FULL + LARGE)
+    """Draw a small world, a full one, a large one, or an aimed one."""
+    drawn, rest = divmod(decide((SMALL + FULL + LARGE) * AIMED), AIMED)
+    if rest == AIMED - 1:
+        return draw_aimed(decide)
     if drawn < SMALL:
         return draw_plan(decide)
     return draw_full(decide) if drawn < SMALL + FULL else draw_large(decide)
@@ -127,9 +137,61 @@ def draw_full(decide: Decide) -> Drawn:
     return plan, length, rarity
 
 
+def draw_aimed(decide: Decide) -> Drawn:
+    """Draw a world whose members often start and leave, and whose faults hit one phase of theirs.
+
+    A member passes through most phases in a few steps, so faults at random moments rarely hit them.
+    """
+    aim = AIMS[decide(len(AIMS))]
+    streams = decide(3) > 0
+    storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
+    has_tool = storage is Storage.ZOOKEEPER and decide(2) == 0
+    of_all = FAULTS | (OF_USERS if streams else frozenset())
+    if not has_tool:
+        of_all -= OF_AN_OPERATOR
+    if storage is not Storage.ZOOKEEPER:
+        of_all -= {Do.EDIT}  # an operator would have to change both stores
+    share = 2 + decide(4)
+    kinds = sorted(of_all, key=lambda do: do.value)
+    possible = {do: 1 + decide(2) for do in kinds if decide(share) == 0}
+    plan, length, rarity = _draw_plan(decide, possible)
+    of_members = plan.settings
+    listener_s = 5.0 if aim in CALLING or decide(3) == 0 else None
+    nudge_s = 2.0 if decide(2) else None
+    is_hasty = decide(2) == 0
+
+    def settings(one: Settings) -> Settings:
+        one = replace(of_members(one), listener_s=listener_s, nudge_s=nudge_s, storage=storage)
+        # Hasty members often look for idle peers, and do not wait for slow users.
+        return replace(one, retries=1, backoff_s=0.5, grace_s=0.5) if is_hasty else one
+
+    plan = replace(
+        plan,
+        streams=streams,
+        queries=max(0, decide(4) - 2) if streams else 0,
+        reset="largest" if decide(3) == 0 else "smallest",
+        has_tool=has_tool,
+        settings=settings,
+        faults={**plan.faults, **dict.fromkeys(CHURN, 2 + decide(3))},
+        messages=plan.messages + 3,
+        aim=aim,
+    )
+    return plan, length + 250, 4 * rarity
+
+
+AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
+"""Phases at which a world aims; members rest in SETTLED, so faults often hit that phase anyway."""
+
+CHURN = (Do.LEAVE, Do.REVIVE, Do.COMMIT)
+"""What members of aimed worlds do often."""
+
+
 def draw_plan(decide: Decide) -> Drawn:
     """Draw a small world, the number of actions before the faults end, and how rare faults are."""
-    possible = draw_faults(decide)
+    return _draw_plan(decide, draw_faults(decide))
+
+
+def _draw_plan(decide: Decide, possible: dict[Do, int]) -> Drawn:
     plan = Plan(
         members=2 + decide(3),
         partitions=1 + decide(6),
@@ -201,7 +263,7 @@ def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], 
 
 def draw_faults(decide: Decide) -> dict[Do, int]:
     """Draw no faults, only faults that no member notices (where leases matter), or any mixture."""
-    of_all = (FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS - OF_FULL_WORLDS
+    of_all = (FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS - OF_FULL_WORLDS - OF_AIMED_WORLDS
     kinds = sorted(of_all, key=lambda do: do.value)
     match decide(6):
         case 0:
@@ -303,6 +365,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     Time rarely advances while there is work. After the first member, members rarely join: otherwise
     all would join before the first message, and no member would hand over what it has read.
     """
+    if world.plan.aim is not None and (found := _aimed(world, world.plan.aim, decide)):
+        return found[decide(len(found))]
     if rarity and decide(rarity) == 0:
         ends = repairs(world) if decide(world.plan.repair_rarity) == 0 else []
         wrong = [*possible(world), *ends]
@@ -314,6 +378,37 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     if len(actions) > len(others) > 0 and decide(JOIN_RARITY):
         actions = others
     return actions[decide(len(actions))]
+
+
+def _aimed(world: World, aim: Phase, decide: Decide) -> list[Action]:
+    """Return faults of one kind that hit a member in the phase `aim`, or starts and leaves; often,
+    there are none.
+    """
+    hit = [
+        who
+        for who, (member, link) in enumerate(zip(world.members, world.links, strict=True))
+        if member.state.phase is aim and link.joined and not link.dead
+    ]
+    if decide(AIM_RARITY if hit else CHURN_RARITY):
+        return []
+    found = possible(world)
+    if hit:
+        found = [one for one in found if one.do not in OF_A_MEMBER or one.who in hit]
+    else:
+        # A member leaves only while it has something to hand over.
+        found = [one for one in found if one.do in CHURN]
+        found = [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
+    kinds = list(dict.fromkeys(one.do for one in found))
+    if not kinds:
+        return []
+    kind = kinds[decide(len(kinds))]
+    return [one for one in found if one.do is kind]
+
+
+AIM_RARITY, CHURN_RARITY = 2, 40
+"""In the phase at which a world aims, one action of so many is a fault; otherwise, one of so many
+is a start, a leave or a commit.
+"""
 
 
 def heal(world: World, decide: Decide) -> None:

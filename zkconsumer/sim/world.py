@@ -45,6 +45,9 @@ HOSTILE = (
 )
 """A registration that no member can read, and one whose evaluation would take too long."""
 
+AMBIGUOUS = rb'{"version":1,"subscription":{"t|x\\\\d+":1},"pattern":"white_list","timestamp":"1"}'
+"""A registration that the releases of the JVM's consumer read differently; for aimed worlds."""
+
 _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
 
@@ -56,6 +59,7 @@ _OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTA
 _BY_A_LEADER = _OF_PARTITIONS | {
     Do.EXPIRE,
     Do.DELETE_ID,
+    Do.TAKE_ID,
     Do.GROW,
     Do.DELETE_TOPIC,
     Do.NO_BROKERS,
@@ -100,6 +104,7 @@ def _of_kind(world: World, do: Do) -> list[Action]:
     numbers: dict[Do, Iterable[int]] = {
         Do.KILL: alive,
         Do.DELETE_ID: alive,
+        Do.TAKE_ID: (who for who in alive if who not in wrong.taken),
         Do.FREEZE: awake,
         Do.LEAVE: awake,
         Do.SLOW: (who for who in alive if not links[who].slow),
@@ -113,7 +118,7 @@ def _of_kind(world: World, do: Do) -> list[Action]:
             who for who in heard if not links[who].frozen and not world.members[who].changes
         ),
         Do.MUTE: (who for who in heard if not links[who].frozen),
-        Do.HOSTILE: () if wrong.hostile else range(len(HOSTILE)),
+        Do.HOSTILE: () if wrong.hostile else range(len(_hostile(world))),
         Do.REFUSE: () if wrong.refused else range(len(_refusals(world))),
         Do.REVIVE: (who for who, link in enumerate(links) if link.dead),
         **_of_the_tool(world),
@@ -153,6 +158,7 @@ def repairs(world: World) -> list[Action]:
     if world.tool is not None and world.tool.pending is None and not world.tool.is_over:
         actions += [Action(Do.APPLY_AGAIN), Action(Do.UNDO)]
     actions += world.resumes()
+    actions += [Action(Do.FREE_ID, who) for who in wrong.taken]
     actions += [Action(Do.ALLOW)] if wrong.refused else []
     actions += [Action(Do.KAFKA_UP)] if wrong.kafka else []
     actions += [Action(Do.CREATE_TOPIC)] if wrong.topic_gone else []
@@ -263,6 +269,28 @@ def delete_id(world: World, who: int) -> None:
     world.zookeeper.write(rq.Delete(paths.member(world.GROUP, world.members[who].name)))
 
 
+def take_id(world: World, who: int) -> None:
+    """Another client deletes a member's id znode, and registers the same subscription under its id.
+
+    From then on the member cannot register. The other client claims no partition.
+    """
+    path = paths.member(world.GROUP, world.members[who].name)
+    node = world.zookeeper.nodes.get(path)
+    if node is None:
+        return
+    delete_id(world, who)
+    if world.foreign(rq.Create(path, node.data or b"", ephemeral=True)).code is Code.OK:
+        world.active_faults.taken += (who,)
+
+
+def free_id(world: World, who: int) -> None:
+    world.active_faults.taken = tuple(one for one in world.active_faults.taken if one != who)
+    path = paths.member(world.GROUP, world.members[who].name)
+    node = world.zookeeper.nodes.get(path)
+    if node is not None and world.is_foreign(node.stat.owner):
+        world.zookeeper.write(rq.Delete(path))
+
+
 def stuck(world: World, tp: TopicPartition) -> None:
     """Another client's session claims a partition that nobody owns."""
     _stand_in(world, tp, rq.Create(_owner(world, tp), _STRANGER.encode(), ephemeral=True))
@@ -290,10 +318,14 @@ def unstick(world: World, tp: TopicPartition) -> None:
 
 
 def hostile(world: World, variant: int) -> None:
-    """Another client registers a payload that members cannot read or evaluate."""
+    """Another client registers a payload that members cannot read, evaluate, or agree on."""
     path = paths.member(world.GROUP, f"{world.GROUP}_hostile")
-    if world.foreign(rq.Create(path, HOSTILE[variant])).code is Code.OK:
+    if world.foreign(rq.Create(path, _hostile(world)[variant])).code is Code.OK:
         world.active_faults.hostile = 1 + variant
+
+
+def _hostile(world: World) -> tuple[bytes, ...]:
+    return HOSTILE if world.plan.aim is None else (*HOSTILE, AMBIGUOUS)
 
 
 def disarm(world: World) -> None:
@@ -526,6 +558,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.KILL_TOOL: kill_tool,
     Do.CRASH_CLIENT: crash_client,
     Do.LOCK_OUT: lock_out,
+    Do.TAKE_ID: take_id,
     Do.THAW: thaw,
     Do.UNMUTE: unmute,
     Do.HURRY: hurry,
@@ -542,6 +575,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.APPLY_AGAIN: apply_again,
     Do.UNDO: undo,
     Do.ADMIT: admit,
+    Do.FREE_ID: free_id,
 }
 """What each action does that is not a method of `World`."""
 
@@ -691,6 +725,10 @@ class World:
         reply = self.zookeeper.request(self._stranger, request, self.now)
         assert reply is not None
         return reply
+
+    def is_foreign(self, session: int) -> bool:
+        """Tell whether a session is that of the client that is not a member."""
+        return session == self._stranger
 
     def _transition(
         self, member: SimMember, before: State, event: Event, commands: tuple[cmd.Command, ...]

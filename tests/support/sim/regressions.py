@@ -52,7 +52,16 @@ def _hand_over_cut_short_is_forgotten() -> list[Patch]:
     ]
 
 
+def _broker_returns_unnoticed() -> list[Patch]:
+    return [(assignment, "_misses_brokers", lambda state, view: False)]
+
+
 REGRESSIONS = {
+    "a-broker-returns-before-its-absence-is-known": Mutant(
+        "a broker returns before its absence is known",
+        "the watch event of a running reading is ignored, because the view before had brokers",
+        _broker_returns_unnoticed,
+    ),
     "a-broken-connection-cuts-a-hand-over-short": Mutant(
         "a broken connection cuts a hand-over short",
         "its commit waits while partitions are gone",

@@ -1,0 +1,86 @@
+"""Random runs whose faults hit one phase of the members; pairs that cannot occur."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+import pytest
+
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Settings, replace
+from zkconsumer.sim import coverage
+from zkconsumer.sim.coverage import Coverage, Pair, excluded
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
+from zkconsumer.sim.random_search import Decide, Decisions, draw_aimed, run, world_of
+from zkconsumer.sim.recorder import Watchers
+from zkconsumer.sim.world import World
+
+SEEDS = range(12)
+FEWEST = 6
+"""Number of kinds of faults that these seeds inject at least into one phase."""
+
+
+@pytest.mark.parametrize("phase", [Phase.OFFLINE, Phase.RELEASING, Phase.LEAVING])
+def test_faults_hit_brief_phases(phase: Phase) -> None:
+    """A dozen worlds that aim at a brief phase hit it with several faults; no promise breaks."""
+    reached = Coverage()
+
+    def make(plan: Plan, monitor: Monitor) -> World:
+        return world_of(plan, Watchers(monitor, reached))
+
+    def draw(decide: Decide) -> tuple[Plan, int, int]:
+        plan, length, rarity = draw_aimed(decide)
+        return dataclasses.replace(plan, aim=phase), length, rarity
+
+    for seed in SEEDS:
+        result = run(Decisions(random.Random(seed)), make=make, draw=draw)
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+    hit = {pair.what for pair in reached.pairs if pair.phase == phase.value}
+    assert len(hit & {do.value for do in FAULTS}) >= FEWEST
+
+
+def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that reaches an excluded pair breaks promise C1, and the text names pair and reason."""
+    pair = Pair(Phase.READING.value, "ViewRead")
+    assert not excluded(pair)
+    wrong = {(frozenset({pair.phase}), frozenset({pair.what})): "this test says so"}
+    monkeypatch.setattr(coverage, "EXCLUDED", wrong)
+
+    def make(plan: Plan, monitor: Monitor) -> World:
+        return world_of(plan, Watchers(monitor, Coverage()))
+
+    violation = run(Decisions(random.Random(1)), make=make).violation
+    assert str(violation) == "C1: reading x ViewRead occurs, although this test says so"
+
+
+def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
+    """A member whose id another client takes releases its partitions, and gets them back later."""
+
+    def hasty(one: Settings) -> Settings:
+        return replace(one, backoff_s=0.5)
+
+    monitor, reached = Monitor(), Coverage()
+    world = World(Plan(members=1, partitions=2, settings=hasty), Watchers(monitor, reached))
+    member = world.members[0]
+
+    def until(phase: Phase, owners: int) -> None:
+        reach(lambda: member.state.phase is phase and len(world.owners()) == owners)
+
+    def reach(condition: Callable[[], bool]) -> None:
+        for _ in range(2_000):
+            if condition():
+                return
+            others = [one for one in world.enabled() if one.do is not Do.TIME]
+            world.act(others[0] if others else Action(Do.TIME))
+        raise AssertionError(f"it does not come about: {member.state.phase}, {world.owners()}")
+
+    until(Phase.SETTLED, 2)
+    world.act(Action(Do.TAKE_ID, 0))
+    until(Phase.REGISTERING, 0)
+    world.act(Action(Do.FREE_ID, 0))
+    until(Phase.SETTLED, 2)
+    assert reached.pairs[Pair("registering", "Released")] == 1
+    reach(lambda: not monitor.converged(world))
