@@ -91,6 +91,7 @@ def _tables() -> dict[str, Schema]:
     from zkconsumer.cli import (
         apply,
         backups,
+        compare,
         context,
         doctor,
         groups,
@@ -113,6 +114,10 @@ def _tables() -> dict[str, Schema]:
         "verify": rows(doctor.VERIFY_COLUMNS),
         "doctor": rows(doctor.COLUMNS),
         "migrate": rows(migrate.COLUMNS),
+        "compare": rows(compare.COLUMNS),
+        "compare-growth": rows(compare.GROWTH),
+        "compare-sizes": rows(compare.SIZES),
+        "compare-split-brain": rows(compare.SPLIT),
         "changes": rows(apply.COLUMNS, optional=[c for c in apply.COLUMNS if "lag" in c.name]),
         "backups-list": rows(backups.COLUMNS),
         "context-list": rows(context.LIST_COLUMNS),

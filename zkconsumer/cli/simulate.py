@@ -36,6 +36,7 @@ class Protocol(StrEnum):
     ZOOKEEPER = "zookeeper"
     CLASSIC_EAGER = "classic-eager"
     CLASSIC_COOPERATIVE = "classic-cooperative"
+    CONSUMER = "consumer"
 
 
 class Output(StrEnum):
@@ -79,7 +80,7 @@ def simulate(
         Protocol,
         typer.Option(
             help="Group protocol: zookeeper or zookeeper-jvm, or a later one of Kafka:"
-            " classic-eager or classic-cooperative."
+            " classic-eager, classic-cooperative, or consumer (KIP-848)."
         ),
     ] = Protocol.ZOOKEEPER,
     output: Annotated[

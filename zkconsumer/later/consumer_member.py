@@ -333,7 +333,9 @@ def _begin_move(state: State, now: float) -> Step:
     if state.current.number >= 0 and state.target.partitions == state.current.partitions:
         return replace(state, current=state.target, phase=Phase.ACKNOWLEDGING), ()
     until = now + state.settings.poll_s
-    return replace(state, resolving=state.target, committed=False, commit_until=until), ()
+    return replace(
+        state, resolving=state.target, committed=False, commit=None, commit_until=until
+    ), ()
 
 
 def _commit_before_move(state: State, now: float) -> Step:

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from zkconsumer.later import classic_group, classic_member
+from zkconsumer.later import classic_group, classic_member, consumer_member
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import State
 from zkconsumer.later.connection import Sent
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
+from zkconsumer.protocol.later.coordination import ReconcilingMember, reconcile
 from zkconsumer.protocol.later.messages import Error
+from zkconsumer.sim.coordinated import consumer_group
 from zkconsumer.sim.coordinated.search import run
 from zkconsumer.sim.plan import InvariantViolation
 
@@ -108,6 +110,27 @@ def _commits_early() -> list[Patch]:
     return [(classic_member.TABLE, ev.Consumed, consumed)]
 
 
+def _keeps_what_is_revoked() -> list[Patch]:
+    genuine = consumer_member.step
+
+    def step(state: consumer_member.State, event: ev.Event) -> consumer_member.Step:
+        after, commands = genuine(state, event)
+        return after, tuple(one for one in commands if not isinstance(one, ev.StopFetching))
+
+    return [(consumer_member, "step", step)]
+
+
+def _does_not_wait() -> list[Patch]:
+    def impatient(member: ReconcilingMember, **fields: Any) -> ReconcilingMember:
+        return reconcile(member, **{**fields, "held": ()})
+
+    return [(consumer_group, "reconcile", impatient)]
+
+
+def _fences_nobody() -> list[Patch]:
+    return [(consumer_group, "_error_of", lambda group, member, epoch: Error.NONE)]
+
+
 MUTANTS = (
     Mutant("delivers while it joins", "classic-eager", "C2", _keeps_delivering),
     Mutant("ignores the answers to heartbeats", "classic-eager", "C7", _is_deaf),
@@ -115,4 +138,7 @@ MUTANTS = (
     Mutant("starts after the stored offset", "classic-eager", "C4", _starts_late),
     Mutant("assigns what others still own", "classic-cooperative", "C2", _hands_over_at_once),
     Mutant("commits the message after", "classic-eager", "C5", _commits_early),
+    Mutant("delivers what it has revoked", "consumer", "C2", _keeps_what_is_revoked),
+    Mutant("assigns before the release", "consumer", "C2", _does_not_wait),
+    Mutant("commits of any epoch are stored", "consumer", "C3", _fences_nobody),
 )

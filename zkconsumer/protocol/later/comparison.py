@@ -1,4 +1,4 @@
-"""The same script of joins and departures on each group protocol, and what it costs.
+"""The same script of joins and departures on each group protocol, as the lab compares them.
 
 The assignments are exact: the protocols' own assignors compute them. The times are those of the
 default session time-outs; the time of a rebalance itself is not modelled.

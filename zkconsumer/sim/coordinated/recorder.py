@@ -14,6 +14,7 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.coordinated import consumer_group
 from zkconsumer.sim.coordinated.world import GROUP, Delivered, Watcher, World
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace import VERSION
@@ -67,8 +68,8 @@ class Recorder(Watcher):
         before = self._committed.get(who)
         if commits:
             self._committed[who] = commits[-1]
-        is_alone = len(list(commands)) == len(commits) == 1 and isinstance(event, ev.Tick)
-        return is_alone and commits[-1] == before
+        is_alone = len(commits) == 1 and all(map(_is_routine, commands))
+        return is_alone and isinstance(event, ev.Tick) and commits[-1] == before
 
     def _searches_again(self, who: int, after: Any, commands: Iterable[ev.Command]) -> bool:
         """Tell whether a member only repeats its search for the coordinator."""
@@ -111,12 +112,10 @@ class Recorder(Watcher):
 
     def _of_group(self, world: World) -> None:
         """Record a change of the group's phase or generation."""
-        if world.leader is None:
+        broker = None if world.leader is None else world.brokers[world.leader]
+        text = "" if broker is None else _situation(broker)
+        if not text:
             return
-        group = group_of(world.brokers[world.leader], GROUP)
-        if group is None:
-            return
-        text = f"the group is {group.phase.value}, generation {group.generation}"
         if text != self._group:
             self._group = text
             self._by_coordinator(world, text)
@@ -129,6 +128,28 @@ class Recorder(Watcher):
 
     def _put(self, world: World, **entry: Any) -> None:
         self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
+
+
+def _is_routine(command: ev.Command) -> bool:
+    """Tell whether a command is a commit, or a heartbeat that tells nothing new."""
+    match command:
+        case ev.Send(request=msg.ConsumerGroupHeartbeat(epoch=epoch, owned=None)):
+            return epoch > 0
+        case ev.Send(request=msg.OffsetCommit() | msg.Heartbeat()):
+            return True
+    return False
+
+
+def _situation(broker: Any) -> str:
+    """Describe the group at its coordinator."""
+    if isinstance(broker, consumer_group.Coordinator):
+        if broker.group is None or not broker.group.epoch:
+            return ""
+        return f"group epoch {broker.group.epoch}, target of epoch {broker.group.target_epoch}"
+    group = group_of(broker, GROUP)
+    if group is None:
+        return ""
+    return f"the group is {group.phase.value}, generation {group.generation}"
 
 
 # ---- sentences -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classic-eager": ("classic", ("range",)),
     "classic-sticky": ("classic", ("sticky",)),
     "classic-cooperative": ("classic", ("cooperative-sticky",)),
+    "consumer": ("consumer", ()),
 }
 
 SLOWEST_S = 0.2

@@ -28,6 +28,7 @@ of the metadata, and some session timeouts."""
 ASSIGNORS: dict[str, tuple[str, ...]] = {
     "classic-eager": ("range",),
     "classic-cooperative": ("cooperative-sticky",),
+    "consumer": (),
 }
 """Protocol -> the members' assignors."""
 

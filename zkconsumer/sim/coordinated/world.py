@@ -24,11 +24,13 @@ from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.later.classic_member_state import State as ClassicState
 from zkconsumer.later.consumer_member import State as ConsumerState
+from zkconsumer.later.group_phases import Phase as GroupPhase
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.coordinated import consumer_group
 
 LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
@@ -194,7 +196,8 @@ class World:
         self.members = [self._new_member(who) for who in range(plan.members)]
         self.leader: int | None = 0
         self.partition = coordinator_partition(GROUP, OFFSETS_PARTITIONS)
-        self.brokers = [group_coordinator.Coordinator() for _ in range(plan.brokers)]
+        self._machine: Any = consumer_group if plan.protocol == "consumer" else group_coordinator
+        self.brokers: list[Any] = [self._machine.Coordinator() for _ in range(plan.brokers)]
         self.down: set[int] = set()
         self._broker_ticks = [NEVER] * plan.brokers
         self._wires: dict[tuple[int, int], Wire] = {}
@@ -227,7 +230,11 @@ class World:
         """Return the coordinator's members with their generations or epochs; None without one."""
         if self.leader is None:
             return None
-        group = group_coordinator.group_of(self.brokers[self.leader], GROUP)
+        broker = self.brokers[self.leader]
+        if isinstance(broker, consumer_group.Coordinator):
+            members = broker.group.members if broker.group else {}
+            return {name: one.progress.epoch for name, one in members.items()}
+        group = group_coordinator.group_of(broker, GROUP)
         return {} if group is None else dict.fromkeys(group.members, group.generation)
 
     def serving(self) -> dict[TopicPartition, list[int]]:
@@ -252,9 +259,18 @@ class World:
         positions = {tp: at for one in live for tp, at in one.fetching.items()}
         return (
             set(known) == names
+            and self._is_steady()
             and all(one.machine.is_settled(one.state) for one in live)
             and (positions == self.log_end or not live)
         )
+
+    def _is_steady(self) -> bool:
+        """Tell whether the coordinator has nothing to change."""
+        broker = self.brokers[self.leader or 0]
+        if isinstance(broker, consumer_group.Coordinator):
+            return broker.group is not None and consumer_group.is_steady(broker.group)
+        group = group_coordinator.group_of(broker, GROUP)
+        return group is None or group.phase in (GroupPhase.STABLE, GroupPhase.EMPTY)
 
     # ---- the queue -------------------------------------------------------------------------------
 
@@ -385,7 +401,7 @@ class World:
         """Let another broker lead the group's partition; None: no broker leads it for now."""
         before = self.leader
         if before is not None:
-            self._records = group_coordinator.stored(self.brokers[before], self.partition)
+            self._records = self._machine.stored(self.brokers[before], self.partition)
             self.leader = None
             self._at_broker(before, ge.Resigned(self.partition))
         records = self._records
@@ -402,7 +418,7 @@ class World:
         self.down.add(broker)
         if self.leader == broker:
             self.move_coordinator(None)
-        self.brokers[broker] = group_coordinator.Coordinator()
+        self.brokers[broker] = self._machine.Coordinator()
         self._broker_ticks[broker] = NEVER
         for who, member in enumerate(self.members):
             if (who, broker) in self._wires and member.lives:
@@ -584,7 +600,7 @@ class World:
             return
         self._number += 1
         self._asked[broker, self._number] = (who, life, number, epoch, request)
-        fresh = f"{self._number:08d}"
+        fresh = f"{self._number:036d}"  # as long as a UUID, which Kafka draws
         client = self.members[who].name
         self._at_broker(broker, ge.Received(self._number, request, client, fresh))
 
@@ -592,7 +608,7 @@ class World:
         """Let an event happen to a broker's coordinator, and send its replies."""
         if broker in self.down:
             return
-        state, replies = group_coordinator.step(self.brokers[broker], event, self.now)
+        state, replies = self._machine.step(self.brokers[broker], event, self.now)
         self.brokers[broker] = state
         for reply in replies:
             asked = self._asked.pop((broker, reply.number), None)
@@ -602,7 +618,7 @@ class World:
         self._set_broker_tick(broker)
 
     def _set_broker_tick(self, broker: int) -> None:
-        due = group_coordinator.next_deadline(self.brokers[broker])
+        due = self._machine.next_deadline(self.brokers[broker])
         if due in (self._broker_ticks[broker], NEVER):
             return
         self._broker_ticks[broker] = due

@@ -1,0 +1,79 @@
+"""`zkconsumer compare`: a script on each protocol, growth, split brain, and bad input."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.cli.schema import schemas
+from zkconsumer.sim.compare import growth
+
+SMALL = ("--members", "3", "--partitions", "6", "--script", "join; kill c2")
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """Run `compare` in this process."""
+    result = CliRunner().invoke(app, ["compare", *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_costs() -> None:
+    """One row for each protocol, in the published form."""
+    code, out, _ = run(*SMALL, "-o", "json")
+    assert code == 0
+    found = json.loads(out)
+    Draft202012Validator(schemas()["compare"]).validate(found)
+    assert [row["protocol"] for row in found] == [
+        *("zookeeper-jvm", "zookeeper", "classic-eager", "classic-cooperative", "consumer")
+    ]
+
+
+def test_growth_and_split_brain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other tables have the published form, too."""
+    monkeypatch.setattr(growth, "SIZES", (2, 5, 10))
+    for show in ("growth", "sizes", "split-brain"):
+        words = ("--show", show, "--protocols", "classic-eager,consumer", "-o", "json")
+        code, out, _ = run(*words)
+        assert code == 0
+        found = json.loads(out)
+        Draft202012Validator(schemas()[f"compare-{show}"]).validate(found)
+        assert found
+
+
+def test_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has a table for each part, and shows the script as text."""
+    monkeypatch.setattr(growth, "SIZES", (2, 3))
+    code, out, _ = run(*SMALL, "--protocols", "consumer", "-o", "html")
+    assert code == 0
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
+    parser.feed(out)
+    assert tags.count("table") == 4
+    assert "join; kill c2, 3 members, 6 partitions" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--script", "jion"), "'jion' is not a step of a script"),
+        (("--script", "kill c9"), "c9 is not in the group"),
+        (("--script", " ; "), "the script has no step"),
+        (("--members", "0"), "the number of members is not from 1 to"),
+        (("--members", "200"), "the group grows to more than 200 members"),
+        (("--partitions", "1000000"), "the number of partitions is not from 1 to"),
+        (("--protocols", "consumers"), "'consumers' is not a protocol"),
+        (("--script", "freeze c1 9999s"), "a freeze is longer than"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], message: str) -> None:
+    """Bad input is one sentence, exit code 2, and no output."""
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1

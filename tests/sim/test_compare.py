@@ -1,0 +1,131 @@
+"""One script on each protocol: what moves, what stops, and what has no owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.sim.compare.growth import Growth, fitted, growth, laws
+from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
+from zkconsumer.sim.compare.run import PROTOCOLS, compare
+from zkconsumer.sim.compare.script import read_script
+from zkconsumer.sim.compare.split_brain import split_brain
+
+LATER = ("classic-eager", "classic-cooperative", "consumer")
+
+
+def costs(script: str, members: int = 3, partitions: int = 12) -> dict[str, Cost]:
+    """Protocol -> what the script costs."""
+    steps = read_script(script, members)
+    found = compare(steps, members=members, partitions=partitions, protocols=PROTOCOLS)
+    return {one.protocol: one for one in found}
+
+
+def test_a_join() -> None:
+    """Sticky protocols move only the newcomer's share; an eager one stops what stays, too."""
+    found = costs("join")
+    assert {name: (one.moved, one.without_need) for name, one in found.items()} == {
+        **dict.fromkeys(("zookeeper-jvm", "zookeeper", "classic-eager"), (6, 3)),
+        **dict.fromkeys(("classic-cooperative", "consumer"), (3, 0)),
+    }
+    stops = {name for name, one in found.items() if one.stopped_s}
+    assert stops == {"zookeeper-jvm", "classic-eager"}
+    assert [name for name, one in found.items() if one.notifications] == [
+        *("zookeeper-jvm", "zookeeper")
+    ]
+    assert all(one.requests and one.bytes for one in found.values())
+
+
+def test_a_kill() -> None:
+    """A dead member's partitions have no owner until its session ends, after 6 s or 45 s."""
+    for name, one in costs("kill c2").items():
+        session_s = 45.0 if name in LATER else 6.0
+        assert session_s - 5.0 <= one.settled_s <= session_s + 10.0, name
+        assert 4 * (session_s - 5.0) <= one.unowned_s, name
+
+
+def test_a_freeze() -> None:
+    """A freeze shorter than the session moves nothing; a longer one removes the member."""
+    found = costs("freeze c1 10s", members=2, partitions=4)
+    for name in LATER:
+        assert (found[name].moved, found[name].unowned_s) == (0, pytest.approx(20.0, abs=0.1))
+    assert found["zookeeper"].moved == 4
+    assert found["zookeeper"].unowned_s < 20.0
+
+
+def test_the_last_member_leaves() -> None:
+    """An empty group owns nothing, and the next member gets all."""
+    for name, one in costs("leave c1; join", members=1, partitions=4).items():
+        assert (one.moved, one.without_need) == (4, 0), name
+
+
+def test_a_script_is_the_same_each_time() -> None:
+    """Two runs of a comparison are equal."""
+    assert costs("join; kill c1") == costs("join; kill c1")
+
+
+def test_the_meter() -> None:
+    """A gap before another owner is unowned, and one before the same owner is stopped."""
+    meter = Meter()
+    meter.observe(0.0, {"p": 0, "q": 0}, ())  # type: ignore[dict-item]
+    meter.observe(1.0, {}, ())
+    meter.observe(3.0, {"p": 0}, ())  # type: ignore[dict-item]
+    meter.observe(4.0, {"p": 0, "q": 1}, ())  # type: ignore[dict-item]
+    assert (meter.stopped_s, meter.unowned_s, meter.moved, meter.pause_s) == (2.0, 3.0, 1, 2.0)
+
+
+def test_the_fewest_moves() -> None:
+    """What a balanced assignment requires, and nothing for an empty group."""
+    owners = dict(zip("abcdef", (0, 0, 0, 1, 1, 1), strict=True))
+    assert fewest_moves(owners, {0, 1, 2}, 6) == 2  # type: ignore[arg-type]
+    assert fewest_moves(owners, {0}, 6) == 3  # type: ignore[arg-type]
+    assert fewest_moves(owners, set(), 6) == 0  # type: ignore[arg-type]
+
+
+def test_growth() -> None:
+    """Requests of the classic protocol grow with n, those of JVM members with its square."""
+    found = list(growth(("classic-eager", "zookeeper-jvm"), (2, 5, 10, 20, 40)))
+    formulae = {(one.protocol, one.what): one.formula for one in laws(found)}
+    assert formulae["classic-eager", "requests"] == "5 n + 5"
+    assert formulae["classic-eager", "notifications"] == "0"
+    assert "n^2" in formulae["zookeeper-jvm", "requests"]
+
+
+def test_formulae() -> None:
+    """A parabola is recognised, and a line needs no square."""
+    assert fitted([(x, 3 * x * x + 2 * x + 1) for x in (1.0, 2.0, 5.0, 9.0)]) == (
+        "3 n^2 + 2 n + 1",
+        0.0,
+    )
+    assert fitted([(x, 7 * x) for x in (1.0, 2.0, 5.0)])[0] == "7 n"
+    law = next(laws([Growth("p", n, 2 * n, 0, n) for n in (1, 2, 3)]))
+    assert law.formula == "2 n"
+
+
+def test_split_brain() -> None:
+    """Offsets go back only with JVM members; coordinators refuse the commits of zombies."""
+    found = {one.protocol: one for one in split_brain(PROTOCOLS)}
+    assert [name for name, one in found.items() if one.moved_back] == ["zookeeper-jvm"]
+    assert all(found[name].refused and found[name].late for name in LATER)
+    assert found["zookeeper"].late == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("kill", "'kill' is not a step"),
+        ("freeze c1", "is not a step"),
+        ("leave c1; kill c1", "c1 is not in the group"),
+        ("; ".join(["join"] * 101), "more than 100 steps"),
+    ],
+)
+def test_bad_scripts(script: str, message: str) -> None:
+    """A script with a mistake is an error that shows the step."""
+    with pytest.raises(ConfigError, match=message):
+        read_script(script, 5)
+
+
+def test_a_script_as_text() -> None:
+    """A step is written as a script has it."""
+    text = "join; leave c1; kill c2; freeze c3 2.5s"
+    assert "; ".join(map(str, read_script(text, 5))) == text

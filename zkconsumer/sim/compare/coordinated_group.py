@@ -1,0 +1,101 @@
+"""A group with a coordinator under a script: the classic protocol, eager or cooperative, or
+KIP-848."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.sim.compare import wire_sizes
+from zkconsumer.sim.compare.meter import Meter
+from zkconsumer.sim.coordinated.world import Delivered, Plan, Watcher, World
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a group of a later protocol is set up."""
+
+    messages: str  # "classic" or "consumer"
+    assignors: tuple[str, ...] = ()
+
+    def settings(self, one: Settings, who: int) -> Settings:
+        """Return the properties of a member with the protocol's assignors."""
+        return replace(one, assignors=self.assignors) if self.assignors else one
+
+
+PROTOCOLS = {
+    "classic-eager": Protocol("classic", ("range",)),
+    "classic-cooperative": Protocol("classic", ("cooperative-sticky",)),
+    "consumer": Protocol("consumer"),
+}
+
+
+class _Observer(Watcher):
+    """Feeds a meter."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.requests = self.bytes = 0
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        self.requests += 1
+        self.bytes += wire_sizes.of_kafka(world.members[who].name, request, response)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        self.meter.delivered(message.tp, message.offset)
+
+    def acted(self, world: World) -> None:
+        serving = {tp: members[-1] for tp, members in world.serving().items()}
+        away = {who for who, one in enumerate(world.members) if one.dead or one.frozen}
+        self.meter.observe(world.now, serving, away)
+
+
+class CoordinatedGroup:
+    """One group; `sim.compare.run` directs it."""
+
+    server = "coordinator"
+
+    def __init__(self, members: int, partitions: int, *, protocol: str) -> None:
+        self.meter = Meter()
+        self._observer = _Observer(self.meter)
+        one = PROTOCOLS[protocol]
+        plan = Plan(
+            protocol=one.messages,
+            members=members,
+            partitions=partitions,
+            messages=1,
+            settings=one.settings,
+        )
+        self.world = World(plan, self._observer)
+
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+    def order(self, what: str, who: int) -> None:
+        """Let a member join, leave, be killed, frozen or thawed."""
+        getattr(self.world, what)(who)
+
+    def advance(self, until: float) -> None:
+        """Let this moment come, with everything that happens before."""
+        self.world.run(until - self.now)
+
+    def produce(self) -> None:
+        self.world.produce()
+
+    def settled(self) -> bool:
+        return self.world.settled()
+
+    def traffic(self) -> tuple[int, int, int]:
+        """Return the requests, watch events and bytes."""
+        return self._observer.requests, 0, self._observer.bytes
+
+
+COORDINATED_GROUPS: dict[str, Callable[[int, int], CoordinatedGroup]] = {
+    name: partial(CoordinatedGroup, protocol=name) for name in PROTOCOLS
+}

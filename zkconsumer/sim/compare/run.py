@@ -1,0 +1,163 @@
+"""Runs one script on each protocol: `zkconsumer compare`.
+
+Each step begins some seconds after the group has settled. One message a second arrives in
+each partition. A message between two hosts takes a millisecond, and all time-outs and intervals are
+the defaults of each protocol's client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from zkconsumer.errors import ConfigError, shown
+from zkconsumer.sim.compare.coordinated_group import COORDINATED_GROUPS
+from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
+from zkconsumer.sim.compare.script import MAX_PARTITIONS, Action, Step
+from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS
+
+LOOK_S = 0.25
+"""A run checks after each such time, in virtual seconds, whether the group has settled."""
+
+LIMIT_S = 900.0
+"""Virtual seconds within which a group must settle after a step: several session timeouts and a
+rebalance timeout."""
+
+PAUSE_S = 7.5
+"""Virtual seconds between two steps: the last automatic commit of a later protocol is then half an
+interval old."""
+
+PROTOCOLS = (*ZOOKEEPER_GROUPS, *COORDINATED_GROUPS)
+"""The names of the protocols."""
+
+
+class Group(Protocol):
+    """A simulated group of any protocol."""
+
+    meter: Meter
+    server: str
+
+    @property
+    def now(self) -> float: ...
+    def order(self, what: str, who: int) -> None: ...
+    def advance(self, until: float) -> None: ...
+    def produce(self) -> None: ...
+    def settled(self) -> bool: ...
+    def traffic(self) -> tuple[int, int, int]: ...
+
+
+def new_group(protocol: str, members: int, partitions: int) -> Group:
+    """Return a group whose members have not joined yet."""
+    if protocol in ZOOKEEPER_GROUPS:
+        return ZOOKEEPER_GROUPS[protocol](members, partitions)
+    return COORDINATED_GROUPS[protocol](members, partitions)
+
+
+def check(partitions: int, protocols: Sequence[str]) -> None:
+    """Check what a comparison needs besides its script.
+
+    Raises:
+        ConfigError: a number is out of range, or a protocol is unknown.
+    """
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise ConfigError(
+            f"the number of partitions is not from 1 to {MAX_PARTITIONS}", where="--partitions"
+        )
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise ConfigError(
+                f"{shown(name)} is not a protocol",
+                where="--protocols",
+                remedy=f"use {', '.join(PROTOCOLS)}",
+            )
+
+
+def compare(
+    steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
+) -> Iterator[Cost]:
+    """Yield what the script costs on each protocol.
+
+    Raises:
+        ConfigError: a number is out of range, or a protocol is unknown.
+    """
+    check(partitions, protocols)
+    for name in protocols:
+        yield _Run(name, steps, members, partitions).cost()
+
+
+class _Run:
+    """One script on one protocol."""
+
+    def __init__(self, name: str, steps: Sequence[Step], members: int, partitions: int) -> None:
+        self._name, self._steps, self._partitions = name, steps, partitions
+        joins = sum(step.action is Action.JOIN for step in steps)
+        self._group = new_group(name, members + joins, partitions)
+        self._present = set(range(members))
+        self._needed = 0
+        self._settled_s = 0.0
+
+    def cost(self) -> Cost:
+        group = self._group
+        for who in sorted(self._present):
+            group.order("join", who)
+        settle(group)
+        group.meter.begin()
+        before = group.traffic()
+        for step in self._steps:
+            pass_time(group, PAUSE_S)
+            start = group.now
+            self._perform(step)
+            settle(group)
+            self._settled_s = max(self._settled_s, group.meter.changed_at - start)
+        requests, notifications, size = (
+            after - earlier for after, earlier in zip(group.traffic(), before, strict=True)
+        )
+        meter = group.meter
+        return Cost(
+            self._name,
+            meter.moved,
+            max(0, meter.moved - self._needed),
+            round(meter.unowned_s, 3),
+            round(meter.stopped_s, 3),
+            group.server,
+            requests,
+            notifications,
+            size,
+            meter.redelivered,
+            round(meter.pause_s, 3),
+            round(self._settled_s, 3),
+        )
+
+    def _perform(self, step: Step) -> None:
+        owners, others = dict(self._group.meter.owners), self._present - {step.member}
+        self._group.order(step.action.value, step.member)
+        if step.action is not Action.FREEZE:
+            self._present = others | ({step.member} if step.action is Action.JOIN else set())
+            self._needed += fewest_moves(owners, self._present, self._partitions)
+            return
+        pass_time(self._group, step.frozen_s)
+        between = dict(self._group.meter.owners)
+        if between != owners:
+            self._needed += fewest_moves(owners, others, self._partitions)
+            self._needed += fewest_moves(between, self._present, self._partitions)
+        self._group.order("thaw", step.member)
+
+
+def pass_time(group: Group, seconds: float) -> None:
+    """Let time pass, with a message for each partition in each second."""
+    end = group.now + seconds
+    while group.now < end:
+        upto = min(end, float(int(group.now) + 1))
+        group.advance(upto)
+        if upto < end or upto == int(upto):
+            group.produce()
+
+
+def settle(group: Group) -> None:
+    """Let time pass until the group has settled."""
+    deadline = group.now + LIMIT_S
+    pass_time(group, LOOK_S)
+    while not group.settled():
+        if group.now > deadline:
+            raise AssertionError(f"the group has not settled within {LIMIT_S:g} virtual seconds")
+        pass_time(group, LOOK_S)

@@ -1,0 +1,114 @@
+"""Two views of one group: what members do that have lost their partitions, and what refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS
+from zkconsumer.sim.coordinated.stories import plan_for
+from zkconsumer.sim.coordinated.world import Delivered, Watcher, World
+from zkconsumer.sim.lessons import split_brain as on_zookeeper
+
+MEMBERS, PARTITIONS = 4, 12
+SPLIT_S = 90.0
+"""Seconds for which nothing that two members send reaches their coordinator: two session
+timeouts."""
+
+FENCES = {
+    "zookeeper-jvm": "the owner znode refuses claims, but neither deliveries nor commits",
+    "zookeeper": "the lease ends deliveries before the session expires; commits check the owner",
+    "classic-eager": "the coordinator refuses an old generation; deliveries end with its answer",
+    "classic-cooperative": (
+        "the coordinator refuses an old generation; deliveries end with its answer"
+    ),
+    "consumer": "the coordinator refuses an old member epoch; deliveries end with its answer",
+}
+"""What keeps a member that has lost its partitions from doing harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What happened while two of four members were cut off.
+
+    Attributes:
+        refused: claims or commits that the servers refused.
+        late: messages that a member delivered after another one had taken the partition.
+        moved_back: stored offsets that went back.
+        redelivered: messages that were delivered again.
+        fence: what the protocol has against it.
+    """
+
+    protocol: str
+    refused: int
+    late: int
+    moved_back: int
+    redelivered: int
+    fence: str
+
+
+def split_brain(protocols: Sequence[str]) -> Iterator[Split]:
+    """Yield what each protocol lets two cut-off members do."""
+    rows = {}
+    if set(protocols) & set(ZOOKEEPER_GROUPS):
+        *_, lesson = on_zookeeper()
+        rows = {str(row[0]): dict(zip(lesson.head, row, strict=True)) for row in lesson.rows}
+    for protocol in protocols:
+        if protocol in ZOOKEEPER_GROUPS:
+            kind = "JVM" if protocol == "zookeeper-jvm" else "zkconsumer"
+            row = rows[f"{kind}, cut-off server"]
+            names = ("claims refused", "delivered after losing ownership")
+            refused, late, back, again = (
+                int(str(row[one])) for one in (*names, "offsets moved back", "redelivered")
+            )
+            yield Split(protocol, refused, late, back, again, FENCES[protocol])
+        else:
+            yield _coordinated(protocol)
+
+
+class _Witness(Watcher):
+    """Counts what the cut-off members do."""
+
+    def __init__(self) -> None:
+        self.refused = self.late = self.moved_back = self.redelivered = 0
+        self._ends: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, int] = {}
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        self.redelivered += message.offset < self._ends.get(message.tp, 0)
+        self._ends[message.tp] = max(self._ends.get(message.tp, 0), message.offset + 1)
+        known = world.known() or {}
+        self.late += world.members[message.who].state.member not in known
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        if not isinstance(request, msg.OffsetCommit):
+            return
+        self.refused += response.error is not Error.NONE
+        if response.error is Error.NONE:
+            for tp, stored in request.offsets.items():
+                self.moved_back += stored.offset < self._stored.get(tp, 0)
+                self._stored[tp] = stored.offset
+
+
+def _coordinated(protocol: str) -> Split:
+    witness = _Witness()
+    plan = plan_for(protocol, {}, members=MEMBERS, partitions=PARTITIONS, messages=1)
+    world = World(plan, witness)
+    world.join(*range(MEMBERS))
+    world.run(30.0)
+    cut_off = range(MEMBERS // 2)
+    for who in cut_off:
+        world.hold(who)
+    for _ in range(round(SPLIT_S)):
+        world.produce()
+        world.run(1.0)
+    for who in cut_off:
+        world.release(who)
+    world.run(30.0)
+    counts = witness.refused, witness.late, witness.moved_back, witness.redelivered
+    return Split(protocol, *counts, FENCES[protocol])
