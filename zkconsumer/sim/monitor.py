@@ -441,6 +441,9 @@ class Monitor(Watcher):
         self.owed.pop(tp, None)
         owner, finished = self.finished_in.get(tp, (-1, 0))
         self.finished_in[tp] = owner, min(finished, offset)
+        if is_seek:
+            # Until the stream reads on, there is no position to store.
+            del self.finished_in[tp]
 
     # ---- znodes ----------------------------------------------------------------------------------
 
