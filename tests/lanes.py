@@ -454,7 +454,7 @@ RULES: tuple[Rule, ...] = (
         (
             "disconnect ignored",
             "a tool's lost reply is a refusal",
-            "position after the message in hand",
+            "position after the unfinished message",
         ),
     ),
     # ---- the lab --------------------------------------------------------------------------------
