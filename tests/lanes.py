@@ -477,6 +477,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_site.py::test_the_site_s_modules_are_compiled",
+        "Takes 10 s: it fetches Pyodide and compiles with it. scripts/bench_lab measures the site.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_site.py::test_the_static_site",
         "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
         "the engine imports.",

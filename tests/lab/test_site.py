@@ -60,6 +60,16 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     assert not foreign
 
 
+def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
+    """The archives hold the code of what the engine imports, so that no browser compiles it."""
+    build(tmp_path)
+    names = zipfile.ZipFile(tmp_path / "zkconsumer.zip").namelist()
+    assert not [name for name in names if name.endswith(".py")]
+    library = set(zipfile.ZipFile(tmp_path / "pyodide/python_stdlib.zip").namelist())
+    assert {"dataclasses.pyc", "json/__init__.pyc"} <= library
+    assert "unittest/case.py" in library
+
+
 def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
     """The archive of modules is reproducible, and holds the engine without any connection."""
     write_modules(tmp_path / "a.zip")

@@ -30,8 +30,8 @@ export class Lanes extends Component {
           onPointerDown=${(event) => { event.currentTarget.setPointerCapture(event.pointerId); point(event); }}
           onPointerMove=${(event) => { if (event.buttons) point(event); }}>
         ${nodes}
-        <line class="now" x1=${x} x2=${x} y1="0" y2=${height} />
       </svg>
+      <i class="now" style=${{ transform: `translateX(${x}px)`, height: `${height}px` }}></i>
       ${omitted ? html`<p class="omitted">${omitted} more partitions have no lane here.</p>` : null}
     </div>`;
   }

@@ -6,12 +6,13 @@ const ready = start();
 
 async function start() {
   self.postMessage({ progress: "Python is loading: about 6 MB, once …" });
+  const modules = fetch("zkconsumer.zip").then((reply) => reply.arrayBuffer());
   const python = await loadPyodide({ indexURL: new URL("./pyodide/", self.location.href).href });
   self.postMessage({ progress: "The lab's modules are loading …" });
-  const archive = await (await fetch("zkconsumer.zip")).arrayBuffer();
-  python.unpackArchive(archive, "zip");
+  python.FS.writeFile("/zkconsumer.zip", new Uint8Array(await modules));
   python.runPython(`
-import json
+import json, sys
+sys.path.insert(0, "/zkconsumer.zip")
 from zkconsumer.lab.engine import Engine
 engine = Engine()
 def command(text):
