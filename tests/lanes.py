@@ -482,6 +482,16 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_views.py::test_a_long_live_session_does_not_grow",
+        "Writes 24,000 events for a minute or more. tests/lab/test_live.py follows a group.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_views.py::test_every_view_fits[4k]",
+        "Chromium draws large pictures slowly. The normal lane draws the views at 1280x720.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_site.py::test_the_static_site",
         "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
         "the engine imports.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -260,7 +261,10 @@ def test_protocols_are_compared_on_one_axis() -> None:
         assert 1 not in rows, "the killed member owns nothing at the end"
         assert abs(frames["frames"][-1]["t"] - table["seconds"]) < 1
         owners[run["title"]] = rows
-    assert owners["zookeeper"] == owners["zookeeper-jvm"] == owners["classic-eager"]
+    # Members of the classic protocol have random ids, which decide the order of range.
+    shares = {name: sorted(Counter(rows).values()) for name, rows in owners.items()}
+    assert owners["zookeeper"] == owners["zookeeper-jvm"]
+    assert set(map(tuple, shares.values())) == {(4, 4, 4)}
 
 
 def test_moves_as_text() -> None:

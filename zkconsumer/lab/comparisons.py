@@ -1,18 +1,20 @@
 """The same script of joins and failures on several group protocols, on one axis of time.
 
 The protocols with ZooKeeper run in the simulator: production members, or the model of JVM members.
-For the others, the assignors of Kafka compute the owners after each step, and the default session
-time-outs say when a failure is noticed. The words of each run say which of the two it is.
+So do those whose members and coordinator are simulated (`lab.coordinated`). For the others, the
+assignors of Kafka compute the owners after each step, and the default session time-outs say when a
+failure is noticed. The words of each run say which of the two it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.lab import coordinated
 from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.runs import LabStage, new_stage
 from zkconsumer.lab.worlds import Move, WorldSpec
@@ -78,6 +80,9 @@ def compared(script: str, *, members: int, partitions: int, protocols: Sequence[
         if protocol in SIMULATED:
             scene, frames = _simulated(protocol, members, partitions, steps, every_s)
             words = "simulated: the members' own code or model, with back-offs and round trips"
+        elif protocol in coordinated.PROTOCOLS:
+            scene, frames = _coordinated(protocol, members, partitions, steps, every_s)
+            words = "simulated: clients of Kafka's own rules, with a coordinator and round trips"
         else:
             computed = Computed(protocol, members, partitions, steps)
             computed.play(steps, every_s)
@@ -122,6 +127,29 @@ def _simulated(
             stage.move(Move("thaw", who))
         _wait(stage, begin + (number + 1) * every_s)
     return scene, list(condensed(stage.frames, begin))
+
+
+def _coordinated(
+    protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
+) -> tuple[Json, list[Json]]:
+    """Return the picture and the frames of a group with a coordinator."""
+    slots = members + sum(step.action is Action.JOIN for step in steps)
+    film = coordinated.Film(protocol, members=slots, joined=members, partitions=partitions)
+    world = film.world
+    orders: dict[Action, Callable[[int], None]] = {
+        Action.JOIN: world.join,
+        Action.LEAVE: world.leave,
+        Action.KILL: world.kill,
+        Action.FREEZE: world.freeze,
+    }
+    for number, step in enumerate(steps):
+        who = int(step.member.removeprefix("c")) - 1
+        film.order(described(step), orders[step.action], who)
+        if step.action is Action.FREEZE:
+            film.run(number * every_s + step.frozen_s)
+            film.order(f"{World.GROUP}_{who} gets SIGCONT", world.thaw, who)
+        film.run((number + 1) * every_s)
+    return film.scene, film.frames
 
 
 def _wait(stage: LabStage, until: float) -> None:

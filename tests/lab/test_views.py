@@ -1,0 +1,114 @@
+"""Each run keeps a picture of every view at two sizes; long live sessions do not grow."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from lab.conftest import LIMIT_MS, LabProcess, Opened, running_lab
+from playwright.sync_api import CDPSession, expect
+
+from zkconsumer.lab.live import MAX_MESSAGES
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.sandbox import ZooKeeperServer
+
+Open = Callable[..., Opened]
+
+SIZES = {"laptop": (1280, 720), "4k": (3840, 2160)}
+
+VIEWS = {
+    "first": ("", ".picture"),
+    "faults": ('#world={"members":4,"partitions":8}&moves=20,kill:1,freeze:2,40', ".column.dead"),
+    "many": ('#world={"members":10,"partitions":40}&moves=20,kill:1,200', ".picture"),
+    "crowd": ('#world={"members":40,"partitions":300,"flow":0}', ".picture"),
+    "tour": ("#tour=split-brain&step=2", ".tour"),
+    "table": ("#tour=herd&step=2", ".counted"),
+    "scenario": ("#scenario=a-zombie-wakes&at=60", ".picture"),
+    "compare": ("#compare=join;kill g_1&protocols=zookeeper-jvm,zookeeper,consumer", ".protocol"),
+}
+"""Name -> address and what the page shows when it is ready."""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_view_fits(
+    lab: LabProcess,
+    open_page: Open,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    size: str,
+) -> None:
+    """No view needs scrolling sideways; its picture is kept below pytest's directory."""
+    width, height = SIZES[size]
+    one = open_page(viewport={"width": width, "height": height})
+    for name, (address, ready) in VIEWS.items():
+        one.page.goto("about:blank")
+        one.page.goto(lab.url + address)
+        expect(one.page.locator(ready).first).to_be_visible(timeout=LIMIT_MS)
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        one.page.screenshot(path=tmp_path / f"{name}-{size}.png")
+    with capsys.disabled():
+        sys.stdout.write(f"\npictures of the views: {tmp_path}\n")
+
+
+GROWTH = 1.5
+"""Most that memory may grow while the kept events are replaced by as many others."""
+
+BYTES_OF_NOISE = 8_000_000
+
+
+def heap(session: CDPSession) -> int:
+    """Return the bytes of the page's live JavaScript objects."""
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")
+    return int(used["usedSize"])
+
+
+def resident(process: int) -> int:
+    """Return the bytes of memory that a process uses."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page: Open) -> None:
+    """Beyond the limit of kept events, as many further events need no more memory."""
+    # A group that commits twelve partitions each second has as many events in half an hour.
+    group = f"g{uuid.uuid4().hex[:8]}"
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    payload = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+    client.create(paths.member(group, f"{group}_a"), payload, ephemeral=True, makepath=True)
+    offsets = [paths.offset(group, TopicPartition("t", number)) for number in range(12)]
+    for path in offsets:
+        client.create(path, b"0", makepath=True)
+    sent = 0
+
+    def commit(one: Opened, events: int) -> None:
+        """Write offsets, and wait until the page shows the last one."""
+        nonlocal sent
+        while events > 0:
+            sent += 1
+            futures = [client.set_async(path, b"%d" % sent) for path in offsets]
+            for future in futures:
+                future.get(timeout=30)
+            last = one.page.locator(".tree .data", has_text=str(sent))
+            if not sent % 10:
+                expect(last.last).to_be_visible(timeout=LIMIT_MS)
+            events -= len(offsets)
+
+    with running_lab("-z", zookeeper.connect, "-g", group) as lab:
+        one = open_page().go(lab.url)
+        session = one.page.context.new_cdp_session(one.page)
+        commit(one, MAX_MESSAGES + 2_000)
+        before = heap(session), resident(lab.process.pid)
+        commit(one, MAX_MESSAGES)
+        after = heap(session), resident(lab.process.pid)
+    client.stop()
+    client.close()
+    for old, new in zip(before, after, strict=True):
+        assert new < old * GROWTH + BYTES_OF_NOISE, (before, after)
