@@ -126,6 +126,33 @@ def test_no_error_is_swallowed() -> None:
     assert not found, _report(found)
 
 
+def _any_without_reason(path: Path) -> Iterator[Place]:
+    """The uses of `Any` outside of an alias with a docstring, without a comment `# Any: reason`."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    named = {
+        id(name)
+        for alias, after in zip(_tree(path).body, _tree(path).body[1:], strict=False)
+        if isinstance(alias, ast.AnnAssign)
+        and ast.unparse(alias.annotation) == "TypeAlias"
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        for name in ast.walk(alias)
+    }
+    for node in ast.walk(_tree(path)):
+        is_any = isinstance(node, ast.Name) and node.id == "Any"
+        is_quoted = isinstance(node, ast.Constant) and node.value == "Any"
+        if (is_any or is_quoted) and id(node) not in named:
+            line = getattr(node, "lineno", 1)
+            if "# Any: " not in lines[line - 1]:
+                yield Place(path, line, "Any without a reason")
+
+
+def test_any_has_a_reason() -> None:
+    """`Any` appears only in an alias with a docstring, or beside a comment with its reason."""
+    found = [place for path in MODULES for place in _any_without_reason(path)]
+    assert not found, _report(found)
+
+
 def test_functions_are_short() -> None:
     """Functions have 60 lines at most; a command, whose options are its signature, may have 80."""
     found = [

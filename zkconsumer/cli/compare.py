@@ -7,13 +7,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from zkconsumer.cli.options import Display, operator
 from zkconsumer.cli.output import ROWS, Align, Column, Output
 from zkconsumer.cli.progress import Progress
+
+Row: TypeAlias = Any
+"""A row of one of the tables, or a value of a row; the table determines the class."""
 
 COLUMNS = (
     Column("protocol"),
@@ -122,7 +125,7 @@ def compare(
     check(partitions, names)
     steps = read_script(script, members)
 
-    def of_script() -> Iterator[Any]:
+    def of_script() -> Iterator[Row]:
         from zkconsumer.sim.compare.run import compare as costs
 
         return costs(steps, members=members, partitions=partitions, protocols=names)
@@ -139,7 +142,7 @@ def compare(
     sys.stdout.write(_page(f"{script}, {members} members, {partitions} partitions", tables))
 
 
-def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Any, int]]:
+def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Row, int]]:
     """Return what may be shown besides the costs: columns, rows, and the number of runs."""
     from zkconsumer.sim.compare import growth, split_brain
 
@@ -161,7 +164,7 @@ def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Any, int]
     }
 
 
-def _followed(rows: Iterable[Any], count: int) -> Iterator[Any]:
+def _followed(rows: Iterable[Row], count: int) -> Iterator[Row]:
     """Yield the rows, and show how many of the runs are done."""
     progress = Progress("runs")
     try:
@@ -173,7 +176,7 @@ def _followed(rows: Iterable[Any], count: int) -> Iterator[Any]:
 
 
 def _page(
-    title: str, tables: Mapping[str, tuple[Sequence[Column], Sequence[Mapping[str, Any]]]]
+    title: str, tables: Mapping[str, tuple[Sequence[Column], Sequence[Mapping[str, Row]]]]
 ) -> str:
     """Return a page with tables; a bar behind each number compares it with its column."""
     parts = []
@@ -194,7 +197,7 @@ def _page(
 
 
 def _cells(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Row]], row: Mapping[str, Row]
 ) -> str:
     cells = []
     for column in columns:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -168,7 +168,7 @@ def _logged(paths: Sequence[Path], group: str | None) -> Recording:
     return Recording(events_of(entries, f"group {name} in ZooKeeper's logs"))
 
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
+def _entries(path: Path) -> Iterator[dict[str, object]]:
     """Yield the entries of a trace, or of all traces of a directory."""
     from zkconsumer.errors import ConfigError
     from zkconsumer.lab.recorded import read_trace

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -16,6 +16,7 @@ from zkconsumer.protocol.assignors import Strategy
 if TYPE_CHECKING:
     from zkconsumer.sim.coordinated.stories import Told
     from zkconsumer.sim.lessons import Lesson
+    from zkconsumer.sim.plan import Do
     from zkconsumer.sim.scenarios import NarratedRun, Scenario
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -236,7 +237,7 @@ def _known(scenario: str) -> str:
     )
 
 
-def _faults(named: list[str] | None) -> list[Any]:
+def _faults(named: list[str] | None) -> list[Do]:
     from zkconsumer.errors import ConfigError
     from zkconsumer.sim.scenarios import DEFAULT_FAULTS, NAMES
 
@@ -270,11 +271,11 @@ class _Show:
         self._title, self._members, self._output = title, members, output
         self._root = paths.ids("g").removesuffix("ids")
         self._lanes = Lanes(members, root=self._root)
-        self._entries: list[dict[str, Any]] = []
+        self._entries: list[dict[str, object]] = []
         if output is Output.STORY:
             print(self._lanes.head())
 
-    def add(self, entry: dict[str, Any]) -> None:
+    def add(self, entry: dict[str, object]) -> None:
         from zkconsumer.trace import text
 
         match self._output:

@@ -7,17 +7,24 @@ explains why a transaction cannot be decoded. It needs the extra `fast` (numba, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
 from zkconsumer.history import transactions as tx
+from zkconsumer.history.transactions import RowTuple
 
 try:
     import numba
     import numpy as np
 except ImportError:  # without the extra `fast`, rows still become columns
     numba = np = None  # type: ignore[assignment]
+
+Array: TypeAlias = Any
+"""An array of numpy, or the arrays of `_Columns`: numba and numpy have no types here."""
+
+Number: TypeAlias = Any
+"""A number of numpy, as compiled code returns it."""
 
 SCHEMA = pa.schema(
     [
@@ -56,11 +63,11 @@ class _Columns(NamedTuple):
         used: how many bytes of each text are used.
     """
 
-    numbers: Any
-    ends: Any
-    given: Any
-    texts: Any
-    used: Any
+    numbers: Array
+    ends: Array
+    given: Array
+    texts: Array
+    used: Array
 
 
 _NUMBERS = ("zxid", "time_ms", "session", "cxid", "kind", "part", "version", "number")
@@ -142,7 +149,7 @@ def _is_utf8(batch: pa.RecordBatch) -> bool:
     return True
 
 
-def _copied(values: Any) -> pa.Buffer:
+def _copied(values: Array) -> pa.Buffer:
     return pa.py_buffer(values.tobytes())
 
 
@@ -153,7 +160,7 @@ def to_batch(rows: list[tx.Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def to_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+def to_tuples(batch: pa.RecordBatch) -> list[RowTuple]:
     """Return a record batch as tuples with the fields of `transactions.Row`.
 
     Equal paths become one object, which costs a third of decoding each of them.
@@ -180,7 +187,7 @@ def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
 # ---- compiled -----------------------------------------------------------------------------------
 # Each function reads a field at an offset and returns the offset behind it, or -1 for a fault.
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def compiled(function: F) -> F:
@@ -189,7 +196,7 @@ def compiled(function: F) -> F:
 
 
 @compiled
-def _int(buffer: Any, at: int) -> Any:
+def _int(buffer: Array, at: int) -> Number:
     return np.int64(
         np.int32(
             (np.uint32(buffer[at]) << np.uint32(24))
@@ -201,12 +208,12 @@ def _int(buffer: Any, at: int) -> Any:
 
 
 @compiled
-def _long(buffer: Any, at: int) -> Any:
+def _long(buffer: Array, at: int) -> Number:
     return (_int(buffer, at) << 32) | (_int(buffer, at + 4) & 0xFFFFFFFF)
 
 
 @compiled
-def _adler(buffer: Any, at: int, stop: int) -> Any:
+def _adler(buffer: Array, at: int, stop: int) -> Number:
     """Compute Adler-32 in blocks of 4096 bytes, in which the sums stay below 32 bits."""
     one, two = np.uint32(1), np.uint32(0)
     while at < stop:
@@ -224,7 +231,7 @@ def _adler(buffer: Any, at: int, stop: int) -> Any:
 
 
 @compiled
-def _copy(buffer: Any, at: int, size: int, c: Any, text: int, n: int) -> None:
+def _copy(buffer: Array, at: int, size: int, c: Array, text: int, n: int) -> None:
     """Copy a text of the row `n`."""
     begin = c.used[text]
     source, target = buffer[at : at + size], c.texts[text, begin : begin + size]
@@ -235,7 +242,7 @@ def _copy(buffer: Any, at: int, size: int, c: Any, text: int, n: int) -> None:
 
 
 @compiled
-def _read_path(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+def _read_path(buffer: Array, at: int, stop: int, c: Array, n: int) -> Number:
     if at + 4 > stop:
         return -1
     size = _int(buffer, at)
@@ -246,7 +253,7 @@ def _read_path(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
 
 
 @compiled
-def _read_data(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+def _read_data(buffer: Array, at: int, stop: int, c: Array, n: int) -> Number:
     if at + 4 > stop:
         return -1
     size = _int(buffer, at)
@@ -259,7 +266,7 @@ def _read_data(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
 
 
 @compiled
-def _read_acl(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+def _read_acl(buffer: Array, at: int, stop: int, c: Array, n: int) -> Number:
     if at + 4 > stop:
         return -1
     count = _int(buffer, at)
@@ -282,7 +289,7 @@ def _read_acl(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
 
 
 @compiled
-def _read_version(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+def _read_version(buffer: Array, at: int, stop: int, c: Array, n: int) -> Number:
     if at == -1 or at + 4 > stop:
         return -1
     c.numbers[_VERSION, n] = _int(buffer, at)
@@ -290,7 +297,7 @@ def _read_version(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
 
 
 @compiled
-def _read_create(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> Any:
+def _read_create(buffer: Array, kind: int, at: int, stop: int, c: Array, n: int) -> Number:
     at = _read_path(buffer, at, stop, c, n)
     if at != -1:
         at = _read_data(buffer, at, stop, c, n)
@@ -316,7 +323,7 @@ def _read_create(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> 
 
 
 @compiled
-def _read_close(buffer: Any, at: int, stop: int, slack: int, c: Any, n: int) -> Any:
+def _read_close(buffer: Array, at: int, stop: int, slack: int, c: Array, n: int) -> Number:
     """Read the list of deleted paths, if there is one that fits exactly."""
     for end in (stop, stop - slack):
         if at + 4 > end:
@@ -337,7 +344,7 @@ def _read_close(buffer: Any, at: int, stop: int, slack: int, c: Any, n: int) -> 
 
 
 @compiled
-def _read_record(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> Any:
+def _read_record(buffer: Array, kind: int, at: int, stop: int, c: Array, n: int) -> Number:
     if kind in (tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL):
         return _read_create(buffer, kind, at, stop, c, n)
     if kind in (tx.ERROR, tx.CREATE_SESSION):
@@ -364,7 +371,7 @@ def _in_multi(kind: int) -> bool:
 
 
 @compiled
-def _begin_row(c: Any, n: int, head: Any, kind: int, part: int) -> None:
+def _begin_row(c: Array, n: int, head: Array, kind: int, part: int) -> None:
     numbers = c.numbers
     numbers[_ZXID, n], numbers[_TIME, n], numbers[_SESSION, n], numbers[_CXID, n] = head
     numbers[_KIND, n], numbers[_PART, n], numbers[_VERSION, n], numbers[_NUMBER, n] = (
@@ -377,13 +384,13 @@ def _begin_row(c: Any, n: int, head: Any, kind: int, part: int) -> None:
 
 
 @compiled
-def _end_row(c: Any, n: int) -> None:
+def _end_row(c: Array, n: int) -> None:
     for text in range(3):
         c.ends[text, n + 1] = c.used[text]
 
 
 @compiled
-def _read_multi(buffer: Any, at: int, stop: int, head: Any, c: Any, first: int) -> Any:
+def _read_multi(buffer: Array, at: int, stop: int, head: Array, c: Array, first: int) -> Number:
     """Fill the rows from `first`; return the number of the next row, or -1 for a fault."""
     count = _int(buffer, at) if at + 4 <= stop else -1
     if count < 0 or count * 8 > stop - at:
@@ -417,7 +424,7 @@ def _read_multi(buffer: Any, at: int, stop: int, head: Any, c: Any, first: int) 
 
 
 @compiled
-def _transaction(buffer: Any, at: int, stop: int, head: Any, c: Any, n: int) -> Any:
+def _transaction(buffer: Array, at: int, stop: int, head: Array, c: Array, n: int) -> Number:
     """Fill the rows of the record at `at`; return the number of the next row, or -1."""
     kind = _int(buffer, at - 4)
     if kind == tx.MULTI:
@@ -438,7 +445,7 @@ def _transaction(buffer: Any, at: int, stop: int, head: Any, c: Any, n: int) -> 
 
 
 @compiled
-def _transactions(buffer: Any, at: int, c: Any) -> Any:
+def _transactions(buffer: Array, at: int, c: Array) -> Number:
     """Fill the columns from `at`; return the offset after them, the rows, and whether they are
     full.
     """

@@ -7,14 +7,15 @@ needs the extra `fast` (numba, pyarrow).
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.columns import compiled
+from zkconsumer.history.columns import Array, Number, compiled
 from zkconsumer.history.tables import Commits
+from zkconsumer.history.transactions import RowTuple
 
 FOREIGN: Final = -2
 """The number of a path that no group has a use for; all its rows are skipped."""
@@ -41,25 +42,25 @@ class _State(NamedTuple):
         used: the number of paths, of bytes of paths, and of sessions.
     """
 
-    runs: Any
-    numbers: Any
-    places: Any
-    texts: Any
-    sessions: Any
-    used: Any
+    runs: Array
+    numbers: Array
+    places: Array
+    texts: Array
+    sessions: Array
+    used: Array
 
 
 class _Columns(NamedTuple):
     """The columns that the compiled loop reads."""
 
-    zxids: Any
-    times: Any
-    sessions: Any
-    kinds: Any
-    path_ends: Any
-    paths: Any
-    data_ends: Any
-    data: Any
+    zxids: Array
+    times: Array
+    sessions: Array
+    kinds: Array
+    path_ends: Array
+    paths: Array
+    data_ends: Array
+    data: Array
 
 
 class ColumnRows:
@@ -88,7 +89,7 @@ class ColumnRows:
         """Return a numeric field of a row."""
         return int(self._numbers[name][at])
 
-    def row(self, at: int) -> tuple[Any, ...]:
+    def row(self, at: int) -> RowTuple:
         """Return a row with the fields of `transactions.Row`, except its access control list."""
         zxid, time_ms, session, cxid, kind, part, version, number = (
             int(numbers[at]) for numbers in self._numbers.values()
@@ -100,7 +101,7 @@ class ColumnRows:
         return zxid, time_ms, session, cxid, kind, part, path, data, version, number, None
 
 
-def _text(column: pa.Array) -> tuple[Any, Any]:
+def _text(column: pa.Array) -> tuple[Array, Array]:
     """Return where the texts of a column end, with the beginning of the first, and their bytes."""
     _, ends, content = column.buffers()
     ends = np.frombuffer(ends, np.int32)[column.offset :]
@@ -193,7 +194,7 @@ class CommitRuns:
 
 
 @compiled
-def _hash(text: Any, begin: int, end: int) -> Any:
+def _hash(text: Array, begin: int, end: int) -> Number:
     """Return the FNV-1a hash of a text."""
     found = np.uint64(14695981039346656037)
     for i in range(begin, end):
@@ -202,7 +203,7 @@ def _hash(text: Any, begin: int, end: int) -> Any:
 
 
 @compiled
-def _path_slot(s: Any, text: Any, begin: int, end: int) -> Any:
+def _path_slot(s: Array, text: Array, begin: int, end: int) -> Number:
     """Return the slot of a path, or the free slot where it belongs."""
     mask = np.uint64(len(s.numbers) - 1)
     slot = np.int64(_hash(text, begin, end) & mask)
@@ -221,7 +222,7 @@ def _path_slot(s: Any, text: Any, begin: int, end: int) -> Any:
 
 
 @compiled
-def _inserted(s: Any, text: Any, number: int) -> Any:
+def _inserted(s: Array, text: Array, number: int) -> Number:
     """Insert a path; return False if the tables are too full for it."""
     slot = _path_slot(s, text, 0, len(text))
     if s.numbers[slot] == _FREE:
@@ -237,7 +238,7 @@ def _inserted(s: Any, text: Any, number: int) -> Any:
 
 
 @compiled
-def _session_slot(sessions: Any, session: int) -> Any:
+def _session_slot(sessions: Array, session: int) -> Number:
     """Return the slot of a session, or the free slot where it belongs."""
     mask = np.int64(sessions.shape[1] - 1)
     mixed = np.uint64(session) * np.uint64(11400714819323198485)
@@ -248,7 +249,7 @@ def _session_slot(sessions: Any, session: int) -> Any:
 
 
 @compiled
-def _copied(old: Any, new: Any) -> None:
+def _copied(old: Array, new: Array) -> None:
     """Insert the paths and sessions of smaller tables into empty ones."""
     for slot in range(len(old.numbers)):
         if old.numbers[slot] != _FREE:
@@ -263,7 +264,7 @@ def _copied(old: Any, new: Any) -> None:
 
 
 @compiled
-def _written(s: Any, session: int, time_ms: int) -> Any:
+def _written(s: Array, session: int, time_ms: int) -> Number:
     """Note the time of a session's write; return False if the table of sessions is too full."""
     slot = _session_slot(s.sessions, session)
     if s.sessions[0, slot] == 0:
@@ -276,7 +277,7 @@ def _written(s: Any, session: int, time_ms: int) -> Any:
 
 
 @compiled
-def _offset(data: Any, begin: int, end: int) -> Any:
+def _offset(data: Array, begin: int, end: int) -> Number:
     """Return the offset in a payload of decimal digits, or -1."""
     if end == begin or end - begin > _DIGITS:
         return -1
@@ -290,7 +291,7 @@ def _offset(data: Any, begin: int, end: int) -> Any:
 
 
 @compiled
-def _continued(c: _Columns, at: int, s: Any) -> Any:
+def _continued(c: _Columns, at: int, s: Array) -> Number:
     """Return the first row that continues no run, and whether the table of sessions is too full."""
     first, count = at, len(c.zxids)
     while at < count:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zkconsumer.errors import ZkConsumerError, printable
 from zkconsumer.history import transactions as tx
@@ -22,6 +22,7 @@ from zkconsumer.history.tables import (
     Session,
     Tables,
 )
+from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from zkconsumer.history.commits import CommitRuns
+
+Fields: TypeAlias = dict[str, Any]
+"""Keyword arguments that the rows of several tables have in common."""
 
 QUIET_MS: Final = 5_000
 """An owner znode that changes within this time after a group settled belongs to that rebalance. A
@@ -174,7 +178,7 @@ class GroupHistory:
         self.tables.rebalances.clear()
         self._zxid, self._time_ms = tree.zxid, 0
 
-    def apply(self, rows: Iterable[tuple[Any, ...]], file: str) -> None:
+    def apply(self, rows: Iterable[RowTuple], file: str) -> None:
         """Take the next rows (`transactions.Row`, or bare tuples), in the order of their zxids."""
         self._file = file
         places, last_write = self._places, self._last_write
@@ -250,7 +254,7 @@ class GroupHistory:
         elif place[1].kind is Kind.OTHER:
             self._runs.learn(path, FOREIGN)
 
-    def _other(self, row: tuple[Any, ...]) -> None:
+    def _other(self, row: RowTuple) -> None:
         """Apply a row that is not a commit of a known partition."""
         _, _, session, cxid, kind, _, path, data, _, number, _ = row
         if kind == tx.CREATE_SESSION:
@@ -331,10 +335,10 @@ class GroupHistory:
             self._groups[key] = _Group(chroot, name, self._topics_of(chroot))
         return self._groups[key]
 
-    def _event(self) -> dict[str, Any]:
+    def _event(self) -> Fields:
         return {"zxid": self._zxid, "time_ms": self._time_ms, "file": self._file}
 
-    def _of(self, group: _Group) -> dict[str, Any]:
+    def _of(self, group: _Group) -> Fields:
         return {**self._event(), "chroot": group.chroot, "group": group.name}
 
     # ---- sessions ------------------------------------------------------------------------------

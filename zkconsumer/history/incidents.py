@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from zkconsumer.history.inputs import Problem
-from zkconsumer.history.tables import Event, Incident, Member, Ownership, Tables
+from zkconsumer.history.tables import Commits, Event, Incident, Member, Ownership, Tables
 
 STORM: Final = (5, 300_000)
 """This many triggers of rebalances of a group within this time (milliseconds) are a storm."""
@@ -63,9 +63,26 @@ def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list
     return sorted(found, key=lambda one: (one.zxid, one.time_ms, one.kind))
 
 
-def _incident(row: Any, kind: str, what: str, **more: Any) -> Incident:
-    event = {"zxid": row.zxid, "time_ms": row.time_ms, "file": row.file} | more
-    return Incident(chroot=row.chroot, group=row.group, kind=kind, what=what, **event)
+def _incident(
+    row: Member | Commits | Ownership,
+    kind: str,
+    what: str,
+    *,
+    time_ms: int | None = None,
+    ended_ms: int | None = None,
+    evidence: Sequence[str] = (),
+) -> Incident:
+    return Incident(
+        zxid=row.zxid,
+        time_ms=row.time_ms if time_ms is None else time_ms,
+        file=row.file,
+        chroot=row.chroot,
+        group=row.group,
+        kind=kind,
+        what=what,
+        ended_ms=ended_ms,
+        evidence=list(evidence),
+    )
 
 
 def _of_problem(problem: Problem, tables: Tables) -> Incident:
@@ -83,7 +100,7 @@ def _of_problem(problem: Problem, tables: Tables) -> Incident:
 
 
 def _storms(tables: Tables) -> Iterator[Incident]:
-    triggers: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    triggers: dict[tuple[str, str], list[Member]] = defaultdict(list)
     known: set[tuple[str, str, str]] = set()
     for row in tables.members:
         key = (row.chroot, row.group, row.consumer)

@@ -308,7 +308,7 @@ class History:
         self._disagreed = (*key, zxid)
 
 
-def _is_gapless(zxids: Any, last: int) -> bool:
+def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
     """Return whether each zxid of an array is that of the transaction before it, or the next."""
     steps = zxids[1:] - zxids[:-1]
     return 0 <= zxids[0] - last <= 1 and bool(((steps == 0) | (steps == 1)).all())

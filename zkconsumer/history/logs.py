@@ -92,7 +92,7 @@ class Batch:
 
     file: str
     _rows: list[Row] | None = None
-    _columns: Any = None
+    _columns: pa.RecordBatch = None  # None if there are rows only
 
     @property
     def rows(self) -> list[Row]:
@@ -112,7 +112,7 @@ class Batch:
         return self._rows is None
 
     @property
-    def zxids(self) -> Any:
+    def zxids(self) -> Any:  # Any: numpy, which is imported on use
         """The zxid of each row: a list, or an array if there are columns."""
         if self._rows is not None:
             return [row[0] for row in self._rows]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from zkconsumer.errors import displayed
 from zkconsumer.history.describe import Described
-from zkconsumer.history.tables import Event, Incident, Tables
+from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalance, Tables
+
+R = TypeVar("R", Member, Rebalance, Commits, Incident)
 
 MAX_LINES: Final = 40
 """Incidents and rebalances that a report lists for all groups; it counts the others."""
@@ -71,7 +73,7 @@ def seconds_text(milliseconds: float) -> str:
 # ---- report -------------------------------------------------------------------------------------
 
 
-def report(found: Described) -> dict[str, list[dict[str, Any]]]:
+def report(found: Described) -> dict[str, list[dict[str, object]]]:
     """Return the sections of the report: groups, incidents and rebalances, as rows."""
     incidents = found.tables.incidents
     rebalances = sorted(found.tables.rebalances, key=_weight, reverse=True)[:MAX_LINES]
@@ -112,7 +114,7 @@ def _span(begin_ms: int, end_ms: int | None) -> str | None:
     return None if end_ms is None else seconds_text(end_ms - begin_ms)
 
 
-def _weight(row: Any) -> tuple[bool, float]:
+def _weight(row: Rebalance) -> tuple[bool, float]:
     return row.settled_ms is None, row.unowned_s
 
 
@@ -121,8 +123,8 @@ def _triggers(triggers: list[str]) -> str:
     return "; ".join(triggers[:2]) + more
 
 
-def _group_row(found: Described, chroot: str, group: str) -> dict[str, Any]:
-    def of(rows: list[Any]) -> list[Any]:
+def _group_row(found: Described, chroot: str, group: str) -> dict[str, object]:
+    def of(rows: Iterable[R]) -> list[R]:
         return [row for row in rows if (row.chroot, row.group) == (chroot, group)]
 
     tables = found.tables
@@ -244,7 +246,7 @@ def _escape(value: object) -> str:
     return html.escape(displayed("-" if value is None else str(value), 2000))
 
 
-def _table(name: str, rows: list[dict[str, Any]]) -> str:
+def _table(name: str, rows: list[dict[str, object]]) -> str:
     if not rows:
         return f"<h2>{name.capitalize()}</h2><p>none</p>"
     head = "".join(f"<th>{_escape(title)}</th>" for title in rows[0])

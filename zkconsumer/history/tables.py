@@ -8,7 +8,7 @@ lasts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from zkconsumer.history.transactions import ERRORS, KINDS, Row
 
@@ -209,13 +209,13 @@ class Tables:
     incidents: list[Incident] = field(default_factory=list)
 
 
-def columns_of(table: type[Event]) -> dict[str, Any]:
+def columns_of(table: type[Event]) -> dict[str, object]:
     """Return the columns of a table with their Python types."""
     hints = get_type_hints(table)
     return {one.name: hints[one.name] for one in fields(table)}
 
 
-def as_dict(row: Event) -> dict[str, Any]:
+def as_dict(row: Event) -> dict[str, object]:
     """Return a row as a dictionary."""
     return {one.name: getattr(row, one.name) for one in fields(row)}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import adler32
 
 CREATE, DELETE, SET_DATA, SET_ACL, CHECK, MULTI, CREATE2 = 1, 2, 5, 7, 13, 14, 15
@@ -100,6 +100,9 @@ class Row(NamedTuple):
     number: int
     acl: bytes | None
 
+
+RowTuple: TypeAlias = tuple[Any, ...]
+"""The fields of a `Row` without their names: making a tuple takes a third of the time."""
 
 Values = tuple[str | None, bytes | None, int, int, bytes | None]
 """What a record says: path, data, version, number, acl."""

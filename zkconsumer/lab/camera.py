@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any
 
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
@@ -30,7 +29,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import assign
 from zkconsumer.protocol.java.text import utf16_key
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.protocol.requests import Reply
@@ -39,8 +38,6 @@ from zkconsumer.sim.lessons import Counter
 from zkconsumer.sim.plan import Delivered, Do
 from zkconsumer.sim.world import World
 from zkconsumer.sim.znodes import Change, End
-
-Json = dict[str, Any]
 
 NOBODY, STRANGER = -1, -2
 
@@ -81,13 +78,13 @@ class Camera(Counter):
         self._sessions: dict[int, int] = {}
         self._jvm_phases: dict[int, str] = {}
         self._prints: list[tuple[object, ...]] = []
-        self._zookeeper: Json = {}
+        self._zookeeper: JsonObject = {}
         self._ends: dict[TopicPartition, int] = {}
         self._words: list[str] = []
         self._begin()
 
     def _begin(self) -> None:
-        self._events: list[list[Any]] = []
+        self._events: list[list[Json]] = []
         self._touched: set[TopicPartition] = set()
 
     def copy(self) -> Camera:
@@ -103,7 +100,7 @@ class Camera(Counter):
 
     # ---- the whole picture -----------------------------------------------------------------------
 
-    def picture(self, world: World) -> Json:
+    def picture(self, world: World) -> JsonObject:
         """Return the picture, from which the next frame continues."""
         self._read_history(world)
         self._begin()
@@ -137,12 +134,12 @@ class Camera(Counter):
 
     # ---- what one move changes -------------------------------------------------------------------
 
-    def frame(self, world: World, move: Move, text: str) -> Json:
+    def frame(self, world: World, move: Move, text: str) -> JsonObject:
         """Return what the move has changed."""
         seconds, self._now = world.now - self._now, world.now
         self.unowned_s += seconds * (len(self.index) - len(self._owners))
         tree = self._read_history(world)
-        frame: Json = {"t": round(world.now, 4), "d": str(move), "l": text}
+        frame: JsonObject = {"t": round(world.now, 4), "d": str(move), "l": text}
         self._log_ends(world, frame)
         if tree:
             frame["z"] = tree
@@ -165,7 +162,7 @@ class Camera(Counter):
         self._begin()
         return frame
 
-    def _changed_members(self, world: World, actor: int) -> dict[int, Json]:
+    def _changed_members(self, world: World, actor: int) -> dict[int, JsonObject]:
         found = {}
         for who, old in enumerate(self._prints):
             new = self._print(world, who)
@@ -174,7 +171,7 @@ class Camera(Counter):
                 found[who] = self._member(world, who)
         return found
 
-    def _log_ends(self, world: World, frame: Json) -> None:
+    def _log_ends(self, world: World, frame: JsonObject) -> None:
         """Note added partitions and messages."""
         added = [tp for tp in world.log_end if tp not in self.index]
         for tp in added:
@@ -193,19 +190,19 @@ class Camera(Counter):
             self._touched |= {tp for tp, end in self._ends.items() if world.log_end[tp] != end}
         self._ends = dict(world.log_end)
 
-    def _read_history(self, world: World) -> dict[str, Any]:
+    def _read_history(self, world: World) -> JsonObject:
         """Take in the writes since the last call; return the changed znodes."""
         for who, link in enumerate(world.links):
             if link.session:
                 self._sessions[link.session] = who
-        tree: dict[str, Any] = {}
+        tree: JsonObject = {}
         history = world.zookeeper.history
         for change in history[self._seen :]:
             self._change(change, tree)
         self._seen = len(history)
         return tree
 
-    def _change(self, change: Change, tree: dict[str, Any]) -> None:
+    def _change(self, change: Change, tree: JsonObject) -> None:
         if isinstance(change.write, End):
             event = ["ended", self._sessions.get(change.session, -1), change.write.value]
             if event not in self._events:
@@ -255,11 +252,11 @@ class Camera(Counter):
             tuple(member.feeds),
         )
 
-    def _member(self, world: World, who: int) -> Json:
+    def _member(self, world: World, who: int) -> JsonObject:
         member, link = world.members[who], world.links[who]
         is_jvm = isinstance(member, JvmMember)
         phase = self._jvm_phases.get(who, "") if is_jvm else member.state.phase.value
-        view: Json = {
+        view: JsonObject = {
             "n": member.name,
             "k": "jvm" if is_jvm else "zk",
             "s": _status(link.joined, link.dead, link.frozen, member.closed),
@@ -283,7 +280,7 @@ class Camera(Counter):
             view["i"] = [len(member.inbox), *map(item_text, items)]
         return view
 
-    def _partition(self, world: World, tp: TopicPartition) -> list[Any]:
+    def _partition(self, world: World, tp: TopicPartition) -> list[Json]:
         node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
         stored = None if node is None else _text(node.data)
         owner = self._owners.get(tp, NOBODY)
@@ -351,7 +348,7 @@ def _connection(connected: bool, lost: bool, muted: bool) -> str:
     return "lost" if lost else "off"
 
 
-def _zookeeper(world: World) -> Json:
+def _zookeeper(world: World) -> JsonObject:
     faults = world.active_faults
     return {
         "quorum": not faults.no_quorum,
@@ -367,7 +364,7 @@ def _zookeeper(world: World) -> Json:
 
 def explain(world: World, tp: TopicPartition) -> str:
     """Return why a thread should own a partition, and who owns it."""
-    subscriptions: dict[str, Any] = {}
+    subscriptions: JsonObject = {}
     nodes = world.zookeeper.nodes
     prefix = f"{paths.ids(world.GROUP)}/"
     for path, node in nodes.items():
@@ -414,7 +411,7 @@ def short(path: str) -> str:
     return parts[3] if len(parts) == 4 and parts[1] == "consumers" else path
 
 
-def request_text(request: Any) -> str:
+def request_text(request: Json) -> str:
     """Return what a request asks for, in a few words."""
     match request:
         case rq.Multi(writes=writes):
@@ -442,7 +439,7 @@ _VERBS = {
 }
 
 
-def item_text(item: Any) -> str:
+def item_text(item: object) -> str:
     """Return what an item of a member's inbox is, in a few words."""
     match item:
         case WatchFired(kind, path):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab import coordinated
@@ -19,9 +18,8 @@ from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.runs import LabStage, new_stage
 from zkconsumer.lab.worlds import Move, WorldSpec
 from zkconsumer.protocol.later.comparison import PROTOCOLS, Action, Step, compare, read_script
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.world import World
-
-Json = dict[str, Any]
 
 SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
 """Protocol with a simulated world -> whether its members are JVM members."""
@@ -58,7 +56,9 @@ def spacing(steps: Sequence[Step], protocols: Sequence[str]) -> float:
     return max(slowest, *(step.frozen_s for step in steps)) + SETTLING_S
 
 
-def compared(script: str, *, members: int, partitions: int, protocols: Sequence[str]) -> list[Json]:
+def compared(
+    script: str, *, members: int, partitions: int, protocols: Sequence[str]
+) -> list[JsonObject]:
     """Return a run of each protocol, and a table of what moves. Raises ConfigError."""
     if not protocols:
         raise ConfigError("no protocol is chosen", where="protocols", remedy="choose two to five")
@@ -75,7 +75,7 @@ def compared(script: str, *, members: int, partitions: int, protocols: Sequence[
         )
     table = compare(steps, members=members, partitions=partitions, protocols=protocols)
     every_s = spacing(steps, protocols)
-    found: list[Json] = []
+    found: list[JsonObject] = []
     for number, protocol in enumerate(protocols, FIRST_RUN):
         if protocol in SIMULATED:
             scene, frames = _simulated(protocol, members, partitions, steps, every_s)
@@ -106,7 +106,7 @@ def compared(script: str, *, members: int, partitions: int, protocols: Sequence[
 
 def _simulated(
     protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
-) -> tuple[Json, list[Json]]:
+) -> tuple[JsonObject, list[JsonObject]]:
     """Return the picture of a settled group, and frames of the steps, one each `every_s`."""
     joins = sum(step.action is Action.JOIN for step in steps)
     jvm = tuple(range(members + joins)) if SIMULATED[protocol] else ()
@@ -156,9 +156,9 @@ def _wait(stage: LabStage, until: float) -> None:
     stage.wait(max(0.0, until - stage.world.now))
 
 
-def condensed(frames: Iterable[Json], begin: float) -> Iterator[Json]:
+def condensed(frames: Iterable[JsonObject], begin: float) -> Iterator[JsonObject]:
     """Join frames in which no owner changes, and count their time from `begin`."""
-    kept: Json = {}
+    kept: JsonObject = {}
     for frame in frames:
         kept = _joined(kept, {**frame, "t": round(frame["t"] - begin, 4)})
         if "o" in frame or "say" in frame or kept["t"] - kept["since"] >= APART_S:
@@ -168,7 +168,7 @@ def condensed(frames: Iterable[Json], begin: float) -> Iterator[Json]:
         yield {name: value for name, value in kept.items() if name != "since"}
 
 
-def _joined(first: Json, second: Json) -> Json:
+def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
     """Return a frame that does what both do, with the words of the second one."""
     found = {"since": second["t"], **first, **second}
     for part in ("m", "p", "z"):
@@ -208,7 +208,7 @@ class Computed:
         self._owners = dict(self._protocol.assign(self._group, partitions, {}))
         self._rows = self._read()
         self._views = [self._view(who) for who in range(self._count)]
-        self.scene: Json = {
+        self.scene: JsonObject = {
             "t": 0.0,
             "members": list(self._views),
             "partitions": [[f"t-{number}", *row] for number, row in enumerate(self._rows)],
@@ -216,7 +216,7 @@ class Computed:
             "zookeeper": {"text": "computed", "brokers": True, "topic": True},
             "counters": [None] * 7,
         }
-        self.frames: list[Json] = []
+        self.frames: list[JsonObject] = []
 
     def play(self, steps: Sequence[Step], every_s: float) -> None:
         """Take the steps, one each `every_s` seconds."""
@@ -258,7 +258,7 @@ class Computed:
         self._owners = dict(self._protocol.assign(self._group, self._partitions, self._owners))
 
     def _frame(self, now: float, words: str) -> None:
-        frame: Json = {"t": round(now, 3), "d": "", "l": words}
+        frame: JsonObject = {"t": round(now, 3), "d": "", "l": words}
         rows = self._read()
         changed = {at: row for at, row in enumerate(rows) if row != self._rows[at]}
         if changed:
@@ -271,13 +271,13 @@ class Computed:
             frame["say"] = words
         self.frames.append(frame)
 
-    def _read(self) -> list[list[Any]]:
-        rows: list[list[Any]] = [[NOBODY, None, None, None] for _ in range(self._partitions)]
+    def _read(self) -> list[list[Json]]:
+        rows: list[list[Json]] = [[NOBODY, None, None, None] for _ in range(self._partitions)]
         for tp, owner in self._owners.items():
             rows[tp.partition][0] = int(owner.removeprefix("c")) - 1
         return rows
 
-    def _view(self, who: int) -> Json:
+    def _view(self, who: int) -> JsonObject:
         member = f"c{who + 1}"
         state = self._gone.get(member, "up" if member in self._group else "away")
         owned = [at for at, row in enumerate(self._read()) if row[0] == who]

@@ -21,7 +21,6 @@ Each command returns the event `error` if it is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS, explain, sentence
@@ -41,6 +40,7 @@ from zkconsumer.lab.worlds import (
 )
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.later.comparison import PROTOCOLS
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.releases import RELEASES
 from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
@@ -48,8 +48,6 @@ from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.sim.world import possible, repairs
 from zkconsumer.trace import text as trace_text
-
-Json = dict[str, Any]
 
 MAX_RUNS = 24
 """Maximum number of runs of one page. A further run replaces the oldest one; the page reopens that
@@ -73,7 +71,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._runs: dict[int, Run] = {}
-        self._commands: dict[str, Callable[[Json], list[Json]]] = {
+        self._commands: dict[str, Callable[[JsonObject], list[JsonObject]]] = {
             "catalogue": self._catalogue,
             "open": self._open,
             "tour": self._tour,
@@ -86,7 +84,7 @@ class Engine:
             "compare": self._compare,
         }
 
-    def command(self, command: Json) -> list[Json]:
+    def command(self, command: JsonObject) -> list[JsonObject]:
         """Carry out one command and return its events; a refused command returns one `error`."""
         try:
             handler = self._commands.get(str(command.get("do")))
@@ -102,7 +100,7 @@ class Engine:
 
     # ---- commands --------------------------------------------------------------------------------
 
-    def _catalogue(self, command: Json) -> list[Json]:
+    def _catalogue(self, command: JsonObject) -> list[JsonObject]:
         scenarios = [
             {"name": name, "title": one.title, "lesson": one.lesson, "decided": one.decided}
             for name, one in SCENARIOS.items()
@@ -125,7 +123,7 @@ class Engine:
             }
         ]
 
-    def _open(self, command: Json) -> list[Json]:
+    def _open(self, command: JsonObject) -> list[JsonObject]:
         number = self._number()
         scenario = command.get("scenario")
         if scenario is not None:
@@ -152,7 +150,7 @@ class Engine:
         self._runs[number] = run
         return [_opened(run), _frames(run, 0)]
 
-    def _tour(self, command: Json) -> list[Json]:
+    def _tour(self, command: JsonObject) -> list[JsonObject]:
         """Open the tour's world, and return the move at which each step of the tour is shown."""
         name = command.get("tour")
         if name not in TOURS:
@@ -180,7 +178,7 @@ class Engine:
             },
         ]
 
-    def _table(self, command: Json) -> list[Json]:
+    def _table(self, command: JsonObject) -> list[JsonObject]:
         """Return the table of a counted lesson: how costs grow, or what two views cause."""
         name = command.get("table")
         lessons = {"herd-effect": lambda: herd_effect(HERD_SIZES), "split-brain": split_brain}
@@ -202,7 +200,7 @@ class Engine:
             }
         ]
 
-    def _step(self, command: Json) -> list[Json]:
+    def _step(self, command: JsonObject) -> list[JsonObject]:
         run = self._run(command)
         start = run.length
         until = command.get("until", "")
@@ -214,10 +212,10 @@ class Engine:
                 break
         return [_frames(run, start)]
 
-    def _act(self, command: Json) -> list[Json]:
+    def _act(self, command: JsonObject) -> list[JsonObject]:
         run, at = self._run(command), self._at(command)
         token = str(command.get("move", ""))
-        found: list[Json] = []
+        found: list[JsonObject] = []
         start = at
         if at < run.length:
             run = self._fork(run, at)
@@ -240,7 +238,7 @@ class Engine:
     def _fork(self, run: Run, at: int) -> Run:
         return run.fork(self._number(run.number), at)
 
-    def _choices(self, command: Json) -> list[Json]:
+    def _choices(self, command: JsonObject) -> list[JsonObject]:
         run, at = self._run(command), self._at(command)
         stage = run.stage if at == run.length else run.at(at)
         world, chosen = stage.world, stage.next()
@@ -263,7 +261,7 @@ class Engine:
             {"event": "choices", "run": run.number, "at": at, "choices": found, "faults": faults}
         ]
 
-    def _explain(self, command: Json) -> list[Json]:
+    def _explain(self, command: JsonObject) -> list[JsonObject]:
         run, at = self._run(command), self._at(command)
         stage = run.stage if at == run.length else run.at(at)
         partition = command.get("partition")
@@ -274,7 +272,7 @@ class Engine:
         tp = list(stage.world.log_end)[partition]
         return [{"event": "explained", "partition": partition, "text": explain(stage.world, tp)}]
 
-    def _trace(self, command: Json) -> list[Json]:
+    def _trace(self, command: JsonObject) -> list[JsonObject]:
         """Perform the moves again with a recorder."""
         run = self._run(command)
         lines: list[str] = []
@@ -287,7 +285,7 @@ class Engine:
             stage.move(move)
         return [{"event": "trace", "run": run.number, "text": "\n".join([*lines, ""])}]
 
-    def _compare(self, command: Json) -> list[Json]:
+    def _compare(self, command: JsonObject) -> list[JsonObject]:
         """Return the same script on several protocols."""
         given = {"members": 3, "partitions": 12, "protocols": list(SIMULATED), **command}
         names, script = given["protocols"], given.get("script", DEFAULT_SCRIPT)
@@ -314,7 +312,7 @@ class Engine:
             del self._runs[min(one for one in self._runs if one != keep)]
         return number
 
-    def _run(self, command: Json) -> Run:
+    def _run(self, command: JsonObject) -> Run:
         run = self._runs.get(command.get("run", 0))
         if run is None:
             raise RefusedError(
@@ -322,7 +320,7 @@ class Engine:
             )
         return run
 
-    def _at(self, command: Json) -> int:
+    def _at(self, command: JsonObject) -> int:
         run, at = self._run(command), command.get("at")
         if type(at) is not int or not 0 <= at <= run.length:
             raise ConfigError(
@@ -331,13 +329,13 @@ class Engine:
         return at
 
 
-def _object(value: Any, where: str) -> Mapping[str, Any]:
+def _object(value: Json, where: str) -> Mapping[str, Json]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} is {value!r}", where=where, remedy="give a JSON object")
     return value
 
 
-def _opened(run: Run) -> Json:
+def _opened(run: Run) -> JsonObject:
     return {
         "event": "run",
         "run": run.number,
@@ -352,19 +350,19 @@ def _opened(run: Run) -> Json:
     }
 
 
-def opened(run: Run) -> list[Json]:
+def opened(run: Run) -> list[JsonObject]:
     """Return the events that show a whole run."""
     return [_opened(run), _frames(run, 0)]
 
 
-def _base(run: Run) -> Json:
+def _base(run: Run) -> JsonObject:
     if run.scenario is None:
         assert run.spec is not None
         return {"world": run.spec.as_json()}
     return {"scenario": run.scenario.name, "cut": run.scripted}
 
 
-def _frames(run: Run, start: int) -> Json:
+def _frames(run: Run, start: int) -> JsonObject:
     """Return the frames from a move on, and the run's moves as text for the page's address."""
     stage = run.stage
     given = zip(stage.moves[run.scripted :], stage.defaults[run.scripted :], strict=True)
@@ -379,7 +377,7 @@ def _frames(run: Run, start: int) -> Json:
     }
 
 
-def _condition(stage: LabStage, until: Any) -> Callable[[], bool]:
+def _condition(stage: LabStage, until: Json) -> Callable[[], bool]:
     """Return the condition at which the command `step` stops, as a function of the run."""
     if until == "owner":
         return lambda: bool(stage.frames and "o" in stage.frames[-1])

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 from zkconsumer.admin.api import Admin
 from zkconsumer.admin.findings import Finding
@@ -24,13 +23,11 @@ from zkconsumer.errors import RefusedError, ZkConsumerError, displayed
 from zkconsumer.lab.camera import NOBODY, STRANGER
 from zkconsumer.lab.engine import Engine
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.zk.observer import Change, ChangeKind, Observer
-
-Json = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +54,9 @@ class GroupPicture:
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self.members: list[Json] = []
-        self.partitions: list[list[Any]] = []
-        self.tree: dict[str, list[Any]] = {}
+        self.members: list[JsonObject] = []
+        self.partitions: list[list[Json]] = []
+        self.tree: dict[str, list[Json]] = {}
         self.omitted = 0
         self.unowned_s = 0.0
         self.moved = self.writes = 0
@@ -69,7 +66,7 @@ class GroupPicture:
         self._now = 0.0
         self._connection = "connected"
 
-    def scene(self) -> Json:
+    def scene(self) -> JsonObject:
         return {
             "t": self._now,
             "members": list(self.members),
@@ -79,11 +76,11 @@ class GroupPicture:
             "counters": self._counters(),
         }
 
-    def zookeeper(self) -> Json:
+    def zookeeper(self) -> JsonObject:
         """Return the state of ZooKeeper and the broker, as far as the lab knows it."""
         return {"text": self._connection, "brokers": True, "topic": True}
 
-    def frame(self, words: str, **more: Any) -> Json:
+    def frame(self, words: str, **more: Json) -> JsonObject:
         """Return a frame of what is not a change of a znode."""
         common = {"t": self._now, "d": "", "l": words, "k": self.zookeeper()}
         return {**common, "c": self._counters(), **more}
@@ -99,10 +96,10 @@ class GroupPicture:
         self.unowned_s += max(0.0, now - self._now) * holes
         self._now = max(self._now, round(now, 3))
 
-    def change(self, change: Change) -> Json | None:
+    def change(self, change: Change) -> JsonObject | None:
         """Take in a change of the observer; return its frame."""
         self.writes += 1
-        frame: Json | None
+        frame: JsonObject | None
         match change.what, change.key:
             case ChangeKind.MEMBER, str(name):
                 frame = self._member(name, change.after)
@@ -117,12 +114,12 @@ class GroupPicture:
             return None
         return {"t": self._now, "d": "", "c": self._counters(), **frame}
 
-    def connection(self, state: str) -> Json:
+    def connection(self, state: str) -> JsonObject:
         is_up = state == "connected"
         self._connection = state if is_up else f"the lab's connection: {state}"
         return self.frame(f"the lab is {state}")
 
-    def _member(self, name: str, after: Any) -> Json:
+    def _member(self, name: str, after: Json) -> JsonObject:
         path = paths.member(self.group, name)
         shown = displayed(name, SHOWN)
         if after is None:
@@ -185,7 +182,7 @@ class GroupPicture:
         self.partitions.append([displayed(str(tp), SHOWN), NOBODY, None, None, None])
         return number, [self.partitions[number][0]]
 
-    def _owner(self, tp: TopicPartition, after: Any) -> Json | None:
+    def _owner(self, tp: TopicPartition, after: Json) -> JsonObject | None:
         number, new = self._row(tp)
         if number < 0:
             return None
@@ -209,10 +206,16 @@ class GroupPicture:
         for who in (changed | {row[1]}) - {NOBODY, STRANGER}:
             owned = [at for at, one in enumerate(self.partitions) if one[1] == who]
             views[who] = self.members[who] = {**self.members[who], "f": owned}
-        frame: Json = {"l": text, "m": views, "p": {number: row[1:]}, "z": {path: node}, "o": 1}
+        frame: JsonObject = {
+            "l": text,
+            "m": views,
+            "p": {number: row[1:]},
+            "z": {path: node},
+            "o": 1,
+        }
         return {**frame, "new": new} if new else frame
 
-    def _offset(self, tp: TopicPartition, after: Any) -> Json | None:
+    def _offset(self, tp: TopicPartition, after: Json) -> JsonObject | None:
         number, new = self._row(tp)
         if number < 0:
             return None
@@ -222,7 +225,7 @@ class GroupPicture:
             self.tree.pop(path, None)
         else:
             self.tree[path] = [row[2], 0]
-        frame: Json = {
+        frame: JsonObject = {
             "l": f"the offset of {row[0]} is {row[2]}" if row[2] else f"{row[0]} has no offset",
             "p": {number: row[1:]},
             "z": {path: self.tree.get(path)},
@@ -231,9 +234,9 @@ class GroupPicture:
 
     # ---- logs ------------------------------------------------------------------------------------
 
-    def ends(self, ends: dict[TopicPartition, int], seconds: float) -> Json | None:
+    def ends(self, ends: dict[TopicPartition, int], seconds: float) -> JsonObject | None:
         """Take in the ends of the logs; return a frame if one has changed."""
-        touched: dict[int, list[Any]] = {}
+        touched: dict[int, list[Json]] = {}
         added: list[str] = []
         for tp, end in ends.items():
             number, new = self._row(tp)
@@ -247,11 +250,11 @@ class GroupPicture:
         views = self._notes()
         if not (touched or added or views):
             return None
-        frame: Json = {"t": self._now, "d": "", "l": "the ends of the logs are read"}
+        frame: JsonObject = {"t": self._now, "d": "", "l": "the ends of the logs are read"}
         frame |= {"p": touched, "m": views, "c": self._counters()}
         return {**frame, "new": added} if added else frame
 
-    def _notes(self) -> dict[int, Json]:
+    def _notes(self) -> dict[int, JsonObject]:
         """Return the views of the members whose lag has changed."""
         views = {}
         for who, view in enumerate(self.members):
@@ -284,9 +287,9 @@ class LiveGroup:
         self._picture = picture or GroupPicture(group)
         self._started = time.monotonic()
         self._news = threading.Condition()
-        self._messages: deque[tuple[int, list[Json]]] = deque(maxlen=MAX_MESSAGES)
+        self._messages: deque[tuple[int, list[JsonObject]]] = deque(maxlen=MAX_MESSAGES)
         self._number = int(time.time() * 1000)  # greater than any number of an earlier server
-        self._findings: list[Json] | None = None
+        self._findings: list[JsonObject] | None = None
         self._closed = threading.Event()
         self._is_read = False
 
@@ -304,10 +307,10 @@ class LiveGroup:
 
     # ---- what the server asks --------------------------------------------------------------------
 
-    def about(self) -> Json:
+    def about(self) -> JsonObject:
         return {"kind": "live", "group": self.group}
 
-    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[Json]]]:
+    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[JsonObject]]]:
         """Return the messages after `number`; the whole picture if they are not known any more."""
         with self._news:
             first = self._messages[0][0] if self._messages else self._number + 1
@@ -318,7 +321,7 @@ class LiveGroup:
             self._news.wait_for(lambda: self._number > number or self._closed.is_set(), timeout_s)
             return [one for one in self._messages if one[0] > number]
 
-    def command(self, command: Json) -> list[Json]:
+    def command(self, command: JsonObject) -> list[JsonObject]:
         """Explain a partition, or refuse: the lab only reads a live group."""
         if command.get("do") == "catalogue":
             return Engine().command(command)
@@ -329,7 +332,7 @@ class LiveGroup:
         except ZkConsumerError as error:
             return [{"event": "error", "text": str(error)}]
 
-    def _explain(self, number: Any) -> list[Json]:
+    def _explain(self, number: Json) -> list[JsonObject]:
         rows = self._picture.partitions
         if type(number) is not int or not 0 <= number < len(rows):
             raise RefusedError("there is no such partition", where=self.group)
@@ -346,8 +349,8 @@ class LiveGroup:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _whole(self) -> list[Json]:
-        events: list[Json] = [
+    def _whole(self) -> list[JsonObject]:
+        events: list[JsonObject] = [
             {
                 "event": "run",
                 "run": 1,
@@ -370,13 +373,13 @@ class LiveGroup:
         many = self._picture.omitted
         return f" {many} changes of further partitions are not shown." if many else ""
 
-    def _send(self, events: list[Json]) -> None:
+    def _send(self, events: list[JsonObject]) -> None:
         with self._news:
             self._number += 1
             self._messages.append((self._number, events))
             self._news.notify_all()
 
-    def _frames(self, frames: Iterable[Json | None]) -> None:
+    def _frames(self, frames: Iterable[JsonObject | None]) -> None:
         found = [one for one in frames if one is not None]
         if found and self._is_read:
             self._send([{"event": "more", "run": 1, "frames": found}])
@@ -427,6 +430,6 @@ class LiveGroup:
                 self._send([{"event": "findings", "findings": findings}])
 
 
-def _finding(one: Finding) -> Json:
+def _finding(one: Finding) -> JsonObject:
     text = f"{one.subject}: {one.what} {one.why} {one.remedy}"
     return {"severity": one.severity.value, "code": one.code, "text": displayed(text, 600)}

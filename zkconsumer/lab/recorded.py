@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zkconsumer.errors import TraceError, displayed
 from zkconsumer.lab.camera import NOBODY, STRANGER, short
 from zkconsumer.lab.worlds import MAX_MOVES
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.paths import Kind, consumer_of
 
 if TYPE_CHECKING:
     from zkconsumer.history.tables import Tables
 
-Json = dict[str, Any]
 
 SHOWN = 200
 """Characters of a text of the trace that a frame contains."""
 
 
-def read_trace(lines: Iterable[str], *, name: str) -> list[Json]:
+def read_trace(lines: Iterable[str], *, name: str) -> list[JsonObject]:
     """Return the entries of a trace. Raises TraceError."""
     entries = []
     for number, line in enumerate(lines, 1):
@@ -42,7 +41,7 @@ def read_trace(lines: Iterable[str], *, name: str) -> list[Json]:
     return entries
 
 
-def events_of(entries: Sequence[Json], title: str, number: int = 1) -> list[Json]:
+def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> list[JsonObject]:
     """Return the events that show a trace; a sentence counts the entries beyond MAX_MOVES."""
     film = _Film(entries)
     timed = [entry for entry in entries if "t" in entry]
@@ -53,7 +52,7 @@ def events_of(entries: Sequence[Json], title: str, number: int = 1) -> list[Json
     words = f"A recorded run: {displayed(title, SHOWN)}. Nothing can be changed."
     if len(timed) > MAX_MOVES:
         words += f" {len(timed) - MAX_MOVES} later events are left out."
-    run: Json = {
+    run: JsonObject = {
         "event": "run",
         "run": number,
         "kind": "recorded",
@@ -66,11 +65,11 @@ def events_of(entries: Sequence[Json], title: str, number: int = 1) -> list[Json
     return [run, shown]
 
 
-def entries_of(tables: Tables, group: str) -> list[Json]:
+def entries_of(tables: Tables, group: str) -> list[JsonObject]:
     """Return what ZooKeeper's logs say about a group, in the form of a trace's entries."""
-    found: list[Json] = []
+    found: list[JsonObject] = []
 
-    def add(time_ms: int, member: str = "", **what: Any) -> None:
+    def add(time_ms: int, member: str = "", **what: Json) -> None:
         found.append({"t": time_ms / 1000, "member": member, **what})
 
     for one in tables.members:
@@ -98,28 +97,28 @@ def entries_of(tables: Tables, group: str) -> list[Json]:
 class Recording:
     """A trace as the source of a server's page."""
 
-    def __init__(self, events: list[Json]) -> None:
+    def __init__(self, events: list[JsonObject]) -> None:
         self._events = events
 
-    def about(self) -> Json:
+    def about(self) -> JsonObject:
         return {"kind": "recorded", "events": self._events}
 
-    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[Json]]]:
+    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[JsonObject]]]:
         """Return nothing, because the page got the whole trace at the start."""
         return []
 
-    def command(self, command: Json) -> list[Json]:
+    def command(self, command: JsonObject) -> list[JsonObject]:
         return [{"event": "error", "text": "a recorded run cannot be changed"}]
 
 
 class _Film:
     """The state of a trace's members and partitions after the frames so far."""
 
-    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, entries: Sequence[Mapping[str, Json]]) -> None:
         names = [str(one["settings"]["consumer"]) for one in entries if "settings" in one]
         names += [str(one["member"]) for one in entries if one.get("member")]
         self._of = {name: who for who, name in enumerate(dict.fromkeys(names))}
-        self._views: list[Json] = [
+        self._views: list[JsonObject] = [
             {
                 **{"n": displayed(name, SHOWN), "k": "member", "s": "away", "ph": "", "c": "on"},
                 **{"ses": 1 + who, "open": True, "f": []},
@@ -133,9 +132,9 @@ class _Film:
             if (at := paths.locate(path)).kind in (Kind.OWNER, Kind.OFFSET)
         }
         self._index = {tp: number for number, tp in enumerate(sorted(found))}
-        self._rows: list[list[Any]] = [[NOBODY, None, None, None] for _ in self._index]
+        self._rows: list[list[Json]] = [[NOBODY, None, None, None] for _ in self._index]
 
-    def scene(self) -> Json:
+    def scene(self) -> JsonObject:
         rows = zip(self._index, self._rows, strict=True)
         return {
             "t": 0.0,
@@ -146,8 +145,8 @@ class _Film:
             "counters": [None] * 7,
         }
 
-    def frame(self, entry: Json, t: float) -> Json:
-        frame: Json = {"t": round(t, 4), "d": "", "m": {}, "p": {}, "z": {}, "x": []}
+    def frame(self, entry: JsonObject, t: float) -> JsonObject:
+        frame: JsonObject = {"t": round(t, 4), "d": "", "m": {}, "p": {}, "z": {}, "x": []}
         who = self._of.get(str(entry.get("member", "")), -1)
         name = self._views[who]["n"] if who >= 0 else "another client"
         frame["l"] = displayed(self._words(entry, name), SHOWN)
@@ -161,12 +160,12 @@ class _Film:
             frame["say"] = displayed(str(entry.get("note") or entry.get("scene")), SHOWN)
         return frame
 
-    def _set(self, frame: Json, who: int, **values: Any) -> None:
+    def _set(self, frame: JsonObject, who: int, **values: Json) -> None:
         view = {**self._views[who], **values}
         if view != self._views[who]:
             self._views[who] = frame["m"][who] = view
 
-    def _write(self, frame: Json, who: int, sign: str, path: str, data: str) -> None:
+    def _write(self, frame: JsonObject, who: int, sign: str, path: str, data: str) -> None:
         at = paths.locate(path)
         frame["z"][path] = None if sign == "-" else [data, 1 + who if who >= 0 else 0]
         if at.kind not in (Kind.OWNER, Kind.OFFSET):
@@ -186,7 +185,7 @@ class _Film:
         frame["p"][number] = list(row)
 
     @staticmethod
-    def _words(entry: Json, name: str) -> str:
+    def _words(entry: JsonObject, name: str) -> str:
         match entry:
             case {"note": text} | {"scene": text}:
                 return str(text)
@@ -209,7 +208,7 @@ class _Film:
         return name
 
 
-def _phase(entry: Json) -> Json:
+def _phase(entry: JsonObject) -> JsonObject:
     """Return the phase after a step of a member (`to`), or of a JVM member (`phase`)."""
     phase = entry.get("to", entry.get("phase"))
     return {"ph": displayed(phase, SHOWN)} if isinstance(phase, str) else {}

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import Camera, sentence
@@ -30,6 +29,7 @@ from zkconsumer.lab.worlds import (
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import JsonObject
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.plan import Action, Do
@@ -51,9 +51,9 @@ class LabStage(Stage):
         self.camera = camera
         self.moves: list[Move] = []
         self.defaults: list[bool] = []
-        self.frames: list[dict[str, Any]] = []
+        self.frames: list[JsonObject] = []
         self.settled: tuple[int, ...] = ()
-        self.picture: dict[str, Any] = {}
+        self.picture: JsonObject = {}
         self.is_recording = False
         self.on_move: Callable[[], None] = lambda: None
         self._seed = seed

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
@@ -19,13 +18,11 @@ from zkconsumer.lab.camera import spoken
 from zkconsumer.lab.live import GroupPicture, LiveGroup
 from zkconsumer.lab.worlds import Move, parse_move
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.sandbox.proxy import Wire
 from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, RealGroup
 from zkconsumer.sim.world import World
 from zkconsumer.zk.observer import Change
-
-Json = dict[str, Any]
 
 KINDS = (
     *(MemberKind.ZKCONSUMER, MemberKind.JVM, MemberKind.ZKCONSUMER),
@@ -65,7 +62,7 @@ class SandboxPicture(GroupPicture):
         for partition in range(real.partitions):
             self._row(TopicPartition(real.topic, partition))
 
-    def refresh(self, who: int) -> Json:
+    def refresh(self, who: int) -> JsonObject:
         """Update and return the view of one of the lab's members."""
         member, view = self._real.members[who], self.members[who]
         state = member.state
@@ -80,7 +77,7 @@ class SandboxPicture(GroupPicture):
         self.members[who] = view
         return view
 
-    def change(self, change: Change) -> Json | None:
+    def change(self, change: Change) -> JsonObject | None:
         frame = super().change(change)
         for who in frame.get("m", ()) if frame else ():
             if who < len(self._real.members):
@@ -88,7 +85,7 @@ class SandboxPicture(GroupPicture):
                 frame["m"][who] = self.refresh(who)
         return frame
 
-    def zookeeper(self) -> Json:
+    def zookeeper(self) -> JsonObject:
         sandbox = self._real.sandbox
         return {
             **super().zookeeper(),
@@ -140,7 +137,7 @@ class SandboxGroup(LiveGroup):
             threading.Thread(target=work, name=f"lab {work.__name__}", daemon=True).start()
         return self
 
-    def about(self) -> Json:
+    def about(self) -> JsonObject:
         return {"kind": "live", "group": self.group, "sandbox": sorted(self._actions)}
 
     def words(self) -> str:
@@ -150,7 +147,7 @@ class SandboxGroup(LiveGroup):
 
     # ---- actions ---------------------------------------------------------------------------------
 
-    def command(self, command: Json) -> list[Json]:
+    def command(self, command: JsonObject) -> list[JsonObject]:
         """Carry out an action on the group, or answer as for any live group."""
         if command.get("do") != "act":
             return super().command(command)

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,7 +24,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from zkconsumer.protocol.model import JsonObject
 
 if TYPE_CHECKING:
     from zkconsumer.lab.engine import Engine
@@ -68,13 +70,13 @@ TYPES = {
 class LiveSource(Protocol):
     """A live group that the server shows; see `lab.live`."""
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Return what `about.json` says in addition."""
 
-    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[dict[str, Any]]]]:
+    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[JsonObject]]]:
         """Return (number, events) of each message after `number`, or wait up to `timeout_s`."""
 
-    def command(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+    def command(self, command: JsonObject) -> list[JsonObject]:
         """Carry out a command of the page."""
 
 
@@ -85,7 +87,7 @@ class Tabs:
         self._engines: OrderedDict[str, tuple[Engine, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def command(self, tab: str, command: dict[str, Any]) -> list[dict[str, Any]]:
+    def command(self, tab: str, command: JsonObject) -> list[JsonObject]:
         with self._lock:
             if tab not in self._engines:
                 self._engines[tab] = new_engine(), threading.Lock()
@@ -104,7 +106,7 @@ def new_engine() -> Engine:
     return Engine()
 
 
-def encode(events: list[dict[str, Any]]) -> str:
+def encode(events: list[JsonObject]) -> str:
     """Return events as compact JSON."""
     return json.dumps(events, separators=(",", ":"), ensure_ascii=False)
 
@@ -126,7 +128,7 @@ class Guard:
             await response(scope, receive, send)
             return
 
-        async def send_guarded(message: Any) -> None:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message = {**message, "headers": [*message["headers"], *more]}
@@ -198,7 +200,7 @@ def web_files() -> list[str]:
     return sorted(str(path.relative_to(WEB)) for path in found)
 
 
-def _file(path: Path) -> Callable[[Request], Any]:
+def _file(path: Path) -> Callable[[Request], object]:
     async def serve(request: Request) -> Response:
         return Response(path.read_bytes(), media_type=TYPES[path.suffix])
 

@@ -20,9 +20,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import Json, JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ RUN_POLICY = (
 )
 
 
-def player(events: Sequence[Mapping[str, Any]], title: str) -> str:
+def player(events: Sequence[Mapping[str, Json]], title: str) -> str:
     """Return a page that plays a run, with everything in it. `exports.js` does the same."""
     imports = {}
     for name in MODULES:
@@ -235,7 +235,7 @@ def player(events: Sequence[Mapping[str, Any]], title: str) -> str:
     )
 
 
-def recorded(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def recorded(events: Sequence[Mapping[str, Json]]) -> list[JsonObject]:
     """Return the events of a simulated run as those of a recorded one."""
     words = "A recorded run of the simulator. Nothing can be changed."
     return [

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.stage import Stage
 
-Frames = Sequence[Mapping[str, Any]]
+Frames = Sequence[Mapping[str, Json]]
 Where = Callable[[Frames], int]
 """Returns the number of moves after which the situation is reached."""
 
@@ -48,13 +48,13 @@ def owners_change(number: int, after: int = 1) -> Where:
     return find
 
 
-def happens(*event: Any, after: int = 1) -> Where:
+def happens(*event: Json, after: int = 1) -> Where:
     """Return the situation after the first such event that follows the narrator's n-th words."""
 
     def find(frames: Frames) -> int:
         first = said(after)(frames)
 
-        def has(frame: Mapping[str, Any]) -> bool:
+        def has(frame: Mapping[str, Json]) -> bool:
             return any(tuple(one[: len(event)]) == event for one in frame.get("x", ()))
 
         return first + _nth(frames[first:], 1, has)
@@ -62,7 +62,7 @@ def happens(*event: Any, after: int = 1) -> Where:
     return find
 
 
-def _nth(frames: Frames, number: int, fits: Callable[[Mapping[str, Any]], bool]) -> int:
+def _nth(frames: Frames, number: int, fits: Callable[[Mapping[str, Json]], bool]) -> int:
     """Return the number of frames up to the n-th that fits; all of them if none does."""
     found = [at for at, frame in enumerate(frames, 1) if fits(frame)]
     return found[number - 1] if len(found) >= number else len(frames)
@@ -92,14 +92,14 @@ class Tour:
     title: str
     steps: tuple[Step, ...]
     scenario: str = ""
-    world: Mapping[str, Any] = field(default_factory=dict)
+    world: Mapping[str, Json] = field(default_factory=dict)
     script: Callable[[Stage], None] | None = None
     table: str = ""
 
 
-def located(tour: Tour, frames: Frames) -> list[dict[str, Any]]:
+def located(tour: Tour, frames: Frames) -> list[JsonObject]:
     """Return the steps as JSON, each with its move; a step is never before the one it follows."""
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     at = 0
     for step in tour.steps:
         at = max(at, step.where(frames))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.releases import DEFAULT, RELEASES, profile
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 
@@ -93,7 +93,7 @@ class WorldSpec:
             auto_commit_s=self.auto_commit_s,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the parameters that differ from the defaults."""
         return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
 
@@ -101,9 +101,9 @@ class WorldSpec:
 _DEFAULTS = asdict(WorldSpec())
 
 
-def parse_world(given: Mapping[str, Any]) -> WorldSpec:
+def parse_world(given: Mapping[str, Json]) -> WorldSpec:
     """Return the world that JSON describes. Raises ConfigError."""
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     known = {one.name: one for one in fields(WorldSpec)}
     for name, value in given.items():
         if name not in known:
@@ -114,7 +114,7 @@ def parse_world(given: Mapping[str, Any]) -> WorldSpec:
     return spec
 
 
-def _typed(name: str, value: Any, default: Any) -> Any:
+def _typed(name: str, value: Json, default: Json) -> Json:
     """Return the value if it has the type of the default, with lists as tuples."""
     if isinstance(default, tuple) and isinstance(value, list):
         return tuple(value)

@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from zkconsumer.errors import RefusedError
 from zkconsumer.protocol.payloads import encode_offset
@@ -25,6 +25,9 @@ from zkconsumer.sandbox.process import Process, launch
 from zkconsumer.sandbox.proxy import Proxy
 from zkconsumer.sandbox.sandbox import Sandbox
 from zkconsumer.sandbox.server import FAST_JVM, LOG4J
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
 
 JVM_RELEASE = "1.1.1"
 """Kafka's release of the JVM members: the last one whose old consumer is recommended for use."""
@@ -285,7 +288,7 @@ class RealGroup:
         """Write an offset as another client. Raises RefusedError if the znode is missing."""
         self._change(path, lambda client: client.set(path, encode_offset(offset)))
 
-    def _change(self, path: str, change: Any) -> None:
+    def _change(self, path: str, change: Callable[[KazooClient], object]) -> None:
         with topics.session(self.connect) as client:
             if client.exists(path) is None:
                 raise RefusedError("there is no such znode", where=path)

@@ -19,7 +19,7 @@ commits is refused (C3), which ZooKeeper's old consumer could not do.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.consumer_member import State as ConsumerState
@@ -29,6 +29,9 @@ from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coordinated.world import Delivered, Watcher, World
 from zkconsumer.sim.plan import InvariantViolation
+
+Value: TypeAlias = Any
+"""A state, a record or a setting of either group protocol; the protocol determines its class."""
 
 
 class Monitor(Watcher):
@@ -48,7 +51,7 @@ class Monitor(Watcher):
         self._generation = -1
 
     def transition(
-        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
     ) -> None:
         for command in commands:
             match command:
@@ -57,7 +60,7 @@ class Monitor(Watcher):
                 case ev.Call(ev.Callback.ASSIGNED):
                     self.rebalances += 1
 
-    def _starts(self, positions: Any) -> None:
+    def _starts(self, positions: Value) -> None:
         for tp, offset in positions.items():
             if (offset or 0) > self._ends.get(tp, 0):
                 raise InvariantViolation("C4", f"{tp} starts at {offset}: messages are skipped")

@@ -6,7 +6,7 @@ Heartbeats that change nothing, and automatic commits while nothing else happens
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.group_coordinator import group_of
@@ -20,6 +20,9 @@ from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace import VERSION
 from zkconsumer.trace.story import listed
 
+Value: TypeAlias = Any
+"""A state, a record or a setting of either group protocol; the protocol determines its class."""
+
 COORDINATOR = "coordinator"
 """The name under which a story shows what the group's coordinator does."""
 
@@ -31,7 +34,7 @@ class Recorder(Watcher):
         self._emit = emit
         self._gone: set[int] = set()
         self._group = ""
-        self._committed: dict[int, Any] = {}
+        self._committed: dict[int, Value] = {}
         self._searching: set[int] = set()
         self._last = -1.0, ""
 
@@ -44,7 +47,7 @@ class Recorder(Watcher):
         self._put(world, scene=text)
 
     def transition(
-        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
     ) -> None:
         member = world.members[who]
         self._gone.discard(who)
@@ -71,7 +74,7 @@ class Recorder(Watcher):
         is_alone = len(commits) == 1 and all(map(_is_routine, commands))
         return is_alone and isinstance(event, ev.Tick) and commits[-1] == before
 
-    def _searches_again(self, who: int, after: Any, commands: Iterable[ev.Command]) -> bool:
+    def _searches_again(self, who: int, after: Value, commands: Iterable[ev.Command]) -> bool:
         """Tell whether a member only repeats its search for the coordinator."""
         if after.link.coordinator is not None:
             self._searching.discard(who)
@@ -126,7 +129,7 @@ class Recorder(Watcher):
             self._last = world.now, text
             self._put(world, member=COORDINATOR, phase="", text=text)
 
-    def _put(self, world: World, **entry: Any) -> None:
+    def _put(self, world: World, **entry: Value) -> None:
         self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
 
 
@@ -140,7 +143,7 @@ def _is_routine(command: ev.Command) -> bool:
     return False
 
 
-def _situation(broker: Any) -> str:
+def _situation(broker: Value) -> str:
     """Describe the group at its coordinator."""
     if isinstance(broker, consumer_group.Coordinator):
         if broker.group is None or not broker.group.epoch:
@@ -155,7 +158,7 @@ def _situation(broker: Any) -> str:
 # ---- sentences -----------------------------------------------------------------------------------
 
 
-def _cause(before: Any, event: ev.Event) -> str:
+def _cause(before: Value, event: ev.Event) -> str:
     match event:
         case ev.Polls():
             return "the user polls"

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
@@ -20,6 +20,9 @@ from zkconsumer.sim.coordinated.world import Both, Plan, World
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.sim.stage import StoryStuckError
+
+Value: TypeAlias = Any
+"""A state, a record or a setting of either group protocol; the protocol determines its class."""
 
 LIMIT_S = 700.0
 """Virtual seconds within which a story's condition must come true: a rebalance timeout and the age
@@ -98,8 +101,8 @@ class Story:
     decided: tuple[str, str]
     script: Script
     protocols: tuple[str, ...]
-    plan: dict[str, Any] = field(default_factory=dict)
-    properties: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Value] = field(default_factory=dict)
+    properties: dict[str, Value] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -115,12 +118,12 @@ class Story:
         """Return the function that decides in this protocol."""
         return self.decided[protocol == "consumer"]
 
-    def world(self, protocol: str, watcher: Any) -> World:
+    def world(self, protocol: str, watcher: Value) -> World:
         """Return the story's world before its first action."""
         return World(plan_for(protocol, self.properties, **self.plan), watcher)
 
 
-def plan_for(protocol: str, properties: dict[str, Any], **plan: Any) -> Plan:
+def plan_for(protocol: str, properties: dict[str, Value], **plan: Value) -> Plan:
     """Return a plan whose members have the protocol's assignors and these properties."""
 
     def settings(one: Settings, who: int) -> Settings:
@@ -140,8 +143,8 @@ def _story(
     consumer: str,
     *,
     protocols: tuple[str, ...] = tuple(ASSIGNORS),
-    properties: dict[str, Any] | None = None,
-    **plan: Any,
+    properties: dict[str, Value] | None = None,
+    **plan: Value,
 ) -> Callable[[Script], Script]:
     def add(script: Script) -> Script:
         lesson = " ".join((script.__doc__ or "").split())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
@@ -31,6 +31,9 @@ from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coordinated import consumer_group
+
+Value: TypeAlias = Any
+"""A state, a record or a setting of either group protocol; the protocol determines its class."""
 
 LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
@@ -82,7 +85,7 @@ class Watcher:
     """Observes a run; its methods are called after the fact."""
 
     def transition(
-        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
     ) -> None:
         """A member's machine has made a step."""
 
@@ -111,7 +114,7 @@ class Both(Watcher):
         self._watchers = first, second
 
     def transition(
-        self, world: World, who: int, before: Any, event: ev.Event, commands: Iterable[ev.Command]
+        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
     ) -> None:
         for one in self._watchers:
             one.transition(world, who, before, event, commands)
@@ -152,7 +155,7 @@ class Member:
     """
 
     name: str
-    state: Any
+    state: Value
     machine: ModuleType
     life: int = 0
     joined: bool = False
@@ -191,13 +194,13 @@ class World:
         self.plan = plan
         self.watcher = watcher or Watcher()
         self.now = 0.0
-        self._records: Mapping[str, Any] = {}
+        self._records: Mapping[str, Value] = {}
         self.log_end = {TopicPartition(TOPIC, n): plan.messages for n in range(plan.partitions)}
         self.members = [self._new_member(who) for who in range(plan.members)]
         self.leader: int | None = 0
         self.partition = coordinator_partition(GROUP, OFFSETS_PARTITIONS)
-        self._machine: Any = consumer_group if plan.protocol == "consumer" else group_coordinator
-        self.brokers: list[Any] = [self._machine.Coordinator() for _ in range(plan.brokers)]
+        self._machine: Value = consumer_group if plan.protocol == "consumer" else group_coordinator
+        self.brokers: list[Value] = [self._machine.Coordinator() for _ in range(plan.brokers)]
         self.down: set[int] = set()
         self._broker_ticks = [NEVER] * plan.brokers
         self._wires: dict[tuple[int, int], Wire] = {}
