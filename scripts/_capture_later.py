@@ -49,7 +49,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--cases", type=int, default=2400, help="cases of the assignors")
-    parser.add_argument("--scripts", type=int, default=540, help="scripts of the coordinator")
+    parser.add_argument("--scripts", type=int, default=760, help="scripts of the coordinator")
     parser.add_argument("--only", help="write this file only")
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     FOLDER.mkdir(exist_ok=True)

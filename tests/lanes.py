@@ -207,7 +207,7 @@ SINGLE_TESTS = (
     ),
     *_later(
         "Takes 20 s, because it runs 150 random scripts on Kafka's own group coordinator. The "
-        "quick lane replays 540 captured ones.",
+        "quick lane replays 760 captured ones.",
         "tests/golden/test_coordinator.py::test_fresh_scripts",
     ),
     *_later(

@@ -16,6 +16,7 @@ from support.jvm.coordinator_scripts import Machine, replayed
 from support.jvm.live_coordinator import scripts
 
 from zkconsumer.later import group_phases
+from zkconsumer.later.consumer_group import ConsumerPhase
 from zkconsumer.later.group_phases import Cause, Phase
 from zkconsumer.protocol.later.messages import Error
 
@@ -62,7 +63,7 @@ def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_captured_scripts_are_various() -> None:
-    """At least 500 scripts, with every error that they can cause and every phase of a group."""
+    """At least 500 scripts, with every error of a coordinator and every phase of a group."""
     assert len(captured()) >= 500
     errors = Counter(answer.get("error", 0) for _, answer in answers())
     assert {
@@ -70,7 +71,8 @@ def test_the_captured_scripts_are_various() -> None:
         *(Error.NOT_COORDINATOR, Error.ILLEGAL_GENERATION, Error.INCONSISTENT_GROUP_PROTOCOL),
         *(Error.UNKNOWN_MEMBER_ID, Error.INVALID_SESSION_TIMEOUT, Error.REBALANCE_IN_PROGRESS),
         *(Error.GROUP_ID_NOT_FOUND, Error.MEMBER_ID_REQUIRED, Error.GROUP_MAX_SIZE_REACHED),
-        Error.FENCED_INSTANCE_ID,
+        *(Error.FENCED_INSTANCE_ID, Error.INVALID_REQUEST, Error.FENCED_MEMBER_EPOCH),
+        *(Error.UNRELEASED_INSTANCE_ID, Error.UNSUPPORTED_ASSIGNOR, Error.STALE_MEMBER_EPOCH),
     } <= set(errors)
     states = Counter(
         state["state"]
@@ -78,7 +80,7 @@ def test_the_captured_scripts_are_various() -> None:
         for _, _, state in script["steps"]
         if state != "=" and "state" in state
     )
-    assert {phase.value for phase in Phase} <= set(states)
+    assert {phase.value for phase in (*Phase, *ConsumerPhase)} <= set(states)
 
 
 def test_fresh_scripts() -> None:

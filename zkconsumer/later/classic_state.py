@@ -17,6 +17,7 @@ from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.later.consumer_protocol import decode_subscription
 from zkconsumer.protocol.later.coordination import vote
 from zkconsumer.protocol.later.messages import CONSUMER, Error, JoinedMember, Protocol, Response
+from zkconsumer.protocol.later.subscriptions import Topic
 
 
 class Alarm(Enum):
@@ -25,6 +26,7 @@ class Alarm(Enum):
     JOIN = "join"  # the rebalance waits no longer for members to join
     SYNC = "sync"  # the rebalance waits no longer for members to sync
     SESSION = "session"  # a member has sent nothing for its session time-out
+    REVOKE = "revoke"  # a member of KIP-848 has not revoked partitions in its rebalance time-out
 
 
 class Timer(NamedTuple):
@@ -218,10 +220,11 @@ def _capacity(peak: int) -> int:
 
 
 class Now(NamedTuple):
-    """What a handler knows besides the group: the time, and the broker's settings."""
+    """What a handler knows besides the group: the time, the broker's settings, and the topics."""
 
     now_s: float
     settings: Settings
+    topics: Mapping[str, Topic]
 
 
 Step = tuple[ClassicGroup, tuple[Reply, ...]]

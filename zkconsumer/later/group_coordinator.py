@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from zkconsumer.later import classic_group, group_offsets
+from zkconsumer.later import classic_group, consumer_group, group_offsets
 from zkconsumer.later.classic_state import ClassicGroup, GroupRecord, Now, Timer, answer, read
+from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.group_events import (
     Elected,
     Event,
@@ -31,6 +32,8 @@ from zkconsumer.later.group_offsets import Expiry, Offsets
 from zkconsumer.later.group_phases import Phase
 from zkconsumer.protocol.later.messages import (
     CONSUMER,
+    ConsumerGroupAnswer,
+    ConsumerGroupHeartbeat,
     Error,
     Heartbeat,
     HeartbeatAnswer,
@@ -50,6 +53,8 @@ from zkconsumer.protocol.later.messages import (
 from zkconsumer.protocol.later.placement import coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
 
+Group = ClassicGroup | ConsumerGroup
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -63,7 +68,7 @@ class Partition:
     """
 
     loading: bool = True
-    groups: Mapping[str, ClassicGroup] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
     offsets: Mapping[str, Offsets] = field(default_factory=dict)
     expiry_s: float = float("inf")
 
@@ -80,7 +85,7 @@ class Coordinator:
 class StoredGroup(NamedTuple):
     """What a partition of `__consumer_offsets` stores of one group."""
 
-    record: GroupRecord | None
+    record: GroupRecord | ConsumerGroup | None
     offsets: Offsets
 
 
@@ -89,7 +94,7 @@ Step = tuple[Coordinator, tuple[Reply, ...]]
 
 def step(state: Coordinator, event: Event, now_s: float) -> Step:
     """Return the state after an event, and the replies to send, in their order."""
-    now = Now(now_s, state.settings)
+    now = Now(now_s, state.settings, state.topics)
     match event:
         case Received():
             return _received(state, event, now)
@@ -102,11 +107,11 @@ def step(state: Coordinator, event: Event, now_s: float) -> Step:
         case Resigned(partition):
             return _resigned(state, partition, now)
         case TopicsChanged(topics):
-            return replace(state, topics=topics), ()
+            return _topics_changed(state, topics), ()
     raise AssertionError(f"unknown event {event}")
 
 
-def group_of(state: Coordinator, group: str) -> ClassicGroup | None:
+def group_of(state: Coordinator, group: str) -> Group | None:
     """Return a group that this broker coordinates; None if there is none."""
     place = coordinator_partition(group, state.settings.offsets_partitions)
     partition = state.partitions.get(place)
@@ -135,8 +140,9 @@ def _received(state: Coordinator, received: Received, now: Now) -> Step:
         case OffsetCommit():
             partition, replies = _commit(partition, received, request, now)
         case OffsetFetch():
-            found = group_offsets.fetch(partition.offsets.get(request.group, {}), request)
-            replies = answer(received.number, found)
+            replies = answer(received.number, _fetch(partition, request))
+        case ConsumerGroupHeartbeat():
+            partition, replies = _to_consumer_group(partition, received, now)
         case _:
             partition, replies = _to_group(partition, received, now)
     return _with(state, place, partition), replies
@@ -144,6 +150,8 @@ def _received(state: Coordinator, received: Received, now: Now) -> Step:
 
 def _early_error(request: Request, settings: Settings) -> Error:
     """Return the error of a request that the coordinator refuses without looking at the group."""
+    if isinstance(request, ConsumerGroupHeartbeat):
+        return Error.NONE if request.group.strip() else Error.INVALID_REQUEST
     if not request.group and not isinstance(request, OffsetCommit | OffsetFetch):
         return Error.INVALID_GROUP_ID
     if isinstance(request, JoinGroup):
@@ -173,6 +181,8 @@ def refusal(request: Request, error: Error) -> Response:
             return OffsetsCommitted(error)
         case OffsetFetch():
             return OffsetsFetched(error)
+        case ConsumerGroupHeartbeat():
+            return ConsumerGroupAnswer(error)
     raise AssertionError(f"unknown request {request}")
 
 
@@ -182,6 +192,11 @@ def _to_group(
     """Let a group handle a request; the first JoinGroup without member id creates the group."""
     request = received.request
     group = partition.groups.get(request.group)
+    if isinstance(group, ConsumerGroup):
+        if group.members and isinstance(request, JoinGroup):
+            found = Joined(Error.INCONSISTENT_GROUP_PROTOCOL, request.member)
+            return partition, answer(received.number, found)
+        group = None
     created = group is None and isinstance(request, JoinGroup) and not request.member
     if created:
         group = ClassicGroup(request.group, since_s=now.now_s)
@@ -205,9 +220,13 @@ def _commit(
         return partition, answer(received.number, OffsetsCommitted(Error.GROUP_ID_NOT_FOUND))
     if group is None:
         group = ClassicGroup(request.group, since_s=now.now_s)
-    error = classic_group.commit_error(group, request)
+    if isinstance(group, ConsumerGroup):
+        error = consumer_group.commit_error(group, request)
+    else:
+        error = classic_group.commit_error(group, request)
     if error is Error.NONE:
-        group = classic_group.committed(group, request, now)
+        if isinstance(group, ClassicGroup):
+            group = classic_group.committed(group, request, now)
         stored = group_offsets.commit(partition.offsets.get(request.group, {}), request, now.now_s)
         partition = replace(
             partition,
@@ -215,6 +234,46 @@ def _commit(
             offsets={**partition.offsets, request.group: stored},
         )
     return partition, answer(received.number, OffsetsCommitted(error))
+
+
+def _fetch(partition: Partition, request: OffsetFetch) -> OffsetsFetched:
+    """Return stored offsets; a member of KIP-848 gets none after it was fenced."""
+    group = partition.groups.get(request.group)
+    if isinstance(group, ConsumerGroup):
+        error = consumer_group.fetch_error(group, request)
+        if error is not Error.NONE:
+            return OffsetsFetched(error)
+    return group_offsets.fetch(partition.offsets.get(request.group, {}), request)
+
+
+def _to_consumer_group(
+    partition: Partition, received: Received, now: Now
+) -> tuple[Partition, tuple[Reply, ...]]:
+    """Let a group of KIP-848 handle a heartbeat; it replaces an empty classic group."""
+    name = received.request.group
+    group = partition.groups.get(name)
+    if isinstance(group, ClassicGroup) and group.phase is not Phase.EMPTY:
+        found = ConsumerGroupAnswer(Error.GROUP_ID_NOT_FOUND)
+        return partition, answer(received.number, found)
+    before = group if isinstance(group, ConsumerGroup) else None
+    after, replies = consumer_group.step(before, received, now)
+    if after is None:
+        return partition, replies
+    return replace(partition, groups={**partition.groups, name: after}), replies
+
+
+def _topics_changed(state: Coordinator, topics: Mapping[str, Topic]) -> Coordinator:
+    """Take over the cluster's topics; the next heartbeat of a subscribed group assigns anew."""
+    partitions = {}
+    for place, partition in state.partitions.items():
+        groups = {
+            name: consumer_group.topics_changed(group, state.topics, topics)
+            if isinstance(group, ConsumerGroup)
+            else group
+            for name, group in partition.groups.items()
+        }
+        partitions[place] = replace(partition, groups=groups)
+    return replace(state, topics=topics, partitions=partitions)
 
 
 # ---- time ----------------------------------------------------------------------------------------
@@ -254,10 +313,16 @@ def _tick(state: Coordinator, now: Now) -> Step:
         if due.timer is None:
             partition = _expire_offsets(partition, now)
         else:
-            group, more = classic_group.expire(partition.groups[due.group], due.timer, now)
+            group, more = _expire(partition.groups[due.group], due.timer, now)
             partition = replace(partition, groups={**partition.groups, due.group: group})
             replies += more
         state = _with(state, due.partition, partition)
+
+
+def _expire(group: Group, timer: Timer, now: Now) -> tuple[Group, tuple[Reply, ...]]:
+    if isinstance(group, ConsumerGroup):
+        return consumer_group.expire(group, timer, now), ()
+    return classic_group.expire(group, timer, now)
 
 
 def _expire_offsets(partition: Partition, now: Now) -> Partition:
@@ -270,15 +335,15 @@ def _expire_offsets(partition: Partition, now: Now) -> Partition:
             stored = group_offsets.unexpired(stored, expiry, now.settings.retention_s, now.now_s)
         if stored:
             offsets[name] = stored
-        elif group.phase is Phase.EMPTY:
+        elif group.phase in (Phase.EMPTY, ConsumerPhase.EMPTY):
             del groups[name]
     expiry_s = now.now_s + now.settings.retention_check_s
     return replace(partition, groups=groups, offsets=offsets, expiry_s=expiry_s)
 
 
-def _expiry(group: ClassicGroup) -> Expiry | None:
-    """Return when the offsets of a group expire; None while the group rebalances."""
-    if group.protocol_type is None:
+def _expiry(group: Group) -> Expiry | None:
+    """Return when the offsets of a group expire; None while a classic group rebalances."""
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return Expiry(None, group.subscribes)
     if group.phase is Phase.EMPTY:
         return Expiry(group.since_s, group.subscribes)
@@ -296,11 +361,16 @@ def stored(state: Coordinator, partition: int) -> Mapping[str, StoredGroup]:
     without members.
     """
     found = state.partitions[partition]
+    records = {name: _record(group) for name, group in found.groups.items()}
     return {
-        name: StoredGroup(group.record, found.offsets.get(name, {}))
-        for name, group in found.groups.items()
-        if group.record is not None or name in found.offsets
+        name: StoredGroup(record, found.offsets.get(name, {}))
+        for name, record in records.items()
+        if record is not None or name in found.offsets
     }
+
+
+def _record(group: Group) -> GroupRecord | ConsumerGroup | None:
+    return consumer_group.write(group) if isinstance(group, ConsumerGroup) else group.record
 
 
 def _loaded(
@@ -311,11 +381,14 @@ def _loaded(
 ) -> Step:
     """Continue with the groups that were read."""
     replies: tuple[Reply, ...] = ()
-    groups: dict[str, ClassicGroup] = {}
-    for name, record in records.items():
+    groups: dict[str, Group] = {}
+    for name, (record, _) in records.items():
+        if isinstance(record, ConsumerGroup):
+            groups[name] = consumer_group.read(record, now)
+            continue
         group = ClassicGroup(name, since_s=now.now_s)
-        if record.record is not None:
-            group = read(name, record.record, now)
+        if record is not None:
+            group = read(name, record, now)
         groups[name], more = classic_group.loaded(group, now)
         replies += more
     offsets = {name: record.offsets for name, record in records.items() if record.offsets}
@@ -328,6 +401,7 @@ def _resigned(state: Coordinator, place: int, now: Now) -> Step:
     replies: tuple[Reply, ...] = ()
     found = state.partitions.get(place, Partition())
     for group in found.groups.values():
-        replies += classic_group.unload(group, now)[1]
+        if isinstance(group, ClassicGroup):
+            replies += classic_group.unload(group, now)[1]
     partitions = {one: partition for one, partition in state.partitions.items() if one != place}
     return replace(state, partitions=partitions), replies

@@ -9,14 +9,15 @@ that it caused, and the group's state after it. `replayed` runs the events of a 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from zkconsumer.later import group_coordinator, group_events
+from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.protocol.later import messages
 from zkconsumer.protocol.later.consumer_protocol import encode_subscription
 from zkconsumer.protocol.later.placement import coordinator_partition
-from zkconsumer.protocol.later.subscriptions import Subscription
+from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Event = dict[str, Any]
@@ -29,6 +30,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"group.max.size": 2},
     {"group.initial.rebalance.delay.ms": 0},
 )
+CONSUMER_CONFIGS: tuple[dict[str, Any], ...] = ({}, {}, {"group.consumer.max.size": 2})
 TOPICS = ("t0", "t1", "t2")
 
 
@@ -43,12 +45,15 @@ class Backend(Protocol):
 
 
 def play(backend: Backend, seed: int) -> dict[str, Any]:
-    """Return the script of a seed; `fresh` tells which member id the coordinator chose."""
+    """Return the script of a seed; `fresh` tells which member id the coordinator chose.
+
+    Even seeds play the classic protocol, odd seeds KIP-848.
+    """
     chance = random.Random(f"coordinator {seed}")
-    config = chance.choice(CONFIGS)
     group = chance.choice(["g", "polygenelubricants", "orders", f"group-{seed}"])
+    config = chance.choice(CONSUMER_CONFIGS if seed % 2 else CONFIGS)
     backend.begin(config, group)
-    players = Players(chance, group)
+    players = ConsumerPlayers(chance, group) if seed % 2 else Players(chance, group)
     steps: list[Any] = []
     before: Any = None
     for number in range(chance.randrange(8, 30)):
@@ -86,6 +91,15 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sync": {"instance": None, "type": "consumer", "assignments": {}, "protocol": None},
     "heartbeat": {"instance": None},
     "commit": {"instance": None},
+    "fetch": {"member": None, "epoch": -1},
+    "beat": {
+        "instance": None,
+        "rebalance": None,
+        "topics": None,
+        "assignor": None,
+        "owned": None,
+        "fresh": "",
+    },
 }
 
 
@@ -135,6 +149,10 @@ class Players:
         self._old: list[tuple[str, int]] = [("ghost", 0)]
         self._quiet = chance.choice([0.1, 0.3])
         self._odd = chance.choice([0.0, 0.1, 0.3])
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare what only one protocol needs."""
 
     def next(self, number: int) -> Event:
         """Return the next event."""
@@ -194,7 +212,7 @@ class Players:
         if draw < 0.75:
             return self._commit(client)
         if draw < 0.8:
-            return {"op": "fetch"}
+            return {"op": "fetch", "member": None, "epoch": -1}
         if client.instance and draw < 0.9:
             self._old.append((client.member, client.generation))
             client.member = ""
@@ -314,6 +332,119 @@ class Players:
             client.phase = "join"
 
 
+class _Consumer(_Client):
+    """A client of KIP-848: what it owns, and what it was assigned."""
+
+    def __init__(self, name: str, instance: str | None) -> None:
+        super().__init__(name, instance)
+        self.epoch = 0
+        self.owned: list[list[Any]] = []
+        self.assigned: list[list[Any]] = []
+
+
+class ConsumerPlayers(Players):
+    """The clients of one group of KIP-848."""
+
+    def _begin(self) -> None:
+        self._consumers = {one: _Consumer(one.name, one.instance) for one in self._clients}
+        self._counts: dict[str, int] = {}
+
+    def _event(self, number: int) -> Event:
+        if not self._counts or self._chance.random() < 0.04:
+            names = self._chance.sample(TOPICS, self._chance.randrange(1, 4))
+            for name in names:
+                count = self._counts.get(name, 0)
+                self._counts[name] = count + self._chance.randrange(0 if count else 1, 4)
+            return {"op": "topics", "topics": dict(self._counts)}
+        return super()._event(number)
+
+    def _usual(self, client: _Client) -> Event | None:
+        chance, consumer = self._chance, self._consumers[client]
+        if consumer.epoch == 0:
+            return self._full(consumer)
+        draw = chance.random()
+        if draw < 0.06:
+            kind = -2 if consumer.instance and chance.random() < 0.8 else -1
+            return {**self._beat(consumer), "epoch": kind, "owned": None}
+        if draw < 0.12:
+            return {**self._commit(consumer), "generation": consumer.epoch}
+        if draw < 0.16:
+            return {"op": "fetch", "member": consumer.member, "epoch": consumer.epoch}
+        if draw < 0.22:
+            topics = chance.sample(TOPICS, chance.randrange(1, 4))
+            return {**self._beat(consumer), "topics": topics}
+        return self._beat(consumer)
+
+    def _beat(self, consumer: _Consumer) -> Event:
+        """A heartbeat; the client revokes and takes what the last answer says, sometimes late."""
+        chance = self._chance
+        if chance.random() < 0.8:
+            consumer.owned = [one for one in consumer.owned if one in consumer.assigned]
+        if chance.random() < 0.9 and all(one in consumer.assigned for one in consumer.owned):
+            consumer.owned = list(consumer.assigned)
+        return {
+            "op": "beat",
+            "member": consumer.member,
+            "epoch": consumer.epoch,
+            "instance": consumer.instance,
+            "rebalance": None,
+            "topics": None,
+            "assignor": None,
+            "owned": sorted(consumer.owned) if chance.random() < 0.8 else None,
+            "fresh": "",
+        }
+
+    def _full(self, consumer: _Consumer) -> Event:
+        chance = self._chance
+        member = consumer.member if chance.random() < 0.5 else f"{consumer.name}-{len(self._old)}"
+        topics = [one for one in TOPICS if chance.random() < 0.7] or ["t0"]
+        consumer.owned = []
+        return {
+            **self._beat(consumer),
+            "member": member,
+            "epoch": 0,
+            "rebalance": chance.choice([60_000, 5_000, 300_000]),
+            "topics": topics,
+            "assignor": chance.choice([None, None, "uniform", "range"]),
+            "owned": [],
+        }
+
+    def _odd_event(self, client: _Client) -> Event:
+        """A wrong epoch, a zombie, a wrong instance, a request that is not complete."""
+        chance, consumer = self._chance, self._consumers[client]
+        member, epoch = chance.choice(self._old)
+        beat = self._beat(consumer)
+        changes: list[Event] = [
+            {"epoch": consumer.epoch + 1},
+            {"epoch": max(consumer.epoch - 1, 0)},
+            {"member": member, "epoch": epoch},
+            {"instance": chance.choice([None, "i0", "i9", ""])},
+            {"epoch": 0, "topics": ["t0"], "rebalance": 60_000, "owned": []},
+            {"epoch": 0},
+            {"epoch": chance.choice([-1, -2, -3])},
+            {"assignor": "other"},
+            {"member": ""},
+        ]
+        if chance.random() < 0.2:
+            wrong = chance.choice([consumer.epoch - 1, -1, 0])
+            return {**self._commit(consumer), "member": member, "generation": wrong}
+        return {**beat, **chance.choice(changes)}
+
+    def _learn(self, client: _Client, event: Event, answer: Any) -> None:
+        consumer, error = self._consumers[client], answer.get("error", 0)
+        if event["op"] != "beat":
+            return
+        if error in (25, 69, 110):
+            self._old.append((consumer.member, consumer.epoch))
+            consumer.epoch, consumer.assigned, consumer.owned = 0, [], []
+        elif not error and answer.get("member"):
+            if consumer.member != answer["member"]:
+                consumer.owned = []
+            consumer.member = answer["member"]
+            consumer.epoch = max(answer.get("epoch", 0), 0)
+            consumer.assigned = answer.get("assignment", consumer.assigned)
+
+
 # ---- the machine ---------------------------------------------------------------------------------
 
 
@@ -324,7 +455,7 @@ class Machine:
         """Start with an empty log, as leader of the group's partition."""
         settings = group_events.Settings(
             initial_delay_s=config.get("group.initial.rebalance.delay.ms", 3000) / 1000,
-            max_size=config.get("group.max.size", 2**31 - 1),
+            max_size=config.get("group.max.size", config.get("group.consumer.max.size", 2**31 - 1)),
         )
         self._group, self._place = group, coordinator_partition(group)
         self._now_ms, self._records = 0, {}
@@ -355,6 +486,12 @@ class Machine:
                 answers = self._step(group_events.Elected(self._place))
             case "load":
                 answers = self._step(group_events.Loaded(self._place, self._records))
+            case "topics":
+                topics = {
+                    name: Topic(count, id=(1, TOPICS.index(name)))
+                    for name, count in event["topics"].items()
+                }
+                answers = self._step(group_events.TopicsChanged(topics))
             case _:
                 request = request_of(event)
                 client, fresh = event.get("client", "client"), event.get("fresh", "")
@@ -371,6 +508,20 @@ class Machine:
         group = partition.groups.get(self._group)
         if group is None:
             return {"state": "Dead", "members": []}
+        if isinstance(group, ConsumerGroup):
+            return {
+                "state": group.phase.value,
+                "epoch": group.epoch,
+                "target_epoch": group.target_epoch,
+                "members": {
+                    name: [
+                        one.current.epoch,
+                        plain(one.current.assigned),
+                        plain(group.target.get(name, ())),
+                    ]
+                    for name, one in sorted(group.members.items())
+                },
+            }
         return {"state": group.phase.value, "members": sorted(group.members)}
 
 
@@ -418,7 +569,21 @@ def request_of(event: Event) -> messages.Request:
                 group, offsets, event["member"], event["generation"], event["instance"]
             )
         case "fetch":
-            return messages.OffsetFetch(group)
+            return messages.OffsetFetch(group, None, event["member"], event["epoch"])
+        case "beat":
+            timeout = event["rebalance"]
+            owned = event["owned"]
+            return messages.ConsumerGroupHeartbeat(
+                group,
+                event["member"],
+                event["epoch"],
+                event["instance"],
+                None,
+                None if timeout is None else timeout / 1000,
+                None if event["topics"] is None else tuple(event["topics"]),
+                event["assignor"],
+                None if owned is None else frozenset(TopicPartition(*one) for one in owned),
+            )
     raise ValueError(event["op"])
 
 
@@ -448,11 +613,20 @@ def answer_json(response: messages.Response) -> dict[str, Any]:
             found["leavers"] = [
                 [one.member, one.instance, int(error)] for one, error in response.leavers
             ]
+        case messages.ConsumerGroupAnswer():
+            found |= {"member": response.member, "epoch": response.epoch}
+            if response.assignment is not None:
+                return {**short(found), "assignment": plain(response.assignment)}
         case messages.OffsetsFetched():
             found["offsets"] = sorted(
                 [*one, stored.offset] for one, stored in response.offsets.items()
             )
     return short(found)
+
+
+def plain(partitions: Iterable[TopicPartition]) -> list[list[Any]]:
+    """Return partitions as JSON."""
+    return sorted(list(one) for one in partitions)
 
 
 def short(answer: dict[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,12 @@ from typing import Any
 
 import jpype
 
-from support.jvm.coordinator_scripts import play, short
+from support.jvm.coordinator_scripts import TOPICS, play, short
 from support.jvm.kafka_391 import SERVER, answers_of, start
 from zkconsumer.protocol.later.placement import coordinator_partition
 
 NO_GROUP = 69
+NO_LEADER = -1
 PARTITIONS = 50
 OFFSETS_TOPIC = "__consumer_offsets"
 BARRIER_TIMEOUT_S = 8
@@ -227,6 +228,9 @@ class LiveCoordinator:
         """Forget everything, and become leader of the partition of a group with an empty log."""
         while self._loading:
             self.load()
+        self._image = _java("org.apache.kafka.image.MetadataImage").EMPTY
+        self._counts: dict[str, int] = {}
+        self._service.onNewMetadataImage(self._image, self._delta(self._image))
         self.describe(self._group)
         self.resign(self._place)
         self.describe(self._group)
@@ -246,6 +250,26 @@ class LiveCoordinator:
             found[1].run()
             self.describe(group)
         self.clock.ms = target
+
+    def create(self, topics: Mapping[str, int]) -> None:
+        """Give topics a number of partitions, which may be more than before."""
+        delta = self._delta(self._image)
+        uuid = _java("org.apache.kafka.common.Uuid")
+        for name, count in topics.items():
+            topic = uuid(1, TOPICS.index(name))
+            if name not in self._counts:
+                record = _java("org.apache.kafka.common.metadata.TopicRecord")()
+                delta.replay(record.setName(name).setTopicId(topic))
+            for number in range(self._counts.get(name, 0), count):
+                record = _java("org.apache.kafka.common.metadata.PartitionRecord")()
+                delta.replay(record.setTopicId(topic).setPartitionId(number).setLeader(NO_LEADER))
+            self._counts[name] = count
+        self._image = delta.apply(_java("org.apache.kafka.image.MetadataProvenance").EMPTY)
+        self._service.onNewMetadataImage(self._image, delta)
+
+    @staticmethod
+    def _delta(image: Any) -> Any:
+        return _java("org.apache.kafka.image.MetadataDelta")(image)
 
     def send(self, number: int, request: Mapping[str, Any]) -> None:
         """Send a request; `replies` returns the answer when there is one."""
@@ -280,6 +304,31 @@ class LiveCoordinator:
         return {
             "state": str(found.groupState()),
             "members": sorted(str(one.memberId()) for one in found.members()),
+        }
+
+    def _described_consumer_group(self) -> dict[str, Any] | None:
+        """Return the state of a group of KIP-848; None for a classic group or none."""
+        names = _java("java.util.ArrayList")()
+        names.add(self._group)
+        context = self._context("CONSUMER_GROUP_DESCRIBE", -1, "observer")
+        units = _java("java.util.concurrent.TimeUnit")
+        future = self._service.consumerGroupDescribe(context, names)
+        found = future.get(BARRIER_TIMEOUT_S, units.SECONDS)[0]
+        if found.errorCode():
+            return None
+        members = {
+            str(one.memberId()): [
+                int(one.memberEpoch()),
+                _partitions(one.assignment()),
+                _partitions(one.targetAssignment()),
+            ]
+            for one in found.members()
+        }
+        return {
+            "state": str(found.groupState()),
+            "epoch": int(found.groupEpoch()),
+            "target_epoch": int(found.assignmentEpoch()),
+            "members": dict(sorted(members.items())),
         }
 
     # ---- requests --------------------------------------------------------------------------------
@@ -415,6 +464,8 @@ class LiveCoordinator:
             _data("OffsetFetchRequestData$OffsetFetchRequestGroup")()
             .setGroupId(request["group"])
             .setTopics(None)
+            .setMemberId(request["member"])
+            .setMemberEpoch(request["epoch"])
         )
         context = self._context("OFFSET_FETCH", -1, "client")
         return self._service.fetchAllOffsets(context, data, False)
@@ -432,6 +483,54 @@ class LiveCoordinator:
             }
         )
 
+    def _beat(self, request: Mapping[str, Any]) -> Any:
+        message = _data("ConsumerGroupHeartbeatRequestData")
+        data = (
+            message()
+            .setGroupId(request["group"])
+            .setMemberId(request["member"])
+            .setMemberEpoch(request["epoch"])
+            .setInstanceId(request["instance"])
+            .setServerAssignor(request["assignor"])
+        )
+        if request["rebalance"] is not None:
+            data.setRebalanceTimeoutMs(request["rebalance"])
+        lists = _java("java.util.ArrayList")
+        if request["topics"] is not None:
+            names = lists()
+            for name in request["topics"]:
+                names.add(name)
+            data.setSubscribedTopicNames(names)
+        if request["owned"] is not None:
+            owned = lists()
+            part = _data("ConsumerGroupHeartbeatRequestData$TopicPartitions")
+            uuid = _java("org.apache.kafka.common.Uuid")
+            for name, number in request["owned"]:
+                numbers = lists()
+                numbers.add(_java("java.lang.Integer")(number))
+                topic = uuid(1, TOPICS.index(name))
+                owned.add(part().setTopicId(topic).setPartitions(numbers))
+            data.setTopicPartitions(owned)
+        context = self._context("CONSUMER_GROUP_HEARTBEAT", -1, "client")
+        return self._service.consumerGroupHeartbeat(context, data)
+
+    @staticmethod
+    def _beat_answer(data: Any) -> dict[str, Any]:
+        found = short(
+            {
+                "error": int(data.errorCode()),
+                "member": _text(data.memberId()),
+                "epoch": int(data.memberEpoch()),
+            }
+        )
+        if data.assignment() is not None:
+            found["assignment"] = sorted(
+                [TOPICS[int(one.topicId().getLeastSignificantBits())], int(number)]
+                for one in data.assignment().topicPartitions()
+                for number in one.partitions()
+            )
+        return found
+
     # ---- scripts: `support.jvm.coordinator_scripts.Backend` ------------------------------------
 
     def apply(self, number: int, event: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -448,11 +547,17 @@ class LiveCoordinator:
                 self.elect(self._place)
             case "load":
                 self.load()
+            case "topics":
+                self.create(event["topics"])
             case _:
                 self.send(number, event)
         state = self.describe(self._group)
+        if "error" not in state:
+            state = self._described_consumer_group() or state
         answers = {str(one): answer for one, answer in self.replies().items()}
         known = set(state.get("members", ()))
+        if event["op"] == "beat" and not event["member"]:
+            event["fresh"] = answers.get(str(number), {}).get("member", "")
         if event["op"] == "join" and not event["member"]:
             prefix = f"{event['instance'] or event['client']}-"
             mine = {answers.get(str(number), {}).get("member", "")} | (known - self._known)
@@ -469,6 +574,14 @@ class LiveCoordinator:
             if time.monotonic() > end:
                 raise TimeoutError("the coordinator has not begun to load the partition")
             time.sleep(0.001)
+
+
+def _partitions(assignment: Any) -> list[list[Any]]:
+    return sorted(
+        [str(one.topicName()), int(number)]
+        for one in assignment.topicPartitions()
+        for number in one.partitions()
+    )
 
 
 def _bytes(text: str) -> Any:
