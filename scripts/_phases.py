@@ -1,7 +1,9 @@
-"""Write the picture and the tables of `zkconsumer.member.phases` into docs/architecture.md.
+"""Write the pictures and the tables of phases into docs/architecture.md and docs/later.md.
 
-This command generates the part of the page between `<!-- phases -->` and `<!-- /phases -->`. A test
-compares the page with what the command would write.
+The member's phases are those of `zkconsumer.member.phases`, those of a classic group are those of
+`zkconsumer.later.group_phases`. The command generates the parts of the pages between
+`<!-- phases -->` and `<!-- /phases -->`, and between `<!-- group phases -->` and
+`<!-- /group phases -->`. Tests compare the pages with what the command would write.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from zkconsumer.later import group_phases  # noqa: E402 - from this checkout
 from zkconsumer.member import phases  # noqa: E402 - from this checkout
 from zkconsumer.member.phases import Phase, Row, cause_name  # noqa: E402
 
 PAGE = ROOT / "docs" / "architecture.md"
+LATER_PAGE = ROOT / "docs" / "later.md"
 BLOCK = re.compile(r"(<!-- phases -->\n).*?(<!-- /phases -->)", re.DOTALL)
 ORDER = list(Phase)
 NAMES = {
@@ -57,6 +61,38 @@ def generated() -> str:
     return "\n".join(parts)
 
 
+def with_group_phases(page: str) -> str:
+    """Return docs/later.md with its generated part replaced."""
+    block = re.compile(r"(<!-- group phases -->\n).*?(<!-- /group phases -->)", re.DOTALL)
+    return block.sub(lambda match: match.group(1) + generated_group() + match.group(2), page)
+
+
+_GROUP_EXPLANATION = (
+    "`scripts/phases` writes this picture and the table from `later.group_phases`. In tests and in",
+    "the simulator, `classic_group.step` checks each change of phase with them. One step may pass",
+    "through PreparingRebalance.",
+    "",
+    "| Phase | Cause | Next phase | When |",
+    "|---|---|---|---|",
+)
+
+
+def generated_group() -> str:
+    """Return the picture and the table of a classic group's phases."""
+    picture = [
+        f"  {row.before.value} --> {after.value}: {row.when}"
+        for row in group_phases.MAIN_PATH
+        for after in row.after
+    ]
+    table = [
+        f"| {row.before.value} | {', '.join(one.value for one in row.causes)} "
+        f"| {', '.join(one.value for one in row.after)} | {row.when} |"
+        for row in group_phases.TABLE
+    ]
+    ends = ("  [*] --> Empty", *picture, "  Dead --> [*]", "```", "")
+    return "\n".join(("```mermaid", "stateDiagram-v2", *ends, *_GROUP_EXPLANATION, *table, ""))
+
+
 def _picture() -> Iterator[str]:
     yield "stateDiagram-v2"
     yield f"  [*] --> {Phase.OFFLINE.name}"
@@ -93,3 +129,5 @@ def _rare() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(with_phases(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    later = with_group_phases(LATER_PAGE.read_text(encoding="utf-8"))
+    LATER_PAGE.write_text(later, encoding="utf-8")

@@ -119,6 +119,11 @@ class ConsumerGroup:
             return ConsumerPhase.STABLE
         return ConsumerPhase.RECONCILING
 
+    @property
+    def generation(self) -> int:
+        """The group epoch, which takes the place of the classic protocol's generation."""
+        return self.epoch
+
     def static_member(self, instance: str | None) -> ConsumerMember | None:
         """Return the static member of an instance; None if the group has none."""
         if instance is None:
