@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli import completion, later_assign
-from zkconsumer.cli.assign_cases import (
-    CASE,
-    COLUMNS,
-    MOVE,
-    PROGRAMS,
-    bad_case,
-    move_documents,
-    moves,
-    read_cases,
-    row,
-)
+from zkconsumer.cli import completion
 from zkconsumer.cli.options import Common, OneGroup, operator
-from zkconsumer.cli.output import Output, say, say_all
+from zkconsumer.cli.output import Align, Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.what_if import Owners
+    from zkconsumer.admin.groups import Selection
+    from zkconsumer.admin.what_if import LaterGroup, Owners, Place
     from zkconsumer.protocol.group_assignment import Failure, GroupInput, MemberAssignment
+
+CASE = Column("case")
+COLUMNS = (
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("thread"),
+    Column("owner"),
+)
+MOVE = Column("move")
+PROGRAMS = (Output.JSON, Output.JSONL, Output.YAML)
+
+MAX_CASE_BYTES = 64 * 1024 * 1024
+"""Bytes of one uncompressed line of --cases. A group of 1,000 members with long registrations fits.
+A longer line is an error, raised before the rest of the line is read."""
+
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+"""Bytes of an uncompressed --cases file: a million groups of 1 kB. A longer file is an error."""
+_LATER_COLUMNS = (CASE, Column("member"), Column("topic"), Column("partitions"), Column("error"))
 
 AUTO = "auto"
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -154,7 +167,7 @@ def assign(
     if assignor is None:
         _show_group(common, owners, now, then, release)
     else:
-        later_assign.show_group(common, then, owners, assignor.value)
+        show_later_group(common, then, owners, assignor.value)
 
 
 # ---- groups in a file ---------------------------------------------------------------------------
@@ -166,7 +179,7 @@ def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName
     from zkconsumer.protocol.releases import profile
 
     if assignor is not None:
-        later_assign.show_cases(common, path, assignor.value)
+        _show_later_cases(common, path, assignor.value)
         return
     if release == AUTO:
         raise ConfigError(
@@ -227,6 +240,56 @@ def _payloads(case: dict[str, object], field: str, where: str) -> dict[str, byte
         name: None if text is None else text.encode(errors="replace")
         for name, text in found.items()
     }
+
+
+# ---- files of cases ------------------------------------------------------------------------------
+
+
+def read_cases(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (file and line number, group) for each line; only a line feed ends a line.
+
+    One line at a time is in memory, since a gzip file of 13 MB may expand to gigabytes.
+
+    Raises ConfigError if the file cannot be read, or if a line is not a JSON object, is longer than
+    `MAX_CASE_BYTES`, or is nested deeper than the JSON of a znode may be.
+    """
+    try:
+        with path.open("rb") as file:
+            zipped = file.peek(2)[:2] == b"\x1f\x8b"
+            lines = gzip.GzipFile(fileobj=file) if zipped else file
+            number = size = 0
+            while line := lines.readline(MAX_CASE_BYTES + 1):
+                number, size = number + 1, size + len(line)
+                where = f"{path}:{number}"
+                if size > MAX_FILE_BYTES:
+                    raise bad_case(where, f"the file is longer than {MAX_FILE_BYTES} bytes")
+                if line.strip() or len(line) > MAX_CASE_BYTES:
+                    yield where, _read_case(line, where)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(
+            f"the file cannot be read: {error}",
+            where=str(path),
+            remedy="see `zkconsumer assign --help` for its format",
+        ) from error
+
+
+def _read_case(line: bytes, where: str) -> dict[str, object]:
+    from zkconsumer.protocol.java.json import require_shallow
+
+    if len(line) > MAX_CASE_BYTES:
+        raise bad_case(where, f"the line is longer than {MAX_CASE_BYTES} bytes")
+    try:
+        require_shallow(line.decode())
+        case = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise bad_case(where, f"the line is not JSON: {error}") from error
+    if not isinstance(case, dict):
+        raise bad_case(where, "the line is not a JSON object")
+    return case
+
+
+def bad_case(where: str, what: str) -> ConfigError:
+    return ConfigError(what, where=where, remedy="see `zkconsumer assign --help`")
 
 
 # ---- a live group -------------------------------------------------------------------------------
@@ -301,3 +364,140 @@ def _errors(parts: Mapping[str, MemberAssignment | Failure]) -> Iterator[str]:
     for consumer, part in parts.items():
         if not isinstance(part, dict):
             yield f"member {consumer} would fail: {part.error}: {part.message}"
+
+
+def moves(found: Sequence[Place]) -> str:
+    """Return how many partitions change their owner, and how many gain or lose one."""
+    moving = Counter(one.partition.topic for one in found if one.moves)
+    text = f"{moving.total()} of {len(found)} partitions move"
+    if moving:
+        text += f" ({', '.join(f'{topic}: {count}' for topic, count in moving.items())})"
+    new = sum(one.now is None for one in found)
+    lost = sum(one.then is None for one in found)
+    text += f"; {new} without an owner get one" if new else ""
+    return text + (f"; {lost} lose their owner" if lost else "")
+
+
+def move_documents(found: Iterable[Place]) -> list[dict[str, object]]:
+    """Return the partitions that change their owner, as JSON objects."""
+    return [
+        {
+            **dict(zip(("topic", "partition"), one.partition, strict=True)),
+            "from": one.now,
+            "to": one.then,
+        }
+        for one in found
+        if one.moves
+    ]
+
+
+def row(one: Place) -> dict[str, object]:
+    topic, partition = one.partition
+    move = f"{one.now} -> {one.then}" if one.moves else None
+    return {
+        "topic": topic,
+        "partition": partition,
+        "thread": one.then,
+        "owner": one.now,
+        "move": move,
+    }
+
+
+# ---- with an assignor of Kafka 3.9 ---------------------------------------------------------------
+
+
+def _show_later_cases(common: Common, path: Path, assignor: str) -> None:
+    """Compute the cases of a file; the `assignor` of a case overrides the option.
+
+    All cases are read before the first result is written, so a bad case leaves no partial output.
+    """
+    from zkconsumer.protocol.later.assignors import Assignor
+    from zkconsumer.protocol.later.cases import read_case
+
+    default = Assignor(assignor)
+    cases = [read_case(document, where, default) for where, document in read_cases(path)]
+    results = (case.result() for case in cases)
+    if common.output is Output.JSONL:
+        for result in results:
+            print(json.dumps(result))
+    elif common.output in PROGRAMS:
+        common.write_document(list(results))
+    else:
+        common.write([one for result in results for one in _later_rows(result)], _LATER_COLUMNS)
+
+
+def _later_rows(result: Mapping[str, Json]) -> Iterable[JsonObject]:
+    blank = {"case": result["case"], "member": None, "topic": None, "partitions": None}
+    if "error" in result:
+        yield {**blank, "error": result["error"]}
+        return
+    for member, topics in result["assignment"].items():
+        if not topics:
+            yield {**blank, "member": member, "error": None}
+        for topic, numbers in topics.items():
+            yield {
+                **blank,
+                "member": member,
+                "topic": topic,
+                "partitions": ",".join(map(str, numbers)),
+                "error": None,
+            }
+
+
+def show_later_group(
+    common: Common,
+    group: GroupInput,
+    owners: Owners,
+    assignor: str,
+    *,
+    topics: Selection | None = None,
+) -> None:
+    """Show what each thread of a live group would own as one consumer of Kafka's own protocol.
+
+    `topics` limits what is shown, and not what is computed.
+
+    Raises ConfigError if the group has no threads, or if Kafka's assignor fails for it.
+    """
+    from zkconsumer.admin.groups import selected
+    from zkconsumer.admin.what_if import with_later_consumers
+    from zkconsumer.protocol.later.assignors import Assignor
+    from zkconsumer.protocol.later.subscriptions import JavaError
+
+    try:
+        found = with_later_consumers(group, owners, Assignor(assignor))
+    except JavaError as error:
+        raise ConfigError(
+            f"Kafka 3.9.1's assignor {assignor} throws {error.kind} for this group",
+            remedy="choose another --assignor",
+        ) from error
+    if topics is not None:
+        chosen = set(selected((one.partition for one in found.places), topics))
+        shown = [one for one in found.places if one.partition in chosen]
+        found = replace(found, places=shown)
+    if common.output in PROGRAMS:
+        common.write_document(_later_document(found, assignor))
+        return
+    common.write(map(row, found.places), (*COLUMNS, MOVE))
+    say_all(f"member {consumer} is left out: {why}" for consumer, why in found.faults.items())
+    say_all(
+        f"thread {thread}: {now} partitions now, {then} with {assignor}"
+        for thread, (now, then) in found.shares().items()
+    )
+    say(moves(found.places))
+
+
+def _later_document(found: LaterGroup, assignor: str) -> JsonObject:
+    assignment: dict[str, dict[str, list[int]]] = {}
+    for one in found.places:
+        if one.then is not None:
+            topics = assignment.setdefault(one.then, {})
+            topics.setdefault(one.partition.topic, []).append(one.partition.partition)
+    return {
+        "assignor": assignor,
+        "assignment": assignment,
+        "shares": {
+            thread: {"now": now, "then": then} for thread, (now, then) in found.shares().items()
+        },
+        "faults": dict(found.faults),
+        "moves": move_documents(found.places),
+    }

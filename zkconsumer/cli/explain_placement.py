@@ -347,7 +347,7 @@ def _show(
 
 
 def _results(path: Path, compute: Callable[[Case], list[Answer]]) -> Iterable[JsonObject]:
-    from zkconsumer.cli.assign_cases import read_cases
+    from zkconsumer.cli.assign import read_cases
 
     for where, case in read_cases(path):
         try:

@@ -120,7 +120,7 @@ def _preview(
     assignor: AssignorName,
 ) -> None:
     from zkconsumer.admin.what_if import live_group
-    from zkconsumer.cli.later_assign import show_group
+    from zkconsumer.cli.assign import show_later_group
 
     if how.execute:
         raise ConfigError("--preview and --execute exclude each other", remedy="give one of them")
@@ -128,7 +128,7 @@ def _preview(
     with common.connect(name) as connection:
         exclude_internal = common.settings(name).exclude_internal_topics
         now, owners = live_group(connection, name, exclude_internal=exclude_internal)
-    show_group(common, now, owners, assignor.value, topics=topics_of(topics))
+    show_later_group(common, now, owners, assignor.value, topics=topics_of(topics))
 
 
 def _migrate(
