@@ -29,7 +29,7 @@ const BANDS = {
   live: ["LIVE", "A real group. The lab only reads."],
   sandbox: ["LIVE SANDBOX", "Real servers and members that the lab has started. Actions are real."],
   compared: ["COMPARED", "Simulated and computed groups; each says which. No real group is involved."],
-  recorded: ["RECORDED", "A run of the past. Nothing can be changed."],
+  recorded: ["RECORDED", "A past run. Nothing can be changed."],
 };
 
 class App extends Component {

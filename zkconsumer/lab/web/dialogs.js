@@ -35,7 +35,7 @@ export function WorldDialog({ catalogue, open, close }) {
     ${choice("release", "rules of Kafka", catalogue.releases.map((one) => [one, one]))}
     ${field("flow", "new messages when time advances", "number", { min: 0, max: 10 })}
     ${field("session_s", "session time-out in seconds", "number", { min: 1, max: 60 })}
-    ${field("seed", "seed (0: who waits longest is next)", "number", { min: 0 })}
+    ${field("seed", "seed (0: the longest-waiting acts next)", "number", { min: 0 })}
     <footer><button class="primary">open the world</button></footer></form></${Dialog}>`;
 }
 

@@ -76,7 +76,7 @@ export function Choices({ choices, act, canAct }) {
     <p class="hint">Choose what happens next. The rule would take the first marked one. Keys 1 to 9.</p>
     <ol>${choices.choices.map((one, n) => html`<li key=${one.move}><button onClick=${() => act(one.move)} class=${one.next ? "next" : ""}>
       ${n < 9 ? html`<kbd>${n + 1}</kbd>` : null} ${one.text}${one.next ? " ◂" : ""}</button></li>`)}</ol>
-    ${choices.choices.length ? null : html`<p class="hint">Nothing is in progress: the group rests.</p>`}
+    ${choices.choices.length ? null : html`<p class="hint">Nothing is in progress: the group has settled.</p>`}
     <details><summary>${choices.faults.length} other actions</summary>
       <ul>${choices.faults.map((one) => html`<li key=${one.move}><button onClick=${() => act(one.move)}>${one.text}</button></li>`)}</ul></details>
   </div>`;
