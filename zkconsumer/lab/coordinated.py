@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from zkconsumer.lab.camera import NOBODY
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.coordinated.stories import ASSIGNORS, plan_for
 from zkconsumer.sim.coordinated.world import World
-
-Json = dict[str, Any]
 
 PROTOCOLS: Sequence[str] = tuple(ASSIGNORS)
 """The protocols whose members are simulated."""
@@ -36,7 +34,7 @@ class Film:
         self._owners = [NOBODY] * partitions
         self._rows = self._read()
         self._views = self._members()
-        self.scene: Json = {
+        self.scene: JsonObject = {
             "t": 0.0,
             "members": list(self._views),
             "partitions": [[f"t-{number}", *row] for number, row in enumerate(self._rows)],
@@ -44,7 +42,7 @@ class Film:
             "zookeeper": {"text": "no ZooKeeper: a coordinator", "brokers": True, "topic": True},
             "counters": [None] * 7,
         }
-        self.frames: list[Json] = []
+        self.frames: list[JsonObject] = []
 
     def order(self, words: str, order: Callable[[int], None], who: int) -> None:
         """Let something happen to a member, and make a frame of it."""
@@ -64,7 +62,7 @@ class Film:
         self._frame("")
 
     def _frame(self, words: str) -> None:
-        frame: Json = {"t": round(self.world.now - self._begin, 4), "d": "", "l": words}
+        frame: JsonObject = {"t": round(self.world.now - self._begin, 4), "d": "", "l": words}
         rows, views = self._read(), self._members()
         changed = {at: row for at, row in enumerate(rows) if row != self._rows[at]}
         if changed:
@@ -75,7 +73,7 @@ class Film:
             frame["say"] = words
         self.frames.append(frame)
 
-    def _read(self) -> list[list[Any]]:
+    def _read(self) -> list[list[Json]]:
         known = self.world.known()
         members = self.world.members
         serving = self.world.serving()
@@ -91,7 +89,7 @@ class Film:
                     self._owners[tp.partition] = NOBODY
         return [[owner, None, None, None] for owner in self._owners]
 
-    def _members(self) -> list[Json]:
+    def _members(self) -> list[JsonObject]:
         found = []
         for who, member in enumerate(self.world.members):
             state = "frozen" if member.frozen else "up"
