@@ -290,6 +290,11 @@ SINGLE_TESTS = (
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_may_go_on",
     ),
     *_later(
+        "Takes 20 s, because it starts a broker with TLS and SASL. tests/security/test_brokers.py "
+        "reads through the same settings, and test_options.py checks the options.",
+        "tests/spark/test_secured_brokers.py",
+    ),
+    *_later(
         "Takes 5 to 10 s. In each run, the simulator commits to Kafka and calls a listener with a "
         "`release.grace.ms` of 1 s.",
         "tests/integration/test_kafka_offsets.py::test_a_commit_follows_the_coordinator",
