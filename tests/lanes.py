@@ -487,6 +487,18 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_actions.py::test_every_action_on_an_object",
+        "Each object takes seconds of a browser. tests/lab/test_engine.py performs every fault.",
+        but=("[member]",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_actions.py::test_a_key_prepares_a_situation",
+        "The normal lane presses one of the five keys.",
+        but=("[Z]",),
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_views.py::test_a_long_live_session_does_not_grow",
         "Writes 24,000 events for a minute or more. tests/lab/test_live.py follows a group.",
     ),

@@ -1,9 +1,8 @@
 """The same script of joins and failures on several group protocols, on one axis of time.
 
-The protocols with ZooKeeper run in the simulator: production members, or the model of JVM members.
-So do those whose members and coordinator are simulated (`lab.coordinated`). For the others, the
-assignors of Kafka compute the owners after each step, and the default session time-outs say when a
-failure is noticed. The words of each run say which of the two it is.
+The protocols with ZooKeeper run production members, or the model of JVM members. Those of Kafka run
+simulated clients and their coordinator (`lab.coordinated`). The table is computed from the
+assignors and the default session time-outs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import asdict
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab import coordinated
-from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.runs import LabStage, new_stage
 from zkconsumer.lab.worlds import Move, WorldSpec
 from zkconsumer.protocol.later.comparison import PROTOCOLS, Action, Step, compare, read_script
@@ -80,14 +78,9 @@ def compared(
         if protocol in SIMULATED:
             scene, frames = _simulated(protocol, members, partitions, steps, every_s)
             words = "simulated: the members' own code or model, with back-offs and round trips"
-        elif protocol in coordinated.PROTOCOLS:
+        else:
             scene, frames = _coordinated(protocol, members, partitions, steps, every_s)
             words = "simulated: clients of Kafka's own rules, with a coordinator and round trips"
-        else:
-            computed = Computed(protocol, members, partitions, steps)
-            computed.play(steps, every_s)
-            scene, frames = computed.scene, computed.frames
-            words = "computed: Kafka's assignors and session time-outs; rounds take no time"
         opened = {"event": "run", "run": number, "kind": "compared", "scene": scene}
         found.append(
             {**opened, "title": protocol, "base": {}, "parent": 0, "about": {"words": words}}
@@ -191,97 +184,3 @@ def described(step: Step) -> str:
         Action.KILL: f"{name} gets SIGKILL",
         Action.FREEZE: f"{name} gets SIGSTOP for {step.frozen_s:g} s",
     }[step.action]
-
-
-# ---- computed protocols --------------------------------------------------------------------------
-
-
-class Computed:
-    """The owners of a protocol after each step, as a picture and frames."""
-
-    def __init__(self, protocol: str, members: int, partitions: int, steps: Sequence[Step]) -> None:
-        self._protocol = PROTOCOLS[protocol]
-        joins = sum(step.action is Action.JOIN for step in steps)
-        self._count, self._partitions = members + joins, partitions
-        self._group = [f"c{number + 1}" for number in range(members)]
-        self._gone: dict[str, str] = {}
-        self._owners = dict(self._protocol.assign(self._group, partitions, {}))
-        self._rows = self._read()
-        self._views = [self._view(who) for who in range(self._count)]
-        self.scene: JsonObject = {
-            "t": 0.0,
-            "members": list(self._views),
-            "partitions": [[f"t-{number}", *row] for number, row in enumerate(self._rows)],
-            "tree": {},
-            "zookeeper": {"text": "computed", "brokers": True, "topic": True},
-            "counters": [None] * 7,
-        }
-        self.frames: list[JsonObject] = []
-
-    def play(self, steps: Sequence[Step], every_s: float) -> None:
-        """Take the steps, one each `every_s` seconds."""
-        for number, step in enumerate(steps):
-            now = number * every_s
-            if step.action is Action.JOIN:
-                self._group.append(step.member)
-                self._assign()
-            elif step.action is Action.LEAVE:
-                self._remove(step.member, "left")
-                self._assign()
-            else:
-                self._gone[step.member] = "dead" if step.action is Action.KILL else "frozen"
-            self._frame(now, described(step))
-            if step.action in (Action.KILL, Action.FREEZE):
-                self._fail(step, now)
-            self._frame((number + 1) * every_s, "")
-
-    def _fail(self, step: Step, now: float) -> None:
-        """Let the session of a dead or frozen member expire, and let a frozen one wake up."""
-        session_s = self._protocol.session_s
-        is_noticed = step.action is Action.KILL or step.frozen_s >= session_s
-        if is_noticed:
-            self._remove(step.member, self._gone[step.member])
-            self._assign()
-            self._frame(now + session_s, "the session has expired")
-        if step.action is Action.FREEZE:
-            del self._gone[step.member]
-            if is_noticed:
-                self._group.append(step.member)
-                self._assign()
-            self._frame(now + step.frozen_s, "the frozen member gets SIGCONT")
-
-    def _remove(self, member: str, state: str) -> None:
-        self._gone[member] = state
-        self._group = [one for one in self._group if one != member]
-
-    def _assign(self) -> None:
-        self._owners = dict(self._protocol.assign(self._group, self._partitions, self._owners))
-
-    def _frame(self, now: float, words: str) -> None:
-        frame: JsonObject = {"t": round(now, 3), "d": "", "l": words}
-        rows = self._read()
-        changed = {at: row for at, row in enumerate(rows) if row != self._rows[at]}
-        if changed:
-            frame |= {"p": changed, "o": 1}
-            self._rows = rows
-        views = [self._view(who) for who in range(self._count)]
-        frame["m"] = {who: one for who, one in enumerate(views) if one != self._views[who]}
-        self._views = views
-        if words:
-            frame["say"] = words
-        self.frames.append(frame)
-
-    def _read(self) -> list[list[Json]]:
-        rows: list[list[Json]] = [[NOBODY, None, None, None] for _ in range(self._partitions)]
-        for tp, owner in self._owners.items():
-            rows[tp.partition][0] = int(owner.removeprefix("c")) - 1
-        return rows
-
-    def _view(self, who: int) -> JsonObject:
-        member = f"c{who + 1}"
-        state = self._gone.get(member, "up" if member in self._group else "away")
-        owned = [at for at, row in enumerate(self._read()) if row[0] == who]
-        return {
-            **{"n": f"{World.GROUP}_{who}", "k": "computed", "s": state, "ph": "settled"},
-            **{"c": "on", "ses": 1 + who, "open": True, "f": owned},
-        }

@@ -28,7 +28,7 @@ const BANDS = {
   simulated: ["SIMULATED", "Production code; ZooKeeper, network and clock are simulated."],
   live: ["LIVE", "A real group. The lab only reads."],
   sandbox: ["LIVE SANDBOX", "Real servers and members that the lab has started. Actions are real."],
-  compared: ["COMPARED", "Simulated and computed groups; each says which. No real group is involved."],
+  compared: ["COMPARED", "Simulated groups. No real group is involved."],
   recorded: ["RECORDED", "A past run. Nothing can be changed."],
 };
 

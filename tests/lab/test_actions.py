@@ -1,0 +1,68 @@
+"""Every action that the page offers on an object happens, and each situation has a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from lab.conftest import LIMIT_MS, LabProcess, Opened
+from playwright.sync_api import expect
+
+Open = Callable[..., Opened]
+
+START = 30
+"""The move after which each action happens; the members have committed before."""
+
+WORLD = '#world={"members":3,"partitions":6,"auto_commit_s":1}&moves=' + str(START)
+
+OBJECTS = {
+    "member": "[data-member='0'] .head",
+    "connection": "[data-member='0'] .link",
+    "place of a new member": ".join",
+    "partition": ".partitions .cell",
+    "ZooKeeper": ".zk-name",
+    "server": ".server",
+    "broker": ".broker",
+    "id znode": ".tree section:has(h2:text('ids')) .znode",
+    "owner znode": ".tree section:has(h2:text('owners')) .znode",
+}
+
+SITUATIONS = {
+    "R": "Two members want one partition",
+    "B": "gives up",
+    "G": "gives up",
+    "Z": "A zombie wakes",
+    "Q": "quorum",
+}
+
+
+@pytest.mark.parametrize("what", OBJECTS)
+def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) -> None:
+    """Each entry of an object's menu makes a move, or shows an explanation."""
+    one = open_page().go(lab.url + WORLD)
+    item = one.page.locator(OBJECTS[what]).first
+    item.click()
+    labels = one.page.get_by_role("menuitem").all_inner_texts()
+    one.keys("Escape")
+    assert labels
+    for label in labels:
+        one.page.get_by_label("moment of the run").fill(str(START))
+        one.at(START)
+        item.click()
+        one.page.get_by_role("menuitem", name=label, exact=True).click()
+        if label.startswith("why"):
+            status = one.page.get_by_role("status")
+            expect(status).to_contain_text("assigns", timeout=LIMIT_MS)
+            continue
+        if label.endswith("…"):
+            one.page.locator("dialog .primary").click()
+        one.at(START + 1)
+
+
+@pytest.mark.parametrize("key", SITUATIONS)
+def test_a_key_prepares_a_situation(lab: LabProcess, open_page: Open, key: str) -> None:
+    """One key opens the tour at the step that shows the situation."""
+    one = open_page().go(lab.url)
+    one.keys(f"Shift+{key}")
+    expect(one.page.locator(".tour h2")).to_contain_text(SITUATIONS[key], timeout=LIMIT_MS)
+    expect(one.page.locator(".tour h2 span")).not_to_contain_text("1 of")
