@@ -145,6 +145,7 @@ class _Group:
         self, number: int, sandbox: Sandbox, sums: Sums, rounds: Rounds, round_s: float
     ) -> None:
         self._number, self._sums, self._rounds, self._round_s = number, sums, rounds, round_s
+        self._is_interrupted = False
         self._process = subprocess.Popen(
             [sys.executable, __file__, sandbox.zookeeper_connect, sandbox.bootstrap],
             stdin=subprocess.PIPE,
@@ -162,7 +163,8 @@ class _Group:
         self._process.wait()
 
     def interrupt(self) -> None:
-        """End the process; it ends its members first."""
+        """End the process; it ends its members first. The round that runs gets no verdict."""
+        self._is_interrupted = True
         self._process.terminate()
 
     def run(self, count: int) -> None:
@@ -181,6 +183,8 @@ class _Group:
             if "say" in told:
                 self._say(told["say"])
                 continue
+            if self._is_interrupted and "failed" in told:
+                return  # the interrupt may end a call of librdkafka with any error
             with self._PRINTING:
                 self._sums.add(seed, told)
             if "failed" in told:
