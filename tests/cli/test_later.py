@@ -169,7 +169,7 @@ def test_compare(ask: Ask) -> None:
     code, out, _ = ask("compare", "--script", "join", *names, "-o", "json")
     assert code == 0
     eager, consumer = json.loads(out)
-    assert (eager["protocol"], eager["revoked"]) == ("classic-eager", 24)
+    assert (eager["protocol"], eager["without_need"]) == ("classic-eager", 10)
     assert (consumer["moved"], consumer["without_need"]) == (4, 0)
     for bad in (("--script", "jion"), ("--members", "0"), ("--protocols", "new")):
         code, out, err = ask("compare", *bad)
