@@ -39,6 +39,7 @@ ADDRESS = "zk1:2181/kafka"
 VARYING = {
     r"\d{4}-\d\d-\d\d[T ][\d:.,]+(Z|\+00:00)?": "TIME",
     r"0x[0-9a-f]+": "SESSION",
+    r"\d+\.\d\d s\b": "SECONDS",
     r"[ \t]+": " ",
 }
 HOURS_S = 3600
@@ -251,6 +252,13 @@ def exported(stage: Recipe) -> None:
     assert sorted(lines) == [f"{of}/0:7", f"{of}/1:7"]
 
 
+def written(stage: Recipe) -> None:
+    """The files hold all messages, and the offsets after them are committed."""
+    names = sorted(path.name for path in Path(stage.topic).glob("*.parquet"))
+    assert names == [f"{stage.topic}-{n}-{0:020}..{6:020}.parquet" for n in range(2)]
+    assert stage.stored() == ["7", "7"]
+
+
 def nothing(stage: Recipe) -> None:
     """A recipe that reads."""
 
@@ -268,6 +276,7 @@ SCENES: dict[str, list[tuple[Step, Step]]] = {
     "Delete a dead group": [(at_rest, deleted)],
     "Forget a deleted topic": [(gone, forgotten)],
     "Members of the JVM fail on a malformed registration": [(malformed, mended)],
+    "Export a topic to files": [(Recipe.messages, written)],
     "Scripts that call the old tools": [(at_rest, exported)],
 }
 SESSIONS = [(name, number) for name, scenes in SCENES.items() for number in range(len(scenes))]
