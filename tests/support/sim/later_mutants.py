@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from zkconsumer.later import classic_group, classic_member, consumer_member
+from zkconsumer.later import classic_group, classic_member, consumer_group, consumer_member
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import State
 from zkconsumer.later.connection import Sent
@@ -19,7 +19,6 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import ReconcilingMember, reconcile
 from zkconsumer.protocol.later.messages import Error
-from zkconsumer.sim.coordinated import consumer_group
 from zkconsumer.sim.coordinated.search import run
 from zkconsumer.sim.plan import InvariantViolation
 
@@ -128,7 +127,7 @@ def _does_not_wait() -> list[Patch]:
 
 
 def _fences_nobody() -> list[Patch]:
-    return [(consumer_group, "_error_of", lambda group, member, epoch: Error.NONE)]
+    return [(consumer_group, "commit_error", lambda group, request: Error.NONE)]
 
 
 MUTANTS = (

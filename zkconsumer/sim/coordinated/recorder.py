@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from zkconsumer.later import member_events as ev
+from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.later.group_coordinator import group_of
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated import consumer_group
 from zkconsumer.sim.coordinated.world import GROUP, Delivered, Watcher, World
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace import VERSION
@@ -145,13 +145,11 @@ def _is_routine(command: ev.Command) -> bool:
 
 def _situation(broker: Value) -> str:
     """Describe the group at its coordinator."""
-    if isinstance(broker, consumer_group.Coordinator):
-        if broker.group is None or not broker.group.epoch:
-            return ""
-        return f"group epoch {broker.group.epoch}, target of epoch {broker.group.target_epoch}"
     group = group_of(broker, GROUP)
     if group is None:
         return ""
+    if isinstance(group, ConsumerGroup):
+        return f"the group is {group.phase.value}, epoch {group.epoch}"
     return f"the group is {group.phase.value}, generation {group.generation}"
 
 

@@ -23,6 +23,7 @@ from zkconsumer.later import group_events as ge
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.consumer_member import State as ConsumerState
 from zkconsumer.later.group_phases import Phase as GroupPhase
 from zkconsumer.protocol.later import messages as msg
@@ -30,7 +31,6 @@ from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated import consumer_group
 
 Value: TypeAlias = Any
 """A state, a record or a setting of either group protocol; the protocol determines its class."""
@@ -199,8 +199,7 @@ class World:
         self.members = [self._new_member(who) for who in range(plan.members)]
         self.leader: int | None = 0
         self.partition = coordinator_partition(GROUP, OFFSETS_PARTITIONS)
-        self._machine: Value = consumer_group if plan.protocol == "consumer" else group_coordinator
-        self.brokers: list[Value] = [self._machine.Coordinator() for _ in range(plan.brokers)]
+        self.brokers = [group_coordinator.Coordinator() for _ in range(plan.brokers)]
         self.down: set[int] = set()
         self._broker_ticks = [NEVER] * plan.brokers
         self._wires: dict[tuple[int, int], Wire] = {}
@@ -234,10 +233,9 @@ class World:
         if self.leader is None:
             return None
         broker = self.brokers[self.leader]
-        if isinstance(broker, consumer_group.Coordinator):
-            members = broker.group.members if broker.group else {}
-            return {name: one.progress.epoch for name, one in members.items()}
         group = group_coordinator.group_of(broker, GROUP)
+        if isinstance(group, ConsumerGroup):
+            return {name: one.current.epoch for name, one in group.members.items()}
         return {} if group is None else dict.fromkeys(group.members, group.generation)
 
     def serving(self) -> dict[TopicPartition, list[int]]:
@@ -270,9 +268,9 @@ class World:
     def _is_steady(self) -> bool:
         """Tell whether the coordinator has nothing to change."""
         broker = self.brokers[self.leader or 0]
-        if isinstance(broker, consumer_group.Coordinator):
-            return broker.group is not None and consumer_group.is_steady(broker.group)
         group = group_coordinator.group_of(broker, GROUP)
+        if isinstance(group, ConsumerGroup):
+            return group.phase in (ConsumerPhase.STABLE, ConsumerPhase.EMPTY)
         return group is None or group.phase in (GroupPhase.STABLE, GroupPhase.EMPTY)
 
     # ---- the queue -------------------------------------------------------------------------------
@@ -404,7 +402,7 @@ class World:
         """Let another broker lead the group's partition; None: no broker leads it for now."""
         before = self.leader
         if before is not None:
-            self._records = self._machine.stored(self.brokers[before], self.partition)
+            self._records = group_coordinator.stored(self.brokers[before], self.partition)
             self.leader = None
             self._at_broker(before, ge.Resigned(self.partition))
         records = self._records
@@ -421,7 +419,7 @@ class World:
         self.down.add(broker)
         if self.leader == broker:
             self.move_coordinator(None)
-        self.brokers[broker] = self._machine.Coordinator()
+        self.brokers[broker] = group_coordinator.Coordinator()
         self._broker_ticks[broker] = NEVER
         for who, member in enumerate(self.members):
             if (who, broker) in self._wires and member.lives:
@@ -611,7 +609,7 @@ class World:
         """Let an event happen to a broker's coordinator, and send its replies."""
         if broker in self.down:
             return
-        state, replies = self._machine.step(self.brokers[broker], event, self.now)
+        state, replies = group_coordinator.step(self.brokers[broker], event, self.now)
         self.brokers[broker] = state
         for reply in replies:
             asked = self._asked.pop((broker, reply.number), None)
@@ -621,7 +619,7 @@ class World:
         self._set_broker_tick(broker)
 
     def _set_broker_tick(self, broker: int) -> None:
-        due = self._machine.next_deadline(self.brokers[broker])
+        due = group_coordinator.next_deadline(self.brokers[broker])
         if due in (self._broker_ticks[broker], NEVER):
             return
         self._broker_ticks[broker] = due
