@@ -449,6 +449,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/later/test_real_groups.py",
+        "A scenario takes up to 20 s, because sessions expire and JVM members start. The normal "
+        "lane runs two scenarios with confluent-kafka.",
+        but=("[join]", "[static restart]"),
+    ),
+    Rule(
+        Lane.ALL,
         "tests/sim/test_handover.py::test_cutting_at_seen_states_leaves_nothing_out",
         "Takes 26 s. It checks the explorer itself, whose code changes rarely.",
     ),

@@ -1,0 +1,257 @@
+"""Groups of real consumers on a real broker of 3.9.1 go through the states that the model predicts.
+
+Each scenario is a script. First the simulated world performs it, then real consumers do: after each
+step their assignments must become those of the model, and in the end the broker's log must contain
+the model's sequence of states and generations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jvm.member import libjvm
+from support.members.crew import Program
+from support.wait import eventually
+
+from zkconsumer.later.classic_member_state import Phase, Settings
+from zkconsumer.later.group_coordinator import group_of
+from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sim.coordinated.world import GROUP, Plan, Watcher, World
+
+SESSION_S = 6.0
+PARTITIONS = 4
+PROGRAM = Path(__file__).parents[1] / "support" / "members" / "later_program.py"
+LIMIT_S = 90.0
+
+RANGE, ROUND_ROBIN, COOPERATIVE = ("range",), ("roundrobin",), ("cooperative-sticky",)
+JAVA = {
+    "range": "RangeAssignor",
+    "roundrobin": "RoundRobinAssignor",
+    "cooperative-sticky": "CooperativeStickyAssignor",
+}
+Owned = dict[int, list[int]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A script, and the properties of each member."""
+
+    steps: tuple[str, ...]
+    clients: tuple[str, ...] = ("confluent", "confluent")
+    assignors: tuple[tuple[str, ...], ...] = (RANGE, RANGE)
+    is_static: bool = False
+    fails: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def session_s(self) -> float:
+        """A static member starts again within its session."""
+        return 45.0 if self.is_static else SESSION_S
+
+
+JVM = ("jvm", "jvm")
+SCENARIOS = {
+    "join": Scenario(("join 0", "join 1")),
+    "leave": Scenario(("join 0", "join 1", "leave 0")),
+    "kill": Scenario(("join 0", "join 1", "kill 1")),
+    "pause": Scenario(("join 0", "join 1", "freeze 1", "thaw 1")),
+    "cooperative": Scenario(("join 0", "join 1", "leave 1"), JVM, (COOPERATIVE, COOPERATIVE)),
+    "static restart": Scenario(("join 0", "join 1", "leave 1", "revive 1"), is_static=True),
+    "partitions are added": Scenario(("join 0", "join 1", "grow"), JVM),
+    "a common strategy": Scenario(
+        ("join 0", "join 1"), ("jvm", "confluent"), (RANGE + ROUND_ROBIN, ROUND_ROBIN)
+    ),
+    "no common strategy": Scenario(
+        ("join 0", "join 1"),
+        ("confluent", "jvm"),
+        (RANGE, ROUND_ROBIN),
+        fails={1: "InconsistentGroupProtocolException"},
+    ),
+    "both clients": Scenario(("join 0", "join 1", "leave 0"), ("jvm", "confluent")),
+}
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+class States(Watcher):
+    """Collects the group's states and generations, without those of a rebalance in progress."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def acted(self, world: World) -> None:
+        group = group_of(world.brokers[0], GROUP)
+        if group is None or group.phase.value == "PreparingRebalance" or not group.generation:
+            return
+        now = (group.phase.value, group.generation)
+        if not self.seen or self.seen[-1] != now:
+            self.seen.append(now)
+
+
+def predicted(scenario: Scenario) -> tuple[list[Owned], list[tuple[str, int]]]:
+    """The model's assignment after each step, and its states."""
+
+    def settings(one: Settings, who: int) -> Settings:
+        return replace(
+            one,
+            assignors=scenario.assignors[who],
+            instance=f"i{who}" if scenario.is_static else None,
+            session_s=scenario.session_s,
+            heartbeat_s=0.5,
+        )
+
+    states = States()
+    world = World(Plan(partitions=PARTITIONS, settings=settings), states)
+    found = []
+    for step in scenario.steps:
+        what, _, who = step.partition(" ")
+        getattr(world, what)(*map(int, who.split()))
+        is_short = scenario.is_static and what == "leave"
+        world.run(1.0 if is_short else 400.0 if what == "grow" else 30.0)
+        found.append(
+            {
+                n: sorted(tp.partition for tp in member.state.owned)
+                for n, member in enumerate(world.members)
+                if member.acts and member.state.phase is not Phase.FAILED
+            }
+        )
+    return found, states.seen
+
+
+# ---- the real group ------------------------------------------------------------------------------
+
+
+class RealGroup:
+    """Real consumers that perform a script."""
+
+    def __init__(self, scenario: Scenario, sandbox: Sandbox, topic: str, place: Path) -> None:
+        self._scenario, self._sandbox, self._topic, self._place = scenario, sandbox, topic, place
+        self.members: dict[int, Program] = {}
+        self._started: list[Program] = []
+        self._log = sandbox.broker.log
+        self._from = self._log.stat().st_size
+
+    def perform(self, step: str) -> None:
+        what, _, who = step.partition(" ")
+        if what == "grow":
+            self._sandbox.add_partitions(self._topic, partitions=PARTITIONS + 1)
+        elif what in ("join", "revive"):
+            self._start(int(who))
+        else:
+            getattr(self.members[int(who)], what)()
+        if what in ("leave", "kill"):
+            del self.members[int(who)]
+
+    def _start(self, who: int) -> None:
+        client = self._scenario.clients[who]
+        log4j = self._place / "log4j.properties"
+        log4j.write_text("log4j.rootLogger=OFF\n")
+        request: dict[str, Any] = {
+            "client": client,
+            "topic": self._topic,
+            "properties": self._properties(who, client),
+        }
+        if client == "jvm":
+            request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
+            request["libjvm"] = str(libjvm(jars.find_java().executable))
+            request["log4j"] = str(log4j)
+        member = Program(f"c{who}-{len(self._started)}", PROGRAM, request, self._place)
+        self._started.append(member)
+        self.members[who] = member
+
+    def _properties(self, who: int, client: str) -> dict[str, str]:
+        names = self._scenario.assignors[who]
+        java = [f"org.apache.kafka.clients.consumer.{JAVA[name]}" for name in names]
+        text = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+        found = {
+            "bootstrap.servers": self._sandbox.bootstrap,
+            "group.id": self._topic,
+            "client.id": f"c{who}",
+            "session.timeout.ms": str(int(self._scenario.session_s * 1000)),
+            "heartbeat.interval.ms": "500",
+            "auto.offset.reset": "earliest",
+            "metadata.max.age.ms": "2000",
+            "partition.assignment.strategy": ",".join(java if client == "jvm" else names),
+        }
+        if client == "jvm":
+            found |= {"key.deserializer": text, "value.deserializer": text}
+        if self._scenario.is_static:
+            found["group.instance.id"] = f"i{who}"
+        return found
+
+    def owned(self) -> Owned:
+        """The partitions of each member that has not failed and is not frozen."""
+        found: Owned = {}
+        for who, member in self.members.items():
+            events = member.events
+            is_frozen = bool(member.frozen) and member.frozen[-1][1] == float("inf")
+            if is_frozen or any(one["event"] == "error" for one in events):
+                continue
+            owned = [one["partitions"] for one in events if one["event"] == "owned"]
+            found[who] = owned[-1] if owned else []
+        return found
+
+    def errors(self) -> dict[int, str]:
+        return {
+            who: one["name"]
+            for who, member in self.members.items()
+            for one in member.events
+            if one["event"] == "error"
+        }
+
+    def states(self) -> list[tuple[str, int]]:
+        """The states and generations in the broker's log."""
+        with self._log.open("rb") as file:
+            file.seek(self._from)
+            text = file.read().decode(errors="replace")
+        name = re.escape(self._topic)
+        lines = re.compile(
+            rf"(Stabilized) group {name} generation (\d+)"
+            rf"|(Assignment) received from leader \S+ for group {name} for generation (\d+)"
+            rf"|(Group) {name} with generation (\d+) is now empty"
+        )
+        words = {"Stabilized": "CompletingRebalance", "Assignment": "Stable", "Group": "Empty"}
+        return [
+            (words[one[1] or one[3] or one[5]], int(one[2] or one[4] or one[6]))
+            for one in lines.finditer(text)
+        ]
+
+    def end(self) -> None:
+        for member in self._started:
+            member.end()
+
+
+@pytest.fixture
+def group_for(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> Iterator[Callable[[Scenario], RealGroup]]:
+    """Makes a group on a topic of its own; its members are ended after the test."""
+    with ExitStack() as ends:
+
+        def make(scenario: Scenario) -> RealGroup:
+            topic = unique("later")
+            sandbox.create_topic(topic, partitions=PARTITIONS)
+            group = RealGroup(scenario, sandbox, topic, tmp_path)
+            ends.callback(group.end)
+            return group
+
+        yield make
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario(name: str, group_for: Callable[[Scenario], RealGroup]) -> None:
+    """States, generations and assignments of the real group are those of the model."""
+    scenario = SCENARIOS[name]
+    assignments, states = predicted(scenario)
+    group = group_for(scenario)
+    for step, wanted in zip(scenario.steps, assignments, strict=True):
+        group.perform(step)
+        eventually(lambda wanted=wanted: group.owned() == wanted, LIMIT_S)
+    eventually(lambda: group.states() == states, LIMIT_S)
+    assert group.errors() == scenario.fails

@@ -1,0 +1,110 @@
+"""One consumer of Kafka's classic group protocol as a program: confluent-kafka's, or the JVM's.
+
+Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`, and for the
+JVM `libjvm`, `jars` and `log4j`. Each line of standard output is an event: `owned` (the partitions
+after a change), `error` (the name of Kafka's error), `left`. The word `leave`, or the end of
+standard input, closes the consumer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import Any
+
+POLL_S = 0.1
+
+
+class Told:
+    """The partitions that the listener was told of."""
+
+    def __init__(self) -> None:
+        self._owned: set[int] = set()
+
+    def change(self, added: list[int], removed: list[int]) -> None:
+        self._owned = (self._owned | set(added)) - set(removed)
+        emit("owned", partitions=sorted(self._owned))
+
+
+def emit(event: str, **fields: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def confluent(request: dict[str, Any], told: Told, ended: threading.Event) -> None:
+    """Consume with confluent-kafka."""
+    from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - the JVM needs it not
+
+    is_cooperative = "cooperative" in request["properties"]["partition.assignment.strategy"]
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        take = consumer.incremental_assign if is_cooperative else consumer.assign
+        take(partitions)
+        told.change([one.partition for one in partitions], [])
+
+    def revoked(consumer: Any, partitions: list[Any]) -> None:
+        if is_cooperative:
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+        told.change([], [one.partition for one in partitions])
+
+    consumer = Consumer(request["properties"])
+    consumer.subscribe([request["topic"]], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+    try:
+        while not ended.is_set():
+            message = consumer.poll(POLL_S)
+            if message is not None and message.error():
+                emit("error", name=message.error().name())
+    except KafkaException as error:
+        emit("error", name=error.args[0].name())
+    consumer.close()
+
+
+def jvm(request: dict[str, Any], told: Told, ended: threading.Event) -> None:
+    """Consume with `KafkaConsumer`."""
+    import jpype  # noqa: PLC0415 - confluent-kafka needs it not
+
+    jpype.startJVM(
+        *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xrs"),
+        f"-Dlog4j.configuration=file:{request['log4j']}",
+        jvmpath=request["libjvm"],
+        classpath=request["jars"],
+        convertStrings=True,
+    )
+
+    class Listener:
+        def onPartitionsAssigned(self, partitions: Any) -> None:
+            told.change([int(one.partition()) for one in partitions], [])
+
+        def onPartitionsRevoked(self, partitions: Any) -> None:
+            told.change([], [int(one.partition()) for one in partitions])
+
+        onPartitionsLost = onPartitionsRevoked
+
+    properties = jpype.JClass("java.util.Properties")()
+    for key, value in request["properties"].items():
+        properties.put(key, value)
+    java = "org.apache.kafka.clients.consumer"
+    consumer = jpype.JClass(f"{java}.KafkaConsumer")(properties)
+    listener = jpype.JProxy(f"{java}.ConsumerRebalanceListener", inst=Listener())
+    consumer.subscribe(jpype.JClass("java.util.List").of(request["topic"]), listener)
+    timeout = jpype.JClass("java.time.Duration").ofMillis(int(POLL_S * 1000))
+    try:
+        while not ended.is_set():
+            consumer.poll(timeout)
+    except jpype.JException as error:
+        emit("error", name=type(error).__name__.rpartition(".")[2])
+    consumer.close()
+
+
+def main() -> None:
+    request, ended = json.loads(sys.argv[1]), threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+    (jvm if request["client"] == "jvm" else confluent)(request, Told(), ended)
+    emit("left")
+
+
+if __name__ == "__main__":
+    main()
