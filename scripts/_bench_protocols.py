@@ -1,0 +1,273 @@
+"""Measure what a join, a leave and a kill cost on old and later protocols, beside the model.
+
+On one ZooKeeper and one broker of 3.9.1, a group of 8 members with 64 partitions is started for
+each client: JVM consumers of 1.1.1 and zkconsumer's members on ZooKeeper; confluent-kafka with
+range and with cooperative-sticky, and JVM consumers of 3.9.1, with the classic protocol. Each
+member has its own process. Then one more member joins, the first one leaves, and the second one is
+killed.
+
+`settled_s` is the time from the order until the last change of an owner. `unowned_s` is the
+partition-seconds without a living owner in that time. `moved` is the number of partitions whose
+owner has changed. On ZooKeeper the owners are read from the owner znodes, in the classic protocol
+from what the listeners of the members report, every 20 ms. `predicted` is the value that
+`zkconsumer compare` computes. It does not contain the time that processes need for their work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+from kazoo.client import KazooClient  # noqa: E402
+from kazoo.exceptions import NoNodeError  # noqa: E402
+from support.jvm.member import JvmMember, libjvm  # noqa: E402
+from support.members.crew import MemberProcess, Program  # noqa: E402
+from support.members.program import Request  # noqa: E402
+
+from zkconsumer.protocol import paths  # noqa: E402
+from zkconsumer.protocol.payloads import decode_owner  # noqa: E402
+from zkconsumer.sandbox import Sandbox, jars  # noqa: E402
+from zkconsumer.sim.compare.run import compare  # noqa: E402
+from zkconsumer.sim.compare.script import read_script  # noqa: E402
+
+LOOK_S = 0.02
+QUIET_S = 8.0  # without a change, before a group counts as settled: longer than two heartbeats
+LIMIT_S = 180.0
+TOPIC = "protocols"
+PROGRAM = ROOT / "tests" / "support" / "members" / "later_program.py"
+JAVA = "org.apache.kafka.clients.consumer"
+BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+
+CLIENTS = {
+    "jvm-1.1.1": "zookeeper-jvm",
+    "zkconsumer": "zookeeper",
+    "confluent-range": "classic-eager",
+    "confluent-cooperative-sticky": "classic-cooperative",
+    "jvm-3.9.1": "classic-eager",
+}
+"""Client -> the protocol with which the model predicts."""
+
+Owners = dict[int, str]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one case cost."""
+
+    settled_s: float
+    unowned_s: float
+    moved: int
+
+
+class Group:
+    """One group of real members of one client."""
+
+    def __init__(self, client: str, sandbox: Sandbox, place: Path, zookeeper: KazooClient) -> None:
+        self._client, self._sandbox, self._place = client, sandbox, place
+        self._zookeeper = zookeeper
+        self.members: dict[str, Any] = {}
+        self._left: list[Any] = []
+
+    def start(self, name: str) -> None:
+        make = {"jvm-1.1.1": self._old_jvm, "zkconsumer": self._ours}.get(self._client)
+        self.members[name] = make(name) if make else self._later(name)
+
+    def leave(self, name: str) -> None:
+        """Let a member leave without waiting for its end, so that no change is missed."""
+        self._left.append(self.members.pop(name))
+        self._left[-1].tell("leave")
+
+    def end(self) -> None:
+        """End what is left of the group."""
+        for member in (*self._left, *self.members.values()):
+            member.end()
+
+    def kill(self, name: str) -> None:
+        self.members.pop(name).kill()
+
+    def _old_jvm(self, name: str) -> JvmMember:
+        connect = self._sandbox.zookeeper_connect
+        where = {"name": name, "directory": self._place, "topics": [TOPIC]}
+        return JvmMember("1.1.1", connect, self._client, **where)
+
+    def _ours(self, name: str) -> MemberProcess:
+        request = Request(
+            zookeeper=self._sandbox.zookeeper_connect,
+            group=self._client,
+            topics={TOPIC: 1},
+            settings={"auto_offset_reset": "smallest", "consumer_id": name},
+        )
+        return MemberProcess(name, request, self._place)
+
+    def _later(self, name: str) -> Program:
+        is_jvm = self._client.startswith("jvm")
+        strategy = self._client.removeprefix("confluent-")
+        properties = {
+            "bootstrap.servers": self._sandbox.bootstrap,
+            "group.id": self._client,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": f"{JAVA}.RangeAssignor" if is_jvm else strategy,
+        }
+        request: dict[str, Any] = {
+            "client": "jvm" if is_jvm else "confluent",
+            "topic": TOPIC,
+            "properties": properties,
+        }
+        if is_jvm:
+            log4j = self._place / "log4j.properties"
+            log4j.write_text("log4j.rootLogger=OFF\n")
+            properties |= {"key.deserializer": BYTES, "value.deserializer": BYTES}
+            request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
+            request["libjvm"], request["log4j"] = (
+                str(libjvm(jars.find_java().executable)),
+                str(log4j),
+            )
+        return Program(name, PROGRAM, request, self._place)
+
+    def owners(self) -> Owners:
+        """Return the living owner of each partition."""
+        if self._client in ("jvm-1.1.1", "zkconsumer"):
+            return self._owner_znodes()
+        found: Owners = {}
+        for name, member in self.members.items():
+            told = [one["partitions"] for one in member.events if one["event"] == "owned"]
+            found |= dict.fromkeys(told[-1] if told else (), name)
+        return found
+
+    def _owner_znodes(self) -> Owners:
+        root = paths.owners_of(self._client, TOPIC)
+        try:
+            asked = {
+                int(one): self._zookeeper.get_async(f"{root}/{one}")
+                for one in self._zookeeper.get_children(root)
+            }
+        except NoNodeError:
+            return {}
+        found: Owners = {}
+        for number, reply in asked.items():
+            try:
+                thread = decode_owner(reply.get()[0], where=root)
+            except NoNodeError:
+                continue
+            name = thread.removeprefix(f"{self._client}_").rpartition("-")[0]
+            if name in self.members:
+                found[number] = name
+        return found
+
+
+def measured(
+    group: Group, order: Callable[[], None], before: Owners, partitions: int
+) -> tuple[Figures, Owners]:
+    """Give an order, and look until the owners have not changed for a while."""
+    started = last = changed = time.perf_counter()
+    order()
+    seen, pending, unowned = before, 0.0, 0.0
+    while True:
+        owners, now = group.owners(), time.perf_counter()
+        pending += (partitions - len(seen)) * (now - last)
+        if owners != seen:
+            seen, changed = owners, now
+            unowned, pending = unowned + pending, 0.0
+        last = now
+        is_done = len(seen) == partitions and set(seen.values()) == set(group.members)
+        if is_done and now - changed > QUIET_S:
+            moved = sum(seen[one] != owner for one, owner in before.items())
+            return Figures(changed - started, unowned, moved), seen
+        if now - started > LIMIT_S:
+            raise SystemExit(f"not settled after {LIMIT_S:g} s: {len(seen)} owners")
+        time.sleep(LOOK_S)
+
+
+def predicted(protocol: str, case: str, members: int, partitions: int) -> Figures:
+    """Return what the model says about a case."""
+    steps = read_script(case, members)
+    (cost,) = compare(steps, members=members, partitions=partitions, protocols=[protocol])
+    return Figures(cost.settled_s, cost.unowned_s, cost.moved)
+
+
+@contextmanager
+def _members(group: Group) -> Iterator[None]:
+    """End what is left of a group."""
+    try:
+        yield
+    finally:
+        group.end()
+
+
+def bench(client: str, group: Group, members: int, partitions: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of one client."""
+    names = [f"c{number}" for number in range(1, members + 2)]
+    *first, joining = names
+    for name in first:
+        group.start(name)
+    _, owners = measured(group, lambda: None, {}, partitions)
+    orders: dict[str, tuple[Callable[[], None], str, int]] = {
+        "join": (lambda: group.start(joining), "join", members),
+        "leave": (lambda: group.leave(names[0]), "leave c1", members + 1),
+        "kill": (lambda: group.kill(names[1]), "kill c1", members),
+    }
+    for case, (order, script, size) in orders.items():
+        found, owners = measured(group, order, owners, partitions)
+        model = predicted(CLIENTS[client], script, size, partitions)
+        for metric in ("settled_s", "unowned_s", "moved"):
+            yield {
+                "client": client,
+                "case": case,
+                "metric": {"unowned_s": "unowned_partition_seconds"}.get(metric, metric),
+                "value": round(getattr(found, metric), 3),
+                "predicted": getattr(model, metric),
+            }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench_protocols",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--partitions", type=int, default=64)
+    parser.add_argument("--clients", default=",".join(CLIENTS), help="default: all")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = parser.parse_args()
+    rows: list[Mapping[str, Any]] = []
+    with ExitStack() as stack:
+        sandbox = stack.enter_context(Sandbox())
+        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-bench-"))
+        zookeeper = KazooClient(sandbox.zookeeper_connect)
+        zookeeper.start()
+        stack.callback(zookeeper.close)
+        stack.callback(zookeeper.stop)
+        sandbox.create_topic(TOPIC, partitions=options.partitions)
+        for client in options.clients.split(","):
+            directory = Path(place, client)
+            directory.mkdir()
+            group = Group(client, sandbox, directory, zookeeper)
+            with _members(group):
+                for row in bench(client, group, options.members, options.partitions):
+                    rows.append(row)
+                    if not options.json:
+                        print(
+                            "{client:<30}{case:<7}{metric:<27}{value:>10}{predicted:>12}".format(
+                                **row
+                            )
+                        )
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
