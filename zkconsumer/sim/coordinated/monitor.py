@@ -137,8 +137,13 @@ class Monitor(Watcher):
 
 
 def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
-    """Tell whether the coordinator knows a member under the id that the member has."""
+    """Tell whether the coordinator knows a member under the id that the member has.
+
+    A static member that did not join in time stays in the group, but its generation is fenced.
+    """
     state = world.members[who].state
     if isinstance(state, ConsumerState):
         return state.member in known and state.epoch > 0
+    if state.settings.instance is not None:
+        return bool(known.get(state.member) == state.generation)
     return state.member in known and state.generation >= 0
