@@ -346,8 +346,7 @@ class Meter(Proxy):
                     self.last_at = time.monotonic()
                 pending, is_handshake = pending[size:], False
             self._send(server, chunk)
-        self._shut(client)
-        self._shut(server)
+        self.end(client, server)
 
 
 def requests(bench: Bench, _rounds: int) -> list[Result]:

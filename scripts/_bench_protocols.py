@@ -98,8 +98,9 @@ class Group:
 
     def _old_jvm(self, name: str) -> JvmMember:
         connect = self._sandbox.zookeeper_connect
-        where = {"name": name, "directory": self._place, "topics": [TOPIC]}
-        return JvmMember("1.1.1", connect, self._client, **where)
+        return JvmMember(
+            "1.1.1", connect, self._client, name=name, directory=self._place, topics=[TOPIC]
+        )
 
     def _ours(self, name: str) -> MemberProcess:
         request = Request(

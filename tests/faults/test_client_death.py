@@ -46,8 +46,7 @@ class Spoiler(Proxy):
                 self.logins, self.hung_up = self.logins - 1, self.hung_up + 1
                 break
             self._send(server, chunk)
-        self._shut(client)
-        self._shut(server)
+        self.end(client, server)
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         while chunk := self._receive(server):
@@ -56,8 +55,7 @@ class Spoiler(Proxy):
                 self.spoil.clear()
                 chunk = chunk[:4] + (number + 1000).to_bytes(4, "big") + chunk[8:]
             self._send(client, chunk)
-        self._shut(client)
-        self._shut(server)
+        self.end(client, server)
 
 
 class Guarded:

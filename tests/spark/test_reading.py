@@ -23,7 +23,7 @@ from support.kafka.streams import KafkaLog
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.columns import from_messages
+from zkconsumer.kafka.columns import from_messages, record_sets
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
@@ -156,7 +156,7 @@ def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str, engin
     if engine == "librdkafka":
         least, most = from_messages.ROWS, from_messages.ROWS + task_reader.CHUNK
     else:
-        least, most = task_reader.ENOUGH_ROWS, task_reader.ENOUGH_ROWS + 8001
+        least, most = task_reader.ENOUGH_ROWS, task_reader.ENOUGH_ROWS + record_sets.ROWS
     assert all(least <= size < most for size in sizes[:-1])
     sandbox.produce(topic, [os.urandom(50_000)] * 200, partition=1)
     wide = [

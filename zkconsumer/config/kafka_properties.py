@@ -8,16 +8,13 @@ names and values of all others when the first broker client is made.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.errors import ConfigError
 
 PREFIX: Final = "kafka."
 
-KafkaValue = str | int | float | bool | Callable[[str], object]
-"""A value of librdkafka's property. Only `oauth_cb` is a function: it returns a token and the time
-at which the token expires, as confluent-kafka describes."""
 
 # Parts of the names of properties whose values nobody may see.
 _SECRET: Final = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config|_cb$")
@@ -112,18 +109,18 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 _CALLBACK: Final = Refusal("zkconsumer needs librdkafka's callbacks itself", "remove it")
 
 
-class KafkaProperties(Mapping[str, KafkaValue]):
+class KafkaProperties(Mapping[str, object]):
     """librdkafka's properties without the prefix; immutable, and its repr shows no secrets."""
 
     __slots__ = ("_values",)
 
-    def __init__(self, values: Mapping[str, KafkaValue] | None = None) -> None:
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
         """Raises ConfigError for a property of `REFUSED`, and for a value of a wrong type."""
         for name, value in (values or {}).items():
             _check(name, value)
         self._values = dict(values or {})
 
-    def __getitem__(self, name: str) -> KafkaValue:
+    def __getitem__(self, name: str) -> object:
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:

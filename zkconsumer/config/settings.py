@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, cast
 
 from zkconsumer.config import kafka_properties
-from zkconsumer.config.kafka_properties import KafkaProperties, KafkaValue
+from zkconsumer.config.kafka_properties import KafkaProperties
 from zkconsumer.config.properties_file import read_properties
 from zkconsumer.config.property_types import (
     CLIENT,
@@ -214,7 +214,7 @@ class ConnectionConfig:
         "zkconsumer only. The brokers' listener to connect to: the name of a listener, or a"
         " security protocol. By default it is kafka.security.protocol, or else PLAINTEXT.",
     )
-    kafka: Mapping[str, KafkaValue] = field(default=KafkaProperties())
+    kafka: Mapping[str, object] = field(default=KafkaProperties())
     """librdkafka's own properties, without the prefix `kafka.` that they have in a file."""
 
     def __post_init__(self, properties: Mapping[str, object] | None) -> None:
@@ -263,7 +263,7 @@ class ConnectionConfig:
         own = {row.attribute for row in table}
         values: dict[str, object] = {}
         places: dict[str, str] = {}
-        kafka: dict[str, KafkaValue] = {}
+        kafka: dict[str, object] = {}
         for source in sources:
             for name, text, place in _entries(source):
                 if _is_librdkafkas(name):
