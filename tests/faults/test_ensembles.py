@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from support.members.crew import SESSION_S, Crew
 from support.wait import wait_for
-from support.zk.proxies import Proxy, Wire
+from support.zk.proxies import RawProxy, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
@@ -26,7 +26,7 @@ class Trio(NamedTuple):
     """Three servers, and the line on which the first hears the leader, which is the third."""
 
     servers: tuple[ZooKeeperServer, ...]
-    line: Proxy
+    line: RawProxy
     crew: Crew
 
 
@@ -36,7 +36,7 @@ def trio(
 ) -> Iterator[Trio]:
     """A group on three servers; the first server reaches the third through a proxy."""
     peers = {number: Peer(free_port(), free_port()) for number in (1, 2, 3)}
-    line = stack.enter_context(Proxy(f"127.0.0.1:{peers[3].quorum_port}"))
+    line = stack.enter_context(RawProxy(f"127.0.0.1:{peers[3].quorum_port}"))
     behind = Peer(int(line.address.rpartition(":")[2]), peers[3].election_port)
     servers = tuple(
         ZooKeeperServer(

@@ -13,7 +13,7 @@ from zkconsumer.sandbox.proxy import NO_FRAME, PING, WATCH_EVENT, Wire, length
 # ZooKeeper's number for a transaction.
 MULTI = 14
 
-__all__ = ["MULTI", "Line", "Proxy", "Trap", "Wire"]
+__all__ = ["MULTI", "Line", "Proxy", "RawProxy", "Trap", "Wire"]
 
 
 class Proxy(proxy.Proxy):
@@ -32,6 +32,16 @@ class Proxy(proxy.Proxy):
             number = int.from_bytes(frame[4:8], "big", signed=True)
             self.received.append("event" if number == WATCH_EVENT else "reply")
         return is_heard
+
+
+class RawProxy(proxy.Proxy):
+    """A proxy for a protocol without ZooKeeper's frames, such as that between its servers."""
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        while chunk := self._receive(server):
+            if self.wire is Wire.PASS:
+                self._send(client, chunk)
+        self.end(client, server)
 
 
 class Trap(Proxy):
