@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -35,26 +34,26 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 def test_interrupted_work_is_finished_first(ctrl_c: Callable[[], None]) -> None:
     """KeyboardInterrupt is raised in the caller after the work has ended."""
     done: list[str] = []
+    returned = threading.Event()
 
     def work() -> None:
         ctrl_c()
-        time.sleep(0.2)  # what an early return of the caller would not wait for
-        done.append("all")
+        done.append("late" if returned.wait(0.2) else "all")
 
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(work)
+    returned.set()
     assert done == ["all"]
 
 
 def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """If Ctrl-C comes after the thread has begun, the work is finished first."""
-    begun = threading.Event()
+    begun, returned = threading.Event(), threading.Event()
     done: list[str] = []
 
     def work() -> None:
         begun.set()
-        time.sleep(0.2)  # what an early return of the caller would not wait for
-        done.append("all")
+        done.append("late" if returned.wait(0.2) else "all")
 
     def start(thread: threading.Thread) -> None:
         _thread.start_new_thread(thread.run, ())
@@ -64,6 +63,7 @@ def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(work)
+    returned.set()
     assert done == ["all"]
 
 

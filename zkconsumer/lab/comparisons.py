@@ -57,7 +57,7 @@ def spacing(steps: Sequence[Step], protocols: Sequence[str]) -> float:
 def compared(
     script: str, *, members: int, partitions: int, protocols: Sequence[str]
 ) -> list[JsonObject]:
-    """Return a run of each protocol, and a table of what moves. Raises ConfigError."""
+    """Return a run of each protocol, and a table of moved partitions. Raises ConfigError."""
     if not protocols:
         raise ConfigError("no protocol is chosen", where="protocols", remedy="choose two to five")
     for what, number, most in (

@@ -332,7 +332,7 @@ def write(group: ClassicGroup, assignments: Mapping[str, bytes]) -> ClassicGroup
 
 
 def read(name: str, record: GroupRecord, now: Now) -> ClassicGroup:
-    """Return the group that a new coordinator reads; all sessions begin anew."""
+    """Return the group that a new coordinator reads; all sessions restart."""
     group = ClassicGroup(
         name,
         Phase.STABLE if record.members else Phase.EMPTY,

@@ -494,7 +494,7 @@ def write(group: ConsumerGroup) -> ConsumerGroup:
 
 
 def read(group: ConsumerGroup, now: Now) -> ConsumerGroup:
-    """Return the group that a new coordinator reads; all sessions begin anew."""
+    """Return the group that a new coordinator reads; all sessions restart."""
     for name, one in group.members.items():
         at_s = now.now_s + now.settings.session_s
         group = _schedule(group, Timer(Alarm.SESSION, name), at_s)

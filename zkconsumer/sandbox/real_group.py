@@ -195,7 +195,7 @@ class Trickle:
         self._thread.start()
 
     def burst(self, messages: int) -> None:
-        """Produce so many messages to each partition."""
+        """Produce this number of messages to each partition."""
         with self._lock:
             for _ in range(messages):
                 self._number += 1

@@ -161,7 +161,7 @@ def _story(
 
 @_story("a consumer joins", "_revoke_before_join", "_move")
 def _joins(on: Director) -> None:
-    """The coordinator tells the others in their heartbeats; what moves is committed first."""
+    """Other members learn of the rebalance in a heartbeat, and commit before they revoke."""
     on.scene(0)
     on.say("g_1 joins")
     on.world.join(1)
@@ -264,7 +264,7 @@ def _expires(on: Director) -> None:
 
 @_story("the connection is cut", "_drop", "_drop")
 def _cut(on: Director) -> None:
-    """Delivery goes on; the member looks for its coordinator, and its session lives."""
+    """The member continues to deliver and looks up its coordinator; its session survives."""
     on.scene(0, 1)
     on.say("the connections of g_1 to the brokers are cut")
     on.world.cut(1)
@@ -387,7 +387,7 @@ def _coordinator_dies(on: Director) -> None:
 
 @_story("no broker coordinates", "_heartbeat_thread", "_background")
 def _no_coordinator(on: Director) -> None:
-    """Delivery goes on without commits; the group is as before when a coordinator is found."""
+    """Members deliver without commits; the group is unchanged when it has a coordinator again."""
     on.scene(0, 1)
     on.say("no broker leads the group's partition of __consumer_offsets, for 60 s")
     on.world.move_coordinator(None)

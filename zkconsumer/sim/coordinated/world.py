@@ -39,10 +39,10 @@ LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
 
 METADATA_S = 300.0
-"""`metadata.max.age.ms`: a client reads the cluster's metadata again after so many seconds."""
+"""`metadata.max.age.ms`: seconds after which a client reads the cluster's metadata again."""
 
 MISSING_S = 1.0
-"""A client reads the metadata again after so many seconds while a topic does not exist
+"""Seconds after which a client reads the metadata again while a topic does not exist
 (`retry.backoff.max.ms`)."""
 
 LOAD_S = 0.05
@@ -362,7 +362,7 @@ class World:
             self._happens(who, ev.Disconnected(self.now, broker))
 
     def mute(self, who: int) -> None:
-        """The network drops everything from and to a member, and nobody is told."""
+        """Drop everything from and to a member; no side gets an error."""
         self.members[who].muted = True
 
     def unmute(self, who: int) -> None:
