@@ -192,7 +192,8 @@ def test_polls_in_vain_leave_nothing_behind(reader: Both) -> None:
         before = futures()
         for _ in range(100):
             assert not await reader.aio.poll(timeout_s=0.0)
-        assert futures() == before
+        # Fewer, if a future of an earlier test has gone meanwhile.
+        assert futures() <= before
 
     run(main())
 
