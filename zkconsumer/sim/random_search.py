@@ -104,7 +104,7 @@ run faster, and their failures shrink to less.
 """
 
 AIMED = 7
-"""One world of so many is aimed."""
+"""One world in AIMED has its faults aimed at one phase."""
 
 Drawn = tuple[Plan, int, int]
 
@@ -406,8 +406,8 @@ def _aimed(world: World, aim: Phase, decide: Decide) -> list[Action]:
 
 
 AIM_RARITY, CHURN_RARITY = 2, 40
-"""In the phase at which a world aims, one action of so many is a fault; otherwise, one of so many
-is a start, a leave or a commit.
+"""In the phase at which a world aims, one action in AIM_RARITY is a fault. In the other phases, one
+in CHURN_RARITY is a start, a leave or a commit.
 """
 
 
