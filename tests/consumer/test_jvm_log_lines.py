@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.internals import client_of
 from support.members.group import Group
 from support.wait import LIMIT_S, eventually
+from support.zk.takeover import expire
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.protocol import paths
@@ -205,11 +205,7 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
     """Another connection ends the member's session."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
-    client = client_of(one.connector)
-    twin = KazooClient(group.sandbox.zookeeper_connect, client_id=client.client_id)
-    twin.start(60)
-    twin.stop()
-    twin.close()
+    expire(group.sandbox.zookeeper_connect, client_of(one.connector).client_id)
     seen("ZK expired")
     one.settled(0, 1, 2, 3)
 

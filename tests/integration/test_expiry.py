@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 from kazoo.client import KazooClient
 from support.internals import client_of, coordinator_of, member_of
-from support.members.crew import LIMIT_S, Crew, LocalMember, expire, wait_for
+from support.members.crew import LIMIT_S, Crew, LocalMember, wait_for
+from support.zk.takeover import expire
 
 from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event

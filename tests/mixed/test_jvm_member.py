@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from support.jvm.member import RELEASES, JvmMember
-from support.members.crew import expire
 from support.wait import wait_for
+from support.zk.takeover import expire
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

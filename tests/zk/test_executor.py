@@ -7,8 +7,9 @@ import time
 from dataclasses import replace
 
 from support.internals import client_of
-from support.members.crew import expire, wait_for
+from support.members.crew import wait_for
 from support.zk.client import LIMIT_S, Client, tps
+from support.zk.takeover import expire
 
 from zkconsumer.consumer.executor import Executor, Resume
 from zkconsumer.member.commands import CommitOffsets

@@ -13,6 +13,7 @@ from queue import Empty, Queue
 import pytest
 from kazoo.client import KazooClient
 from support.internals import client_of
+from support.zk.takeover import expire
 
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -233,10 +234,7 @@ def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, gr
     """After the observer's own session has expired, it continues in a new one."""
     claim(client, group, T0)
     with following(zookeeper.connect, group) as (observer, followed):
-        # A second client with the session's id and password, closed, ends it for real.
-        thief = KazooClient(zookeeper.connect, client_id=client_of(observer).client_id)
-        thief.start()
-        thief.stop()
+        expire(zookeeper.connect, client_of(observer).client_id)
         followed.until(lambda change: change.after == "lost")
         followed.until(lambda change: change.what is ChangeKind.READ)
         client.delete(paths.owner(group, T0))

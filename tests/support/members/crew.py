@@ -10,13 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
 
 from support.kafka.traffic import Traffic
 from support.members.evidence import Delivery, Evidence, deliveries
@@ -24,6 +21,7 @@ from support.members.program import Member, Request
 from support.members.replay import Record, Replay
 from support.wait import LIMIT_S, wait_for
 from support.zk.log import history
+from support.zk.takeover import expire
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
@@ -32,7 +30,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import GroupPart, Observer
 
-TAKE_OVERS = 20  # of one session; its own client wins now and then
 REST_S = 0.7  # longer than a member waits before it reads back what it has kept
 SESSION_S = 1.5
 
@@ -412,37 +409,6 @@ def _log_of(server: str) -> Path:
         connection.sendall(b"conf")
         said = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     return Path(said.partition("dataLogDir=")[2].partition("\n")[0])
-
-
-def expire(zookeeper: str, identity: tuple[int, bytes]) -> None:
-    """End a session for real: a second client takes it over and closes it.
-
-    The session's own client comes back at once, and may take the connection from the thief before
-    that has closed the session: a znode of the session's tells whether it is over.
-    """
-    with ExitStack() as stack:
-        witness = _started(stack, zookeeper)
-        for number in range(TAKE_OVERS):
-            mark = f"/of-{identity[0]:x}-{number}"
-            with ExitStack() as theft, suppress(KazooException):
-                thief = _started(theft, zookeeper, client_id=identity)
-                if thief.client_id[0] != identity[0]:
-                    return
-                thief.create(mark, ephemeral=True)
-                theft.close()
-                witness.sync("/")
-                if witness.exists(mark) is None:
-                    return
-    raise AssertionError(f"session {identity[0]:#x} does not end")
-
-
-def _started(stack: ExitStack, zookeeper: str, **options: Any) -> KazooClient:
-    again = {"max_tries": -1, "delay": 0.01, "max_delay": 0.1}
-    client = KazooClient(zookeeper, timeout=10.0, connection_retry=again, **options)
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    client.start(timeout=LIMIT_S)
-    return client
 
 
 def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from support.jvm.member import PROPERTIES, JvmMember
 from support.kafka.traffic import Traffic
-from support.members.crew import MemberProcess, expire
+from support.members.crew import MemberProcess
 from support.members.evidence import Delivery
 from support.members.program import Request
 from support.wait import LIMIT_S, wait_for
+from support.zk.takeover import expire
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol.assignors import Strategy, assign

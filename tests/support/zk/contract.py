@@ -22,6 +22,7 @@ from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL, make_acl
 
 from support.zk.proxies import Proxy
+from support.zk.takeover import expire
 from zkconsumer.sandbox.process import until
 
 _numbers = itertools.count(1)
@@ -29,8 +30,6 @@ _numbers = itertools.count(1)
 OK = "OK"
 # Nothing here takes longer than a session's timeout; past this the server hangs.
 LIMIT_S = 60.0
-# A client that reconnects before the other one closes has its session back; then it is tried again.
-TAKE_OVERS = 4
 # How often virtual time passes before something that does not happen is given up.
 VIRTUAL_STEPS = 400
 
@@ -180,25 +179,12 @@ class Session:
         watch.wait()
 
     def expire(self) -> int:
-        """Ends the session on the server, as a time-out would; returns the next session's number.
-
-        A second connection takes the session over by its number and password, and closes it.
-        """
+        """Ends the session on the server, as a time-out would; the number of the next session."""
         before = self.id
-        for _ in range(TAKE_OVERS):
-            # The session's own client may take it back while this one connects: kazoo's default is
-            # to try twice.
-            other = KazooClient(
-                self._address,
-                client_id=self._client.client_id,
-                connection_retry={"max_tries": -1, "delay": 0.02, "max_delay": 0.2},
-            )
-            other.start(LIMIT_S)
-            other.stop()
-            other.close()
-            if until(lambda: self.is_connected() and self.id not in (0, before), limit_s=5.0):
-                break
-        assert self.id not in (0, before)
+        expire(self._address, self._client.client_id)
+        assert until(lambda: self.is_connected() and self.id not in (0, before), limit_s=LIMIT_S), (
+            "the client gets no other session"
+        )
         return self.id
 
     def is_connected(self) -> bool:

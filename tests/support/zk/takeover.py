@@ -1,0 +1,73 @@
+"""Ends a ZooKeeper session for real, from outside its client."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from kazoo.protocol.serialization import Close, Connect
+
+from support.wait import LIMIT_S
+
+# The session's own client reconnects at once, and now and then it is served first.
+TAKE_OVERS = 20
+SESSION_TIMEOUT_MS = 10_000
+_CLOSE_XID = 1
+
+
+def expire(server: str, identity: tuple[int, bytes]) -> None:
+    """End the session with this number and password, as a time-out would.
+
+    A second connection takes the session over and closes it. Both requests leave in one write:
+    a client that waits for the first answer may lose the session to its own client in between.
+
+    Args:
+        server: The server's `host:port`; other servers and a chroot after it are ignored.
+        identity: The session's number and password, as kazoo's `client_id`.
+
+    Raises:
+        AssertionError: The session's own client was served first every time.
+    """
+    for _ in range(TAKE_OVERS):
+        if _is_closed(server, identity):
+            return
+    raise AssertionError(f"session {identity[0]:#x} does not end")
+
+
+def _is_closed(server: str, identity: tuple[int, bytes]) -> bool:
+    number, password = identity
+    connect = Connect(0, 0, SESSION_TIMEOUT_MS, number, password, False).serialize()
+    close = struct.pack(">ii", _CLOSE_XID, Close.type)
+    host, _, port = server.partition("/")[0].partition(",")[0].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+        connection.sendall(_frame(connect) + _frame(close))
+        granted = _receive(connection)
+        if granted is None:
+            return False
+        # The server answers with session 0 for one that is over, and ends the connection.
+        if struct.unpack_from(">q", granted, 8)[0] != number:
+            return True
+        return _receive(connection) is not None
+
+
+def _frame(body: bytes | bytearray) -> bytes:
+    return struct.pack(">i", len(body)) + bytes(body)
+
+
+def _receive(connection: socket.socket) -> bytes | None:
+    """The next frame; nothing when the server has ended the connection."""
+    try:
+        head = _exactly(connection, 4)
+        return _exactly(connection, struct.unpack(">i", head)[0])
+    except (EOFError, ConnectionError):
+        return None
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    got = b""
+    while len(got) < size:
+        part = connection.recv(size - len(got))
+        if not part:
+            raise EOFError
+        got += part
+    return got
