@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.cli.progress import Progress
+from zkconsumer.cli.output import Progress
 from zkconsumer.sandbox import ZooKeeperServer
 
 LIMIT_S = 60

@@ -26,8 +26,7 @@ import typer
 
 from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
 from zkconsumer.cli.options import Common, OnlyOption, operator
-from zkconsumer.cli.output import Align, Column, command_of, say, say_all
-from zkconsumer.cli.progress import Progress
+from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
 from zkconsumer.errors import Advice, ConfigError, Step
 from zkconsumer.protocol import paths
 

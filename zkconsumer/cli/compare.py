@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from zkconsumer.cli.options import Display, operator
-from zkconsumer.cli.output import ROWS, Align, Column, Output
-from zkconsumer.cli.progress import Progress
+from zkconsumer.cli.output import ROWS, Align, Column, Output, Progress
 
 Row: TypeAlias = Any
 """A row of one of the tables, or a value of a row; the table determines the class."""

@@ -25,8 +25,7 @@ import typer
 
 from zkconsumer.cli.message_lines import json_lines, raw_lines
 from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, whole_topics
-from zkconsumer.cli.output import say
-from zkconsumer.cli.progress import Progress
+from zkconsumer.cli.output import Progress, say
 from zkconsumer.errors import ConfigError, RebalanceBlockedError
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from zkconsumer.cli.output import (
     Color,
     Column,
     Output,
+    Progress,
     Row,
     Table,
     remedy_of,
@@ -22,7 +23,6 @@ from zkconsumer.cli.output import (
     say,
     say_all,
 )
-from zkconsumer.cli.progress import Progress
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 

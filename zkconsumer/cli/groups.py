@@ -8,6 +8,7 @@ import typer
 
 from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
+from zkconsumer.cli.lag import COLUMNS, group_words, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
 from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, topics_of
@@ -21,7 +22,6 @@ from zkconsumer.cli.output import (
     Unknown,
     say_all,
 )
-from zkconsumer.cli.partition_rows import COLUMNS, group_words, partition_rows
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.paths import validate_group

@@ -13,6 +13,7 @@ import typer
 from zkconsumer.admin.offset_files import FileFormat
 from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
+from zkconsumer.cli.lag import unknown
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
     AllGroups,
@@ -27,7 +28,6 @@ from zkconsumer.cli.options import (
     topics_of,
 )
 from zkconsumer.cli.output import Align, Column, say, say_all
-from zkconsumer.cli.partition_rows import unknown
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import Json, JsonObject, Storage
 from zkconsumer.protocol.paths import validate_group

@@ -95,19 +95,19 @@ def _tables() -> dict[str, Schema]:
         context,
         doctor,
         groups,
+        lag,
         members,
         migrate,
         offsets,
-        partition_rows,
         topics,
     )
 
-    lag = rows(partition_rows.COLUMNS, optional=(partition_rows.GROUP, partition_rows.STATUS))
+    partitions = rows(lag.COLUMNS, optional=(lag.GROUP, lag.STATUS))
     return {
-        "lag": lag,
+        "lag": partitions,
         "members": rows(members.COLUMNS),
         "groups-list": rows(groups.LIST_COLUMNS),
-        "groups-show": record({"members": rows(members.COLUMNS), "partitions": lag}),
+        "groups-show": record({"members": rows(members.COLUMNS), "partitions": partitions}),
         "topics-list": rows(topics.LIST_COLUMNS),
         "topics-show": rows(topics.SHOW_COLUMNS),
         "offsets-get": rows(offsets.COLUMNS),

@@ -21,11 +21,11 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from zkconsumer.admin.lag import PartitionLag
+from zkconsumer.cli.lag import COLUMNS as PARTITION_COLUMNS
+from zkconsumer.cli.lag import STATUS, group_words, partition_row
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row
 from zkconsumer.cli.output import Align, Color, Column, Row, remedy_of, safe, width_of
-from zkconsumer.cli.partition_rows import COLUMNS as PARTITION_COLUMNS
-from zkconsumer.cli.partition_rows import STATUS, group_words, partition_row
 from zkconsumer.cli.top_feed import SORTS, Detail, Feed, GroupRow, ordered
 from zkconsumer.errors import ZkConsumerError
 
