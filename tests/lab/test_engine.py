@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from zkconsumer.lab.camera import NOBODY
+from zkconsumer.lab.comparisons import PROTOCOLS
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.lab.worlds import MAX_MOVES, Move, parse_move, read_moves, write_moves
-from zkconsumer.protocol.later.comparison import PROTOCOLS
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace.replay import check

@@ -1,22 +1,29 @@
 """The same script of joins and failures on several group protocols, on one axis of time.
 
 The protocols with ZooKeeper run production members, or the model of JVM members. Those of Kafka run
-simulated clients and their coordinator (`lab.coordinated`). The table is computed from the
-assignors and the default session time-outs.
+simulated clients and their coordinator. The table is computed from the assignors and the default
+session time-outs; the time of a rebalance itself is not modelled.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from zkconsumer.errors import ConfigError
-from zkconsumer.lab import coordinated
+from zkconsumer.errors import ConfigError, shown
+from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.runs import LabStage, new_stage
 from zkconsumer.lab.worlds import Move, WorldSpec
-from zkconsumer.protocol.later.comparison import PROTOCOLS, Action, Step, compare, read_script
-from zkconsumer.protocol.model import Json, JsonObject
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.assignors import assign as assign_threads
+from zkconsumer.protocol.later.assignors import Assignor, assign
+from zkconsumer.protocol.later.subscriptions import Subscription, Topic
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.sim.compare.meter import fewest_moves
+from zkconsumer.sim.compare.script import Action, Step, read_script
+from zkconsumer.sim.coordinated.stories import plan_for
+from zkconsumer.sim.coordinated.world import World as CoordinatedWorld
 from zkconsumer.sim.world import World
 
 SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
@@ -39,6 +46,10 @@ FIRST_RUN = 1001
 
 APART_S = 0.5
 """Seconds between two frames of a simulated protocol while no owner changes."""
+
+PATIENCE_S = 120.0
+"""Virtual seconds within which a group with a coordinator settles at first; its first rebalance
+takes 3 s."""
 
 _OURS = re.compile(rf"\b{World.GROUP}_(\d+)\b")
 
@@ -71,7 +82,7 @@ def compared(
         raise ConfigError(
             f"the script has {len(steps)} steps", where="script", remedy=f"give 1 to {MAX_STEPS}"
         )
-    table = compare(steps, members=members, partitions=partitions, protocols=protocols)
+    table = costs(steps, members=members, partitions=partitions, protocols=protocols)
     every_s = spacing(steps, protocols)
     found: list[JsonObject] = []
     for number, protocol in enumerate(protocols, FIRST_RUN):
@@ -94,7 +105,18 @@ def compared(
     return [*found, {**end, "seconds": len(steps) * every_s, "costs": [*map(asdict, table)]}]
 
 
-# ---- simulated protocols -------------------------------------------------------------------------
+def described(step: Step) -> str:
+    """Return what a step does, as a sentence."""
+    name = f"{World.GROUP}_{step.member}"
+    return {
+        Action.JOIN: f"{name} joins",
+        Action.LEAVE: f"{name} is shut down",
+        Action.KILL: f"{name} gets SIGKILL",
+        Action.FREEZE: f"{name} gets SIGSTOP for {step.frozen_s:g} s",
+    }[step.action]
+
+
+# ---- protocols with ZooKeeper --------------------------------------------------------------------
 
 
 def _simulated(
@@ -111,7 +133,7 @@ def _simulated(
     begin = stage.world.now
     scene = {**stage.picture, "t": 0.0}
     for number, step in enumerate(steps):
-        who = int(step.member.removeprefix("c")) - 1
+        who = step.member
         stage.say(described(step))
         stage.move(Move(step.action.value, who))
         if step.action is Action.FREEZE:
@@ -120,29 +142,6 @@ def _simulated(
             stage.move(Move("thaw", who))
         _wait(stage, begin + (number + 1) * every_s)
     return scene, list(condensed(stage.frames, begin))
-
-
-def _coordinated(
-    protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
-) -> tuple[Json, list[Json]]:
-    """Return the picture and the frames of a group with a coordinator."""
-    slots = members + sum(step.action is Action.JOIN for step in steps)
-    film = coordinated.Film(protocol, members=slots, joined=members, partitions=partitions)
-    world = film.world
-    orders: dict[Action, Callable[[int], None]] = {
-        Action.JOIN: world.join,
-        Action.LEAVE: world.leave,
-        Action.KILL: world.kill,
-        Action.FREEZE: world.freeze,
-    }
-    for number, step in enumerate(steps):
-        who = int(step.member.removeprefix("c")) - 1
-        film.order(described(step), orders[step.action], who)
-        if step.action is Action.FREEZE:
-            film.run(number * every_s + step.frozen_s)
-            film.order(f"{World.GROUP}_{who} gets SIGCONT", world.thaw, who)
-        film.run((number + 1) * every_s)
-    return film.scene, film.frames
 
 
 def _wait(stage: LabStage, until: float) -> None:
@@ -175,12 +174,244 @@ def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
     return found
 
 
-def described(step: Step) -> str:
-    """Return what a step does, as a sentence."""
-    name = f"{World.GROUP}_{int(step.member.removeprefix('c')) - 1}"
-    return {
-        Action.JOIN: f"{name} joins",
-        Action.LEAVE: f"{name} is shut down",
-        Action.KILL: f"{name} gets SIGKILL",
-        Action.FREEZE: f"{name} gets SIGSTOP for {step.frozen_s:g} s",
-    }[step.action]
+# ---- protocols with a coordinator ----------------------------------------------------------------
+
+
+def _coordinated(
+    protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
+) -> tuple[Json, list[Json]]:
+    """Return the picture and the frames of a group with a coordinator."""
+    slots = members + sum(step.action is Action.JOIN for step in steps)
+    film = Film(protocol, members=slots, joined=members, partitions=partitions)
+    world = film.world
+    orders: dict[Action, Callable[[int], None]] = {
+        Action.JOIN: world.join,
+        Action.LEAVE: world.leave,
+        Action.KILL: world.kill,
+        Action.FREEZE: world.freeze,
+    }
+    for number, step in enumerate(steps):
+        who = step.member
+        film.order(described(step), orders[step.action], who)
+        if step.action is Action.FREEZE:
+            film.run(number * every_s + step.frozen_s)
+            film.order(f"{World.GROUP}_{who} gets SIGCONT", world.thaw, who)
+        film.run((number + 1) * every_s)
+    return film.scene, film.frames
+
+
+class Film:
+    """A group with a coordinator as a picture and frames: who delivers each partition.
+
+    A partition of a dead or frozen member stays that member's until the coordinator removes it.
+    """
+
+    def __init__(self, protocol: str, *, members: int, joined: int, partitions: int) -> None:
+        self.world = CoordinatedWorld(
+            plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
+        )
+        self.world.join(*range(joined))
+        while not self.world.settled() and self.world.now < PATIENCE_S:
+            self.world.step()
+        self._begin = self.world.now
+        self._left: set[int] = set()
+        self._owners = [NOBODY] * partitions
+        self._rows = self._read()
+        self._views = self._members()
+        self.scene: JsonObject = {
+            "t": 0.0,
+            "members": list(self._views),
+            "partitions": [[f"t-{number}", *row] for number, row in enumerate(self._rows)],
+            "tree": {},
+            "zookeeper": {"text": "no ZooKeeper: a coordinator", "brokers": True, "topic": True},
+            "counters": [None] * 7,
+        }
+        self.frames: list[JsonObject] = []
+
+    def order(self, words: str, order: Callable[[int], None], who: int) -> None:
+        """Let something happen to a member, and make a frame of it."""
+        if order == self.world.leave:
+            self._left.add(who)
+        order(who)
+        self._frame(words)
+
+    def run(self, until: float) -> None:
+        """Let time pass until this second of the film; each change of an owner is a frame."""
+        end = self._begin + until
+        while self.world.next_moment() <= end:
+            self.world.step()
+            if self._read() != self._rows:
+                self._frame("")
+        self.world.now = max(self.world.now, end)
+        self._frame("")
+
+    def _frame(self, words: str) -> None:
+        frame: JsonObject = {"t": round(self.world.now - self._begin, 4), "d": "", "l": words}
+        rows, views = self._read(), self._members()
+        changed = {at: row for at, row in enumerate(rows) if row != self._rows[at]}
+        if changed:
+            frame |= {"p": changed, "o": 1}
+        frame["m"] = {who: one for who, one in enumerate(views) if one != self._views[who]}
+        self._rows, self._views = rows, views
+        if words:
+            frame["say"] = words
+        self.frames.append(frame)
+
+    def _read(self) -> list[list[Json]]:
+        known = self.world.known()
+        members = self.world.members
+        serving = self.world.serving()
+        for tp in self.world.log_end:
+            now = serving.get(tp)
+            last = self._owners[tp.partition]
+            if now:
+                self._owners[tp.partition] = now[0]
+            elif last != NOBODY:
+                member = members[last]
+                is_kept = known is None or member.state.member in known
+                if member.acts or not is_kept:
+                    self._owners[tp.partition] = NOBODY
+        return [[owner, None, None, None] for owner in self._owners]
+
+    def _members(self) -> list[JsonObject]:
+        found = []
+        for who, member in enumerate(self.world.members):
+            state = "frozen" if member.frozen else "up"
+            state = "left" if who in self._left else "dead" if member.dead else state
+            owned = [at for at, owner in enumerate(self._owners) if owner == who]
+            found.append(
+                {
+                    **{"n": member.name, "k": "Kafka", "s": state if member.joined else "away"},
+                    **{"ph": "settled", "c": "on", "ses": 1 + who, "open": True, "f": owned},
+                }
+            )
+        return found
+
+
+# ---- the table of costs --------------------------------------------------------------------------
+
+_TOPIC = "t"
+
+Owners = Mapping[TopicPartition, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a script cost on one protocol.
+
+    Attributes:
+        protocol: the name of the protocol.
+        rebalances: rounds in which members got a new assignment.
+        moved: partitions that got another owner.
+        without_need: moved partitions beyond the fewest that a balanced assignment requires.
+        revoked: partitions that a living member stopped, also if it got them back.
+        unowned_s: partition-seconds in which a partition had no living owner, because a dead or
+            frozen member still counted as a member.
+    """
+
+    protocol: str
+    rebalances: int
+    moved: int
+    without_need: int
+    revoked: int
+    unowned_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Protocol:
+    assign: Callable[[Sequence[str], int, Owners], Owners]
+    session_s: float
+    stops_all: bool
+    rounds_for_a_move: int = 1
+
+
+def _by_range_of_threads(members: Sequence[str], partitions: int, before: Owners) -> Owners:
+    found = assign_threads(
+        Strategy.RANGE,
+        subscriptions={member: {_TOPIC: 1} for member in members},
+        partitions={_TOPIC: range(partitions)},
+    )
+    return {partition: thread.rpartition("-")[0] for partition, thread in found.items()}
+
+
+def _by(assignor: Assignor) -> Callable[[Sequence[str], int, Owners], Owners]:
+    def compute(members: Sequence[str], partitions: int, before: Owners) -> Owners:
+        owned: dict[str, list[TopicPartition]] = {member: [] for member in members}
+        for partition, member in before.items():
+            if member in owned:
+                owned[member].append(partition)
+        found = assign(
+            assignor,
+            {_TOPIC: Topic(partitions)},
+            {
+                member: Subscription((_TOPIC,), tuple(own), 1 if own else -1)
+                for member, own in owned.items()
+            },
+        )
+        return {partition: member for member, own in found.items() for partition in own}
+
+    return compute
+
+
+PROTOCOLS: Mapping[str, _Protocol] = {
+    "zookeeper-jvm": _Protocol(_by_range_of_threads, 6.0, stops_all=True),
+    "zookeeper": _Protocol(_by_range_of_threads, 6.0, stops_all=False),
+    "classic-eager": _Protocol(_by(Assignor.RANGE), 45.0, stops_all=True),
+    # The two rounds of cooperative-sticky lead to the assignment of sticky.
+    "classic-cooperative": _Protocol(
+        _by(Assignor.STICKY), 45.0, stops_all=False, rounds_for_a_move=2
+    ),
+    "consumer": _Protocol(_by(Assignor.UNIFORM), 45.0, stops_all=False),
+}
+"""Protocol -> how it assigns; the session time-outs are Kafka's defaults, in seconds."""
+
+
+def costs(
+    steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
+) -> list[Cost]:
+    """Return what the script costs on each protocol. Raises ConfigError for an unknown one."""
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise ConfigError(
+                f"{shown(name)} is not a protocol",
+                where="--protocols",
+                remedy=f"use {', '.join(PROTOCOLS)}",
+            )
+    return [_cost(name, steps, members, partitions) for name in protocols]
+
+
+def _name(member: int) -> str:
+    """Return the member's name in a script."""
+    return f"c{member + 1}"
+
+
+def _cost(name: str, steps: Sequence[Step], members: int, partitions: int) -> Cost:
+    protocol = PROTOCOLS[name]
+    group = [*map(_name, range(members))]
+    owners = protocol.assign(group, partitions, {})
+    rebalances = moved = without_need = revoked = 0
+    unowned_s = 0.0
+    for step in steps:
+        who = _name(step.member)
+        if step.action in (Action.KILL, Action.FREEZE):
+            frozen_s = step.frozen_s if step.action is Action.FREEZE else protocol.session_s
+            held = sum(owner == who for owner in owners.values())
+            unowned_s += held * min(frozen_s, protocol.session_s)
+            if step.action is Action.FREEZE and frozen_s < protocol.session_s:
+                continue  # The session outlasts the freeze, so nothing moves.
+        # A frozen member is removed like a dead one, and joins again when it wakes.
+        departs = step.action is not Action.JOIN
+        changes = [departs] if step.action is not Action.FREEZE else [True, False]
+        for leaving in changes:
+            group = [one for one in group if one != who]
+            group += [] if leaving else [who]
+            after = protocol.assign(group, partitions, owners) if group else {}
+            changed = [one for one in after if after[one] != owners.get(one, after[one])]
+            stopped = [one for one in owners if owners[one] in group]
+            moving = [one for one in stopped if after[one] != owners[one]]
+            moved += len(changed)
+            without_need += len(changed) - fewest_moves(owners, group, partitions)
+            revoked += len(stopped if protocol.stops_all else moving)
+            rebalances += protocol.rounds_for_a_move if moving else 1
+            owners = after
+    return Cost(name, rebalances, moved, without_need, revoked, unowned_s)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS, explain, sentence
-from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, SIMULATED, compared
+from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, PROTOCOLS, SIMULATED, compared
 from zkconsumer.lab.runs import LabStage, Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
@@ -39,7 +39,6 @@ from zkconsumer.lab.worlds import (
     write_moves,
 )
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.later.comparison import PROTOCOLS
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.releases import RELEASES
 from zkconsumer.sim.lessons import herd_effect, split_brain

@@ -9,7 +9,7 @@ the world.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
 from zkconsumer.protocol.model import TopicPartition
@@ -113,7 +113,9 @@ class Meter:
         self._ends[tp] = max(self._ends.get(tp, 0), offset + 1)
 
 
-def fewest_moves(owners: Serving, group: Collection[int], partitions: int) -> int:
+def fewest_moves(
+    owners: Mapping[TopicPartition, Hashable], group: Collection[Hashable], partitions: int
+) -> int:
     """Return the fewest partitions that must change their owner for a balanced assignment."""
     if not group or not owners:
         return 0
