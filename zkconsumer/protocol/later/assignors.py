@@ -1,42 +1,147 @@
-"""The assignors by name, and the sticky ones, which share two algorithms.
+"""The assignors by name, and those that ignore the previous assignment: range and round-robin.
 
-Releases of the sticky assignors (`StickyAssignor`, `CooperativeStickyAssignor`,
-`AbstractStickyAssignor`):
-
-- 0.11: sticky, with the general algorithm.
-- 2.4: cooperative-sticky; both share their algorithm.
-- 2.5.1: the constrained algorithm, for equal subscriptions.
-- 2.8.2: the rules for a partition that two members claim.
-- 3.5: racks.
+Both divide partitions among whole members. Kafka's old consumer divides them among threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from itertools import groupby
 
+from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.later.server_side import assign_server_range, assign_uniform
-from zkconsumer.protocol.later.stateless import assign_range, assign_roundrobin
-from zkconsumer.protocol.later.sticky_constrained import Constrained
-from zkconsumer.protocol.later.sticky_general import General
-from zkconsumer.protocol.later.sticky_input import (
-    MemberData,
-    Owned,
-    Racks,
-    cooperative_data,
-    ownership,
-    remove_first,
-    sticky_data,
-)
+from zkconsumer.protocol.later.sticky import assign_cooperative, assign_sticky
 from zkconsumer.protocol.later.subscriptions import (
     Assignment,
     Members,
     Subscription,
+    Topic,
     Topics,
     members_of,
+    racks_decide,
+    static_first,
     subscribed,
 )
 from zkconsumer.protocol.model import TopicPartition
+
+# ---- round-robin ---------------------------------------------------------------------------------
+
+
+def assign_roundrobin(topics: Topics, members: Members) -> Assignment:
+    """Give all partitions, sorted by topic, in turn to the members (`RoundRobinAssignor`).
+
+    The turn continues from one topic to the next, and skips members that do not subscribe.
+    """
+    assignment: Assignment = {member: [] for member in members}
+    circle = static_first(members)
+    known = {member: frozenset(members[member].topics) for member in circle}
+    place = 0
+    for name in sorted(subscribed(topics, members), key=utf16_key):
+        for partition in range(topics[name].partitions):
+            while name not in known[circle[place]]:
+                place = (place + 1) % len(circle)
+            assignment[circle[place]].append(TopicPartition(name, partition))
+            place = (place + 1) % len(circle)
+    return assignment
+
+
+# ---- range ---------------------------------------------------------------------------------------
+
+
+def assign_range(topics: Topics, members: Members) -> Assignment:
+    """Divide each topic's partitions into consecutive ranges (`RangeAssignor`).
+
+    Each of m members gets n / m of the n partitions, and the first n % m members one more. If racks
+    decide (from Kafka 3.5), partitions go first to members in the rack of a replica. Topics with
+    the same members and the same number of partitions get the same member for each number.
+    """
+    order = static_first(members)
+    wanted = {member: frozenset(members[member].topics) for member in order}
+    states = [
+        _TopicState(name, topic, [one for one in order if name in wanted[one]], members)
+        for name, topic in subscribed(topics, members).items()
+    ]
+    if any(state.racks_decide for state in states):
+        _match_racks(states)
+    for state in states:
+        state.assign_ranges(lambda member, partition: True)
+    assignment: Assignment = {member: [] for member in members}
+    for state in states:
+        for member, numbers in state.assigned.items():
+            assignment[member].extend(TopicPartition(state.name, number) for number in numbers)
+    return assignment
+
+
+class _TopicState:
+    """The partitions of one topic that are still free, and the quotas of its members."""
+
+    def __init__(self, name: str, topic: Topic, order: list[str], members: Members) -> None:
+        self.name, self._topic, self.members = name, topic, order
+        self._free = list(range(topic.partitions))
+        self._share, self._extras = divmod(topic.partitions, len(order))
+        self.assigned: dict[str, list[int]] = {member: [] for member in order}
+        self._rack = {member: members[member].rack or None for member in order}
+        racks = [topic.racks_of(partition) for partition in self._free]
+        known = {rack for rack in self._rack.values() if rack is not None}
+        self.racks_decide = racks_decide(known, frozenset().union(*racks), racks)
+        # Kafka collects the partitions' racks only if a member of the topic has a rack.
+        self.partitions_with_racks = topic.partitions if known else 0
+
+    def matches(self, member: str, partition: int) -> bool:
+        """Return whether the member has no rack, or is in the rack of a replica."""
+        rack = self._rack[member]
+        return rack is None or rack in self._topic.racks_of(partition)
+
+    def room(self, member: str) -> int:
+        """Return the number of partitions that the member may still get."""
+        return max(0, self._share + (self._extras > 0) - len(self.assigned[member]))
+
+    def assign_ranges(self, may: Callable[[str, int], bool]) -> None:
+        """Give each member, as far as it has room, the first free partitions that it may get."""
+        for member in self.members:
+            if not self._free:
+                return
+            room = self.room(member)
+            allowed = (one for one in self._free if may(member, one)) if room else iter(())
+            chosen = [one for one, _ in zip(allowed, range(room), strict=False)]
+            if chosen:
+                self.assign(member, chosen)
+
+    def assign(self, member: str, partitions: list[int]) -> None:
+        """Give free partitions to a member."""
+        self.assigned[member].extend(partitions)
+        if len(self.assigned[member]) > self._share:
+            self._extras -= 1
+        gone = set(partitions)
+        self._free = [one for one in self._free if one not in gone]
+
+
+def _match_racks(states: Iterable[_TopicState]) -> None:
+    def key(state: _TopicState) -> tuple[list[str], int]:
+        return state.members, state.partitions_with_racks
+
+    for (members, partitions), group in groupby(sorted(states, key=key), key):
+        alike = list(group)
+        if len(alike) > 1:
+            _match_copartitioned(alike, list(members), partitions)
+        elif alike[0].racks_decide:
+            alike[0].assign_ranges(alike[0].matches)
+
+
+def _match_copartitioned(states: list[_TopicState], members: list[str], partitions: int) -> None:
+    """Give each partition number to the first member that has room and a matching rack in all."""
+    for partition in range(partitions):
+        for member in members:
+            if all(one.matches(member, partition) and one.room(member) for one in states):
+                for state in states:
+                    state.assign(member, [partition])
+                if not any(state.room(member) for state in states):
+                    members.remove(member)
+                break
+
+
+# ---- by name -------------------------------------------------------------------------------------
 
 
 class Assignor(Enum):
@@ -53,61 +158,6 @@ class Assignor(Enum):
     UNIFORM = "uniform"
     SERVER_RANGE = "server-range"
 
-
-# ---- sticky and cooperative-sticky ---------------------------------------------------------------
-
-
-def assign_sticky(topics: Topics, members: Members) -> Assignment:
-    """Return a balanced assignment that moves few partitions (`StickyAssignor`).
-
-    Raises:
-        JavaError: Kafka's class throws this exception.
-    """
-    data = {member: sticky_data(subscription) for member, subscription in members.items()}
-    return dict(_assign_sticky(topics, members, data)[0].items())
-
-
-def assign_cooperative(topics: Topics, members: Members) -> Assignment:
-    """Return the sticky assignment without the partitions that another member must revoke first.
-
-    The members revoke them and join again; the next round assigns them
-    (`CooperativeStickyAssignor`).
-
-    Raises:
-        JavaError: Kafka's class throws this exception.
-    """
-    data = {member: cooperative_data(subscription) for member, subscription in members.items()}
-    assignment, transferring = _assign_sticky(topics, members, data)
-    if transferring is None:
-        transferring = _added_and_revoked(assignment, data)
-    for partition, member in transferring.items():
-        remove_first(assignment[member], partition)
-    return dict(assignment.items())
-
-
-def _assign_sticky(
-    topics: Topics, members: Members, data: dict[str, MemberData]
-) -> tuple[Owned, dict[TopicPartition, str] | None]:
-    topics = subscribed(topics, members)
-    racks = Racks(topics, members)
-    before = ownership(topics, members, data)
-    if before.equal:
-        constrained = Constrained(topics, racks, before)
-        return constrained.build(), constrained.transferring
-    return General(topics, racks, before, members, data).build(), None
-
-
-def _added_and_revoked(assignment: Owned, data: dict[str, MemberData]) -> dict[TopicPartition, str]:
-    added: dict[TopicPartition, str] = {}
-    revoked: set[TopicPartition] = set()
-    for member, partitions in assignment.items():
-        owned, assigned = set(data[member].partitions), set(partitions)
-        added.update((one, member) for one in partitions if one not in owned)
-        revoked.update(owned - assigned)
-    return {partition: member for partition, member in added.items() if partition in revoked}
-
-
-# ---- by name -----------------------------------------------------------------------------------
 
 _FUNCTIONS: Mapping[Assignor, Callable[[Topics, Members], Assignment]] = {
     Assignor.RANGE: assign_range,
