@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zkconsumer.admin.legacy import JavaError, ZkUtils, forget
 from zkconsumer.cli import abandon_stdout
-from zkconsumer.cli.legacy import Release
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Ended, Tool
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.messages import Message

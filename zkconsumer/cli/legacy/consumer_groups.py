@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils, committed
-from zkconsumer.cli.legacy import Release
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange, log_ends

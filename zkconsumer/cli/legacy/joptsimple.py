@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from zkconsumer.cli.legacy import Release
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.protocol.java.text import parse_int32, parse_int64
 
 # Columns of joptsimple's help.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from zkconsumer.admin.legacy import JavaError, NoNodeError, ZkUtils, mutable_map_order
-from zkconsumer.cli.legacy import Release
 from zkconsumer.cli.legacy.joptsimple import Option
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import HELP, Tool, connect_string
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils
-from zkconsumer.cli.legacy import Release
 from zkconsumer.cli.legacy.joptsimple import Option
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from zkconsumer.cli.legacy import Release
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers

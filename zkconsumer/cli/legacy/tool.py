@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from zkconsumer.admin.legacy import JavaError, ZkUtils
-from zkconsumer.cli.legacy import Release
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
+from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import pair
 from zkconsumer.config.settings import ConnectionConfig
