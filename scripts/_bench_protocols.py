@@ -38,8 +38,7 @@ from support.members.program import Request  # noqa: E402
 from zkconsumer.protocol import paths  # noqa: E402
 from zkconsumer.protocol.payloads import decode_owner  # noqa: E402
 from zkconsumer.sandbox import Sandbox, jars  # noqa: E402
-from zkconsumer.sim.compare.run import compare  # noqa: E402
-from zkconsumer.sim.compare.script import read_script  # noqa: E402
+from zkconsumer.sim.compare.run import compare, read_script  # noqa: E402
 
 LOOK_S = 0.02
 QUIET_S = 8.0  # without a change, before a group counts as settled: longer than two heartbeats

@@ -7,7 +7,7 @@ import pytest
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.comparisons import PROTOCOLS, Cost
 from zkconsumer.lab.comparisons import costs as cost_rows
-from zkconsumer.sim.compare.script import read_script
+from zkconsumer.sim.compare.run import read_script
 
 
 def costs(script: str, members: int = 5, partitions: int = 24) -> dict[str, Cost]:

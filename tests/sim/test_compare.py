@@ -7,8 +7,7 @@ import pytest
 from zkconsumer.errors import ConfigError
 from zkconsumer.sim.compare.growth import Growth, fitted, growth, laws
 from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
-from zkconsumer.sim.compare.run import PROTOCOLS, compare
-from zkconsumer.sim.compare.script import read_script
+from zkconsumer.sim.compare.run import PROTOCOLS, compare, read_script
 from zkconsumer.sim.compare.split_brain import split_brain
 
 LATER = ("classic-eager", "classic-cooperative", "consumer")

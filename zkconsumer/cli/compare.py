@@ -117,8 +117,7 @@ def compare(
 
     Example: zkconsumer compare --script "join; kill c2; freeze c1 10s; leave c3"
     """
-    from zkconsumer.sim.compare.run import PROTOCOLS, check
-    from zkconsumer.sim.compare.script import read_script
+    from zkconsumer.sim.compare.run import PROTOCOLS, check, read_script
 
     names = list(PROTOCOLS) if protocols is None else protocols.split(",")
     check(partitions, names)

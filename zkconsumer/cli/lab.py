@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from zkconsumer.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from zkconsumer.lab.live import LiveGroup
@@ -97,8 +100,6 @@ def lab(
     if context.invoked_subcommand is not None:
         return
     need("starlette", "uvicorn")
-    from zkconsumer.lab.sockets import address_of, listen
-
     others = (zookeeper, group, config, trace, history)
     if sandbox and any(others):
         raise typer.BadParameter("--sandbox starts a group of its own: leave the others out")
@@ -148,7 +149,6 @@ def _recording(paths: Sequence[Path]) -> Recording:
 
 def _logged(paths: Sequence[Path], group: str | None) -> Recording:
     """Return a group's history for the server. Raises HistoryError, or ConfigError."""
-    from zkconsumer.errors import ConfigError, shown
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.lab.recorded import Recording, entries_of, events_of
@@ -170,7 +170,6 @@ def _logged(paths: Sequence[Path], group: str | None) -> Recording:
 
 def _entries(path: Path) -> Iterator[dict[str, object]]:
     """Yield the entries of a trace, or of all traces of a directory."""
-    from zkconsumer.errors import ConfigError
     from zkconsumer.lab.recorded import read_trace
 
     files = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
@@ -218,8 +217,6 @@ def build(
 
 def need(*packages: str) -> None:
     """Raise ConfigError if the extra `lab` is not installed."""
-    from zkconsumer.errors import ConfigError
-
     missing = [one for one in packages if find_spec(one) is None]
     if missing:
         raise ConfigError(
@@ -227,3 +224,41 @@ def need(*packages: str) -> None:
             where="zkconsumer lab",
             remedy="install `zkconsumer[lab]`",
         )
+
+
+# ---- the listening socket ------------------------------------------------------------------------
+
+# The command opens the socket before it imports the server. A browser that connects to it waits
+# until the server is there, so both start at the same time.
+
+DEFAULT_PORT = 8642
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a listening socket: on `port`, or on DEFAULT_PORT or, if that is taken, any other.
+
+    Raises ConfigError if the port is taken or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in [DEFAULT_PORT, 0] if port is None else [port]:
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, candidate))
+        except OSError as error:
+            sock.close()
+            reason = error.strerror or str(error)
+            continue
+        sock.listen(128)
+        return sock
+    raise ConfigError(
+        f"the lab cannot listen: {reason}",
+        where=f"{host}:{port or DEFAULT_PORT}",
+        remedy="choose another --port or --host",
+    )
+
+
+def address_of(sock: socket.socket) -> str:
+    """Return the address of the page."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

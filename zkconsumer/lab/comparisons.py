@@ -21,7 +21,7 @@ from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.compare.meter import fewest_moves
-from zkconsumer.sim.compare.script import Action, Step, read_script
+from zkconsumer.sim.compare.run import Action, Step, read_script
 from zkconsumer.sim.coordinated.stories import plan_for
 from zkconsumer.sim.coordinated.world import World as CoordinatedWorld
 from zkconsumer.sim.world import World
