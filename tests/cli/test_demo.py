@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tests.cli.conftest import Spawn
+from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges
 from zkconsumer.demo.group_judge import Seen, Tally, double_ownership, unowned_partition_seconds
 from zkconsumer.protocol.payloads import OwnerZnode
@@ -49,6 +51,7 @@ def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     code, out, err = run("demo", "--messages", "40000", "--json")
     assert code == 0, err
     result = json.loads(out.splitlines()[-1])
+    Draft202012Validator(schemas()["demo"]).validate(result)
     events = result.pop("events")
     assert [event["name"] for event in events] == ["start", "join", "leave", "kill"]
     for event in events:

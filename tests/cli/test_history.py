@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from support.zk.history_logs import LogWriter, changed, created, number
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
+from zkconsumer.cli.schema import schemas
 from zkconsumer.history import transactions as tx
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -123,6 +125,22 @@ def test_tables(run: Callable[..., str], table: str, rows: int) -> None:
     assert len(run("show", table, "--output", "jsonl").splitlines()) == rows
 
 
+def test_schemas(run: Callable[..., str]) -> None:
+    """The JSON of the report, of the timeline and of each table fits its published schema."""
+    tables = [name.removeprefix("history-show-") for name in schemas() if "history-show" in name]
+    assert len(tables) == 7
+    commands = {"report": "report", "timeline": "timeline"}
+    for name, words in (commands | {f"show-{one}": f"show {one}" for one in tables}).items():
+        document = json.loads(run(*words.split(), "--output", "json"))
+        schema = schemas()[f"history-{name}"]
+        Draft202012Validator(schema).validate(document)
+        sections = {name: document} if isinstance(document, list) else document
+        for section, rows in sections.items():
+            assert rows, (name, section)
+            published = schema.get("items") or schema["properties"][section]["items"]
+            assert all(set(row) == set(published["required"]) for row in rows), (name, section)
+
+
 def test_other_groups_are_left_out(run: Callable[..., str]) -> None:
     """With --group of another group there is nothing to report."""
     assert json.loads(run("report", "--group", "other", "--output", "json"))["groups"] == []
@@ -164,14 +182,14 @@ def test_wrong_use(words: list[str], text: str) -> None:
 
 
 def test_following(billing: Billing, tmp_path: Path) -> None:
-    """With --follow, what a server writes later is printed while the command runs."""
-    command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path)]
+    """With --follow, what a server writes later is printed as a line while the command runs."""
+    command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path), "-o", "jsonl"]
     with subprocess.Popen(
         [sys.executable, "-m", "zkconsumer", *command], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
-            assert "billing_a joined" in process.stdout.readline()
+            assert "billing_a joined" in json.loads(process.stdout.readline())["what"]
             billing.add(tx.CLOSE_SESSION, b"", session=2, cxid=0, ms=3000)
             billing.write(tmp_path, zeros=100)
             assert any("billing_b expired" in line for line in process.stdout)

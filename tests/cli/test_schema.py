@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from support.scenes import Scene, scenes
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.cli.schema import json_schema, schemas
+from zkconsumer.lab.engine import Engine
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 
@@ -45,6 +47,37 @@ COMMANDS = {
     "backups-list": ["backups list"],
     "context-list": ["context list"],
     "context-show": ["context show"],
+}
+
+
+MEMBERS = {"m": {"topics": ["t"], "instance": None, "rack": None, "owned": {}, "generation": -1}}
+OLD = {"strategy": "range", "registrations": {"g_a": '{"version":1}'}, "topics": {}}
+# Schema -> a command that needs no server; FILE has the cases after it.
+WITHOUT_SERVERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "explain-coordinator": ("explain coordinator billing", []),
+    "explain-coordinator-cases": ("explain coordinator --cases FILE", [{"group": "g"}]),
+    "explain-vote": ("explain vote m=range,sticky", []),
+    "explain-vote-cases": ("explain vote --cases FILE", [{"members": {"m": ["range"]}}]),
+    "explain-partitioner": ("explain partitioner --key k --partitions 3", []),
+    "explain-partitioner-cases": (
+        "explain partitioner --cases FILE",
+        [{"case": 1, "key": "00ff", "partitions": 3}],
+    ),
+    "explain-placement": ("explain placement --brokers 0,1,2 --replicas 2", []),
+    "explain-placement-cases": (
+        "explain placement --cases FILE",
+        [{"case": "one", "brokers": [0, 1], "partitions": 3}],
+    ),
+    "assign-cases": ("assign --release 1.1.1 --cases FILE", [OLD]),
+    "assign-assignor-cases": (
+        "assign --assignor range --cases FILE",
+        [
+            {"case": 1, "topics": {"t": {"partitions": 3, "racks": None}}, "members": MEMBERS},
+        ],
+    ),
+    "simulate": ("simulate --scenario a-reply-is-lost", []),
+    "simulate-list": ("simulate --list", []),
+    "simulate-lesson": ("simulate --scenario split-brain", []),
 }
 
 
@@ -79,7 +112,7 @@ def run(*words: str) -> str:
 def fits(name: str, document: Any, *, item: bool = False) -> None:
     schema = schemas()[name]
     Draft202012Validator(schema["items"] if item else schema).validate(document)
-    if schema.get("type") == "array":
+    if "properties" in schema.get("items", {}):
         for row in [document] if item else document:
             assert set(row) <= set(schema["items"]["properties"]), "a field is not published"
 
@@ -97,9 +130,13 @@ def test_output(scene: Scene) -> None:
                 if "--execute" not in words and "--plan-out" not in words:
                     for line in run(*words, *limit, "-o", "jsonl").splitlines():
                         fits(name, json.loads(line), item=True)
-    others = {"consume", "migrate", "offsets", "plan", "trace"}
-    others |= {name for name in schemas() if name.startswith("compare")}  # test_compare.py
-    assert set(schemas()) - set(COMMANDS) == others
+    tested_below = {*WITHOUT_SERVERS, "trace-show", "trace-check", "assign-assignor"}
+    tested_below |= {"lab-build", "lab-frames"}  # the first one in tests/lab/test_site.py
+    others = {"consume", "migrate", "offsets", "plan", "trace", "demo"}
+    elsewhere = ("compare", "history", "sandbox")  # test_compare.py, test_history.py, tests/sandbox
+    others |= {name for name in schemas() if name.startswith(elsewhere)}
+    assert set(schemas()) - set(COMMANDS) == others | tested_below
+    fits("assign-assignor", json.loads(run("assign", "g", "--assignor", "sticky", "-o", "json")))
     fits("plan", json.loads(Path("plan.json").read_text()))
     (backup,) = Path().glob("zkconsumer/backups/*/*.json")
     fits("plan", json.loads(backup.read_text()))
@@ -116,6 +153,47 @@ def test_csv_holds_what_json_holds(scene: Scene) -> None:
     assert chosen.splitlines()[1:] == ["0,t,", "1,t,"]
     bare = run("groups", "list", "-o", "csv", "--no-headers", "--sort", "-group")
     assert [line.split(",")[0] for line in bare.splitlines()] == ["idle", "g", "broken"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_SERVERS)
+def test_output_without_servers(name: str, tmp_path: Path) -> None:
+    """JSON, YAML and each line of JSON Lines hold the same, and fit the schema."""
+    text, cases = WITHOUT_SERVERS[name]
+    file = tmp_path / "cases"
+    file.write_text("".join(json.dumps(one) + "\n" for one in cases))
+    words = text.replace("FILE", str(file)).split()
+    document = json.loads(run(*words, "-o", "json"))
+    assert document
+    fits(name, document)
+    lines = [json.loads(line) for line in run(*words, "-o", "jsonl").splitlines()]
+    for line in lines:
+        fits(name, line, item=True)
+    assert lines == document
+    assert yaml.safe_load(run(*words, "-o", "yaml")) == document
+
+
+def test_shown_traces(tmp_path: Path) -> None:
+    """`trace show` prints the events in the order of time, and `trace check` what it replayed."""
+    file = tmp_path / "trace.jsonl"
+    file.write_text(run("simulate", "--seed", "3", "--members", "2", "-o", "jsonl"))
+    shown = json.loads(run("trace", "show", str(file), "-o", "json"))
+    fits("trace-show", shown)
+    assert [one["t"] for one in shown] == sorted(one["t"] for one in shown)
+    assert [*map(json.loads, run("trace", "show", str(file), "-o", "jsonl").splitlines())] == shown
+    found = json.loads(run("trace", "check", str(file), "-o", "json"))
+    fits("trace-check", found)
+    assert found["runs"] == len(found["phases"]) == 2
+    assert found["transitions"] == sum("event" in one for one in shown)
+
+
+def test_frames_of_the_lab() -> None:
+    """The scene and the frames that the page exports fit their schema."""
+    engine = Engine()
+    (opened, *_) = engine.command({"do": "open", "world": {}})
+    (stepped,) = engine.command({"do": "step", "run": 1, "count": 9})
+    assert stepped["frames"]
+    for one in (opened["scene"], *stepped["frames"]):
+        fits("lab-frames", one)
 
 
 def test_traces() -> None:

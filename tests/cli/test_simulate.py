@@ -120,6 +120,20 @@ def test_split_brain(run: Run) -> None:
         assert rows[kind][lost] == rows[kind][back] == rows[kind]["unowned at the end"] == 0
 
 
+def test_formats(run: Run) -> None:
+    """A story is a table and a lesson is rows; CSV cannot hold the events of a run."""
+    story = ("simulate", "--scenario", "a-reply-is-lost")
+    assert run(*story, "-o", "story") == run(*story, "-o", "table") == run(*story)
+    code, out, _ = run("simulate", "--scenario", "split-brain", "-o", "csv")
+    assert code == 0
+    assert out.startswith("group,claims refused,")
+    code, out, err = run(*story, "-o", "csv")
+    assert (code, out) == (2, "")
+    assert "which CSV cannot hold (--output csv): use --output jsonl" in err
+    code, out, err = run("simulate", "--list", "-o", "html")
+    assert (code, out) == (2, "") and "the list has no page" in err
+
+
 def test_wrong_use(run: Run) -> None:
     """What does not exist is named, with where to look."""
     code, _, err = run("simulate", "--scenario", "nonsense")

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from lab.conftest import LabProcess, Opened
 from playwright.sync_api import expect
+from typer.testing import CliRunner
 
+from zkconsumer.cli import app
+from zkconsumer.cli.schema import schemas
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.engine import Engine, opened
 from zkconsumer.lab.runs import open_scenario
@@ -62,7 +66,9 @@ def test_the_static_site(site: str, open_page: Open) -> None:
 
 def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
     """The archives hold the code of what the engine imports, so that no browser compiles it."""
-    build(tmp_path)
+    done = CliRunner().invoke(app, ["lab", "build", str(tmp_path), "--output", "json"])
+    assert done.exit_code == 0, done.output
+    Draft202012Validator(schemas()["lab-build"]).validate(json.loads(done.stdout))
     names = zipfile.ZipFile(tmp_path / "zkconsumer.zip").namelist()
     assert not [name for name in names if name.endswith(".py")]
     library = set(zipfile.ZipFile(tmp_path / "pyodide/python_stdlib.zip").namelist())

@@ -9,11 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from zkconsumer.cli.schema import schemas
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
 from zkconsumer.sandbox.guard import born
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def fits(name: str, document: object) -> None:
+    Draft202012Validator(schemas()[name]).validate(document)
 
 
 def _zkconsumer(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
@@ -67,6 +73,7 @@ def test_down_at_first(command: Command) -> None:
 def test_life(command: Command) -> None:
     """up, up again, topics, messages, down, up: addresses and data remain, no process does."""
     first = json.loads(_ok(command("up", "--output", "json")))
+    fits("sandbox", first)
     births = {server["pid"]: born(server["pid"]) for server in first["servers"]}
     assert None not in births.values()
 
@@ -74,6 +81,14 @@ def test_life(command: Command) -> None:
     assert json.loads(_ok(again)) == first
     assert "already running" in again.stderr
     assert json.loads(_ok(command("status", "--output", "json"))) == first
+    lines = _ok(command("status", "--output", "jsonl")).splitlines()
+    assert [json.loads(line) for line in lines] == first["servers"]
+    assert _ok(command("status", "-o", "csv", "--columns", "server")).split() == [
+        "server,unknown",
+        "ZooKeeper,",
+        "broker",
+        "0,",
+    ]
     shown = _ok(command("status"))
     assert f"zookeeper  {first['zookeeper']}" in shown
     assert f"bootstrap  {first['bootstrap']}" in shown
@@ -83,16 +98,22 @@ def test_life(command: Command) -> None:
         ["PARTITION", "REPLICAS", "LEADER"],
         *([str(partition), "0", "0"] for partition in range(3)),
     ]
+    fits("sandbox-topic-create", json.loads(_ok(command("topic", "create", "o2", "-o", "json"))))
     words = ("topic", "produce", "orders", "--output", "json")
     placed = json.loads(_ok(command(*words, "--key", "k", "one", "two")))["messages"]
     assert [(m["key"], m["offset"]) for m in placed] == [("k", 0), ("k", 1)]
     typed = json.loads(_ok(command(*words, "--key-separator", ":", typed="k:three\nfour\n")))
+    fits("sandbox-topic-produce", typed)
     assert typed["messages"][0] == {"key": "k", "partition": placed[0]["partition"], "offset": 2}
     assert typed["messages"][1]["key"] is None
 
     assert "stopped: broker 0, ZooKeeper" in _ok(command("down"))
     assert all(born(pid) is None for pid in births)
     assert command("status").returncode == 6
+
+    stopped = json.loads(_ok(command("down", "--output", "json")))
+    fits("sandbox-down", stopped)
+    assert stopped["stopped"] == []
 
     second = json.loads(_ok(command("up", "--output", "json")))
     assert (second["zookeeper"], second["bootstrap"]) == (first["zookeeper"], first["bootstrap"])

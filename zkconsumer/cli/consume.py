@@ -196,7 +196,7 @@ def _wanted(
     from zkconsumer.protocol.filters import black_list, white_list
 
     makers: dict[str, Callable[[Any], list[str] | TopicFilter | None]]  # Any: an option's value
-    makers = {"--topic": whole_topics, "--whitelist": white_list, "--blacklist": black_list}
+    makers = {"--topic": _topics, "--whitelist": white_list, "--blacklist": black_list}
     given = dict(zip(makers, (topics or None, whitelist, blacklist), strict=True))
     named = [(option, text) for option, text in given.items() if text is not None]
     if len(named) != 1:
@@ -208,6 +208,12 @@ def _wanted(
         )
     ((option, text),) = named
     return makers[option](text) or []
+
+
+def _topics(given: Iterable[str]) -> list[str] | None:
+    """Return the topics of --topic. Raises ConfigError if partitions are given."""
+    remedy = "the group assigns partitions to its members; give --topic TOPIC"
+    return whole_topics(given, remedy=remedy)
 
 
 class Budget:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli import Exit, interrupt
+from zkconsumer.cli.options import Format, operator
+from zkconsumer.cli.output import SECTIONS, Output
 
 if TYPE_CHECKING:
     from zkconsumer.demo.group import Result
+    from zkconsumer.protocol.model import JsonObject
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
+@operator(formats=SECTIONS)
 def demo(
+    format_: Format,
     *,
     messages: Annotated[
         int, typer.Option(min=1, help="Number of messages in the topic at the start.")
@@ -28,7 +33,7 @@ def demo(
         int, typer.Option(min=1, max=1000, help="Number of partitions of the topic.")
     ] = 12,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as a JSON object on the last line.")
+        bool, typer.Option("--json", help="The same as --output jsonl: the result on one line.")
     ] = False,
 ) -> None:
     """Watch a group of three consumers: one joins, one leaves, and one is killed.
@@ -45,19 +50,21 @@ def demo(
     with view() as shown:
         result = Play(messages=messages, partitions=partitions, view=shown).run()
     if as_json:
-        print_result(result, sys.stderr)
-        print(_as_json(result))
-    else:
+        format_ = replace(format_, output=Output.JSONL)
+    if format_.is_for_people:
         print_result(result, sys.stdout)
+    else:
+        print_result(result, sys.stderr)
+        format_.write_document(_document(result))
     if not result.good:
         raise typer.Exit(Exit.FOUND)
 
 
-def _as_json(result: Result) -> str:
+def _document(result: Result) -> JsonObject:
     from dataclasses import asdict
 
     document = asdict(result)
     del document["reasons"]
     for event in document["events"]:
         del event["text"]
-    return json.dumps(document)
+    return document

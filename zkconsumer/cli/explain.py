@@ -169,6 +169,34 @@ Cases = Annotated[
 ]
 
 
+def _joined(values: Json) -> str:
+    return ",".join(map(str, values))
+
+
+COORDINATOR_COLUMNS = (
+    Column("group"),
+    Column("hash", align=Align.RIGHT),
+    Column("partitions", align=Align.RIGHT),
+    Column("partition", align=Align.RIGHT),
+)
+VOTE_COLUMNS = (
+    Column("member"),
+    Column("assignors", type="strings", show=_joined),
+    Column("choice"),
+)
+PARTITIONER_COLUMNS = (
+    Column("key"),
+    Column("partitioner"),
+    Column("hash", align=Align.RIGHT),
+    Column("partition", align=Align.RIGHT),
+)
+PLACEMENT_COLUMNS = (
+    Column("partition", align=Align.RIGHT),
+    Column("replicas", type="integers", show=_joined),
+    Column("simple", type="integers", show=_joined),
+)
+
+
 # ---- the coordinator of a group ------------------------------------------------------------------
 
 
@@ -190,14 +218,8 @@ def coordinator(
 
     Example: zkconsumer explain coordinator billing
     """
-    columns = (
-        Column("group"),
-        Column("hash", align=Align.RIGHT),
-        Column("partitions", align=Align.RIGHT),
-        Column("partition", align=Align.RIGHT),
-    )
     one = None if group is None else {"group": group, "partitions": partitions}
-    _show(display, columns, _coordinator, one, cases)
+    _show(display, COORDINATOR_COLUMNS, _coordinator, one, cases)
 
 
 def _coordinator(case: Case) -> list[Answer]:
@@ -237,9 +259,8 @@ def vote(
 
     Example: zkconsumer explain vote m1=range,sticky m2=sticky,range m3=sticky
     """
-    columns = (Column("member"), Column("assignors", show=_joined), Column("choice"))
     one = {"members": dict(map(_ballot, members))} if members else None
-    _show(display, columns, _vote, one, cases)
+    _show(display, VOTE_COLUMNS, _vote, one, cases)
 
 
 def _vote(case: Case) -> list[Answer]:
@@ -297,14 +318,8 @@ def partitioner(
         raise ConfigError("--key and --key-hex exclude each other", remedy="give one of them")
     if key is not None:
         key_hex = key.encode(errors="replace").hex()
-    columns = (
-        Column("key"),
-        Column("partitioner"),
-        Column("hash", align=Align.RIGHT),
-        Column("partition", align=Align.RIGHT),
-    )
     one = None if key_hex is None else {"key": key_hex, "partitions": partitions}
-    _show(display, columns, _partitioner, one, cases)
+    _show(display, PARTITIONER_COLUMNS, _partitioner, one, cases)
 
 
 def _partitioner(case: Case) -> list[Answer]:
@@ -361,16 +376,10 @@ def placement(
     """Show the brokers that Kafka's AdminUtils chooses for replicas, leader first.
 
     Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column `simple` has the rule that many
-    texts
-    print: replica j of partition i is on broker (i + j) mod n. No server is asked.
+    texts print: replica j of partition i is on broker (i + j) mod n. No server is asked.
 
     Example: zkconsumer explain placement --brokers 0,1,2,3,4 --partitions 10 --replicas 3
     """
-    columns = (
-        Column("partition", align=Align.RIGHT),
-        Column("replicas", show=_joined),
-        Column("simple", show=_joined),
-    )
     one = None
     if brokers is not None:
         one = {
@@ -382,7 +391,7 @@ def placement(
             "shift": shift,
             "first_partition": first_partition,
         }
-    _show(display, columns, _placement, one, cases)
+    _show(display, PLACEMENT_COLUMNS, _placement, one, cases)
 
 
 def _placement(case: Case) -> list[Answer]:
@@ -413,10 +422,6 @@ def _placement(case: Case) -> list[Answer]:
         {"partition": number, "replicas": chosen, "simple": simple[number]}
         for number, chosen in found.items()
     ]
-
-
-def _joined(numbers: Json) -> str:
-    return ",".join(map(str, numbers))
 
 
 def _ids(text: str) -> list[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from zkconsumer.cli.options import Display, operator
-from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Table, safe, say
+from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Table, safe, say, write
 
 if TYPE_CHECKING:
     from zkconsumer.history.describe import Described
@@ -83,8 +84,8 @@ def report(
     if display.output is Output.HTML:
         sys.stdout.write(reports.page(found, window))
         return
-    sections = {name: Table(rows, _columns(rows)) for name, rows in reports.report(found).items()}
-    display.write_sections(sections)
+    sections = reports.report(found)
+    display.write_sections({name: Table(rows, REPORT[name]) for name, rows in sections.items()})
     _summary(found)
 
 
@@ -109,8 +110,7 @@ def timeline(
 
     window = _window(from_, to)
     if follow:
-        for line in _following(data_dir, group, window):
-            print(_line_text(line), flush=True)
+        _follow(display, _following(data_dir, group, window))
         return
     found = reports.within(_described(data_dir, group), window)
     rows = [_line_row(line) for line in reports.timeline(found.tables)]
@@ -138,13 +138,13 @@ def show(
     """
     from zkconsumer.errors import ConfigError
     from zkconsumer.history import report as reports
-    from zkconsumer.history.tables import TABLES, as_dict, columns_of
+    from zkconsumer.history.tables import TABLES, as_dict
 
     if table not in TABLES:
         raise ConfigError(
             f"there is no table {table!r}", where="TABLE", remedy=f"use one of {', '.join(TABLES)}"
         )
-    columns = [Column(name) for name in columns_of(TABLES[table])]
+    columns = table_columns(table)
     window = _window(from_, to)
     if table == "transactions":
         rows = (_plain(row) for row in _transactions(data_dir, window))
@@ -254,17 +254,66 @@ LINES = (
 )
 
 
-def _columns(rows: Sequence[dict[str, object]]) -> list[Column]:
-    """Return the columns of rows of the report; zxid and file only in wide output."""
-    names = list(rows[0]) if rows else ["none"]
-    return [
-        Column(
-            name,
-            wide_only=name in ("zxid", "file"),
-            align=Align.RIGHT if rows and isinstance(rows[0][name], int | float) else Align.LEFT,
-        )
-        for name in names
-    ]
+REPORT = {
+    "groups": (
+        Column("group"),
+        Column("members", align=Align.RIGHT, type="integer"),
+        Column("joined", align=Align.RIGHT, type="integer"),
+        Column("left", align=Align.RIGHT, type="integer"),
+        Column("expired", align=Align.RIGHT, type="integer"),
+        Column("rebalances", align=Align.RIGHT, type="integer"),
+        Column("unsettled", align=Align.RIGHT, type="integer"),
+        Column("unowned_s", align=Align.RIGHT, type="number"),
+        Column("refused", align=Align.RIGHT, type="integer"),
+        Column("commits", align=Align.RIGHT, type="integer"),
+        Column("moved_back", align=Align.RIGHT, type="integer"),
+        Column("incidents", align=Align.RIGHT, type="integer"),
+    ),
+    "incidents": (
+        Column("time"),
+        Column("group"),
+        Column("kind"),
+        Column("lasted"),
+        Column("what"),
+        Column("zxid", wide_only=True),
+        Column("file", wide_only=True),
+    ),
+    "rebalances": (
+        Column("time"),
+        Column("group"),
+        Column("trigger"),
+        Column("settled"),
+        Column("unowned_s", align=Align.RIGHT, type="number"),
+        Column("moved", align=Align.RIGHT, type="integer"),
+        Column("refused", align=Align.RIGHT, type="integer"),
+        Column("why"),
+        Column("zxid", wide_only=True),
+    ),
+}
+"""The columns of each section of the report."""
+
+_IN_HEX = ("zxid", "session", "czxid", "ended_zxid", "last_zxid")
+_TYPES = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "string",
+    bytes: "string",
+    list[str]: "strings",
+    dict[str, int]: "counts",
+}
+
+
+def table_columns(table: str) -> list[Column]:
+    """Return the columns of a table of `history show`; None is a value of each column."""
+    from zkconsumer.history.tables import TABLES, columns_of
+
+    found = []
+    for name, hint in columns_of(TABLES[table]).items():
+        plain = next((one for one in get_args(hint) if one in _TYPES), hint)
+        text = "string" if name in _IN_HEX else _TYPES[plain if hint not in _TYPES else hint]
+        found.append(Column(name, type=f"{text}?"))
+    return found
 
 
 def _line_row(line: Line) -> dict[str, object]:
@@ -279,18 +328,34 @@ def _line_row(line: Line) -> dict[str, object]:
     }
 
 
-def _line_text(line: Line) -> str:
+def _follow(display: Display, lines: Iterator[Line]) -> None:
+    """Print each event as it is found: JSON as JSON Lines, CSV with its titles once.
+
+    Raises ConfigError for --sort, since the events never end.
+    """
+    from zkconsumer.errors import ConfigError
     from zkconsumer.history.report import time_text
 
-    text = f"{time_text(line.time_ms)}  {line.group or '-'}  {line.kind:<9}  {line.what}"
-    return safe(text)
+    if display.sort is not None:
+        raise ConfigError("--follow has no end, so it cannot sort", remedy="leave out --sort")
+    is_first = True
+    for line in lines:
+        if display.is_for_people:
+            at = time_text(line.time_ms)
+            print(safe(f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}"), flush=True)
+            continue
+        table = display.selected(Table([_line_row(line)], LINES))
+        output = Output.JSONL if display.output is Output.JSON else display.output
+        headers = is_first and not display.no_headers
+        write(table.rows, table.columns, output, to=replace(display.screen, headers=headers))
+        is_first = False
 
 
 def _plain(row: dict[str, object]) -> dict[str, object]:
     """Return a row with times and numbers as people and JSON read them."""
     found: dict[str, object] = {}
     for name, value in row.items():
-        if name in ("zxid", "session", "czxid", "ended_zxid", "last_zxid") and value is not None:
+        if name in _IN_HEX and value is not None:
             found[name] = f"0x{value:x}"
         elif isinstance(value, bytes):
             found[name] = safe(value.decode(errors="replace"))

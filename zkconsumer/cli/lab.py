@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zkconsumer.cli.options import Format, operator
+from zkconsumer.cli.output import SECTIONS
 from zkconsumer.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -190,11 +192,13 @@ def _entries(path: Path) -> Iterator[dict[str, object]]:
 
 
 @app.command()
+@operator(formats=SECTIONS)
 def build(
+    format_: Format,
+    *,
     directory: Annotated[
         Path, typer.Argument(metavar="DIRECTORY", help="Where to write the site.")
     ],
-    *,
     pyodide: Annotated[
         Path | None,
         typer.Option(
@@ -212,6 +216,9 @@ def build(
     from zkconsumer.lab.site import build as write_site
 
     write_site(directory, runtime=pyodide)
+    if not format_.is_for_people:
+        format_.write_document({"directory": str(directory)})
+        return
     typer.echo(f"The site is in {directory}. Try it: python -m http.server -d {directory}")
 
 

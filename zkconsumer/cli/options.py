@@ -243,13 +243,30 @@ class Connection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Display:
-    """Values of the options that say how a result is shown; `operator` constructs it."""
+class Format:
+    """Value of the option --output of a command whose result is one document."""
 
     output: Annotated[
         Output,
         typer.Option("--output", "-o", help="Output format."),
     ] = Output.TABLE
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether the output format is a table, and not one for programs."""
+        return self.output in (Output.TABLE, Output.WIDE, Output.STORY, Output.LEGACY)
+
+    def write_document(self, document: object) -> None:
+        """Write one value as JSON or YAML."""
+        from zkconsumer.cli.output import write_document
+
+        write_document(document, self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display(Format):
+    """Values of the options that say how a result is shown; `operator` constructs it."""
+
     columns: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help="Show only these columns, in this order."),
@@ -269,11 +286,6 @@ class Display:
             "--no-color", help="Print no colours; NO_COLOR in the environment does the same."
         ),
     ] = False
-
-    @property
-    def is_for_people(self) -> bool:
-        """Whether the output format is a table, and not one for programs."""
-        return self.output in (Output.TABLE, Output.WIDE, Output.LEGACY)
 
     @property
     def is_selected(self) -> bool:
@@ -307,15 +319,13 @@ class Display:
 
     def write_document(self, document: object) -> None:
         """Write one value as JSON or YAML. Raises ConfigError with --columns or --sort."""
-        from zkconsumer.cli.output import write_document
-
         if self.is_selected:
             raise ConfigError(
                 f"the {self.output.value} of this command is one document, without rows",
                 where="--columns, --sort",
                 remedy="use --output jsonl, csv or table",
             )
-        write_document(document, self.output)
+        super().write_document(document)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,8 +358,9 @@ def operator(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds common options to a command.
 
-    The command gets its first arguments from the options: a `Common`, `Connection` or `Display`,
-    as its first annotation says, or one of each class in `of`. `formats` are the output formats.
+    The command gets its first arguments from the options: a `Common`, `Connection`, `Display` or
+    `Format`, as its first annotation says, or one of each class in `of`. `formats` are the output
+    formats.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -461,10 +472,10 @@ def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] |
     return found or None
 
 
-def whole_topics(given: Iterable[str] | None) -> list[str] | None:
+def whole_topics(given: Iterable[str] | None, *, remedy: str = "") -> list[str] | None:
     """Return the topics of --topic in a command that cannot select partitions, or None.
 
-    Raises ConfigError if partitions are given, InvalidNameError.
+    `remedy` says what to do instead. Raises ConfigError if partitions are given, InvalidNameError.
     """
     found = topics_of(given)
     for topic, partitions in (found or {}).items():
@@ -472,6 +483,6 @@ def whole_topics(given: Iterable[str] | None) -> list[str] | None:
             raise ConfigError(
                 "this command concerns whole topics",
                 where=f"--topic {topic}:{','.join(map(str, sorted(partitions)))}",
-                remedy=f"give --topic {topic}",
+                remedy=remedy or f"give --topic {topic}",
             )
     return None if found is None else list(found)

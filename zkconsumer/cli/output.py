@@ -51,6 +51,7 @@ class Output(Enum):
     CSV = "csv"
     PROMETHEUS = "prometheus"  # the text format of Prometheus
     HTML = "html"  # a page for a browser
+    STORY = "story"  # of `simulate`: another name of its table, the timeline
     LEGACY = "legacy"  # the format of Kafka's own tool, where it had one
 
 
@@ -212,7 +213,7 @@ def write(
     `Output.LEGACY` is written as a table; a command with a legacy format writes that itself.
     """
     table = Table(list(rows), columns)
-    if output in (Output.TABLE, Output.WIDE, Output.LEGACY):
+    if output in (Output.TABLE, Output.WIDE, Output.STORY, Output.LEGACY):
         out = to or screen()
         say_all(unknown_reasons(table))
         text, dropped = format_table(table, output, out)

@@ -8,13 +8,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli import Exit
+from zkconsumer.cli.options import Display, Format, operator
+from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output
 from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -35,11 +36,22 @@ topic_app = typer.Typer(
 app.add_typer(topic_app, name="topic")
 
 
-class Output(Enum):
-    """Output format of results."""
-
-    TABLE = "table"
-    JSON = "json"
+SERVER_COLUMNS = (
+    Column("server"),
+    Column("state"),
+    Column("address"),
+    Column("pid", align=Align.RIGHT),
+)
+PLACE_COLUMNS = (
+    Column("partition", align=Align.RIGHT),
+    Column("replicas", type="integers", show=lambda brokers: ",".join(map(str, brokers))),
+    Column("leader", align=Align.RIGHT),
+)
+MESSAGE_COLUMNS = (
+    Column("key"),
+    Column("partition", align=Align.RIGHT),
+    Column("offset", align=Align.RIGHT),
+)
 
 
 def _default_directory() -> Path:
@@ -55,7 +67,6 @@ DirectoryOption = Annotated[
         file_okay=False,
     ),
 ]
-OutputOption = Annotated[Output, typer.Option(help="Output format; json is for programs.")]
 
 
 def _port(server: str) -> Json:
@@ -68,7 +79,9 @@ def _port(server: str) -> Json:
 
 
 @app.command()
+@operator(formats=ROWS)
 def up(
+    display: Display,
     *,
     directory: DirectoryOption = None,
     zookeeper_port: Annotated[int | None, _port("ZooKeeper")] = None,
@@ -92,7 +105,6 @@ def up(
             show_default="as at the last start, else 3.8.4",
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the servers in the background, and print their addresses.
 
@@ -111,12 +123,13 @@ def up(
         else:
             sandbox.start()
             (home / "sandbox.json").write_text(json.dumps(choices))
-        _show_servers(sandbox, output)
+        _show_servers(sandbox, display)
         sandbox.detach()
 
 
 @app.command()
-def status(*, directory: DirectoryOption = None, output: OutputOption = Output.TABLE) -> None:
+@operator(formats=ROWS)
+def status(display: Display, *, directory: DirectoryOption = None) -> None:
     """Show the servers and their addresses. Exit code 6: a server is not running.
 
     Example: zkconsumer sandbox status --output json
@@ -124,13 +137,14 @@ def status(*, directory: DirectoryOption = None, output: OutputOption = Output.T
     home = _home(directory)
     sandbox = _sandbox(home, _choices(home))
     complete = sandbox.attach()
-    _show_servers(sandbox, output)
+    _show_servers(sandbox, display)
     if not complete:
         raise typer.Exit(Exit.FOUND)
 
 
 @app.command()
-def down(*, directory: DirectoryOption = None) -> None:
+@operator(formats=SECTIONS)
+def down(format_: Format, *, directory: DirectoryOption = None) -> None:
     """Stop the servers, if they are running. Their data is kept.
 
     Example: zkconsumer sandbox down
@@ -141,21 +155,25 @@ def down(*, directory: DirectoryOption = None) -> None:
         sandbox.attach()
         running = [s.name for s in (*sandbox.brokers, sandbox.zookeeper) if s.alive]
         sandbox.stop()
+    if not format_.is_for_people:
+        format_.write_document({"stopped": running, "directory": str(home)})
+        return
     typer.echo(f"stopped: {', '.join(running)}" if running else "no server was running")
     typer.echo(f"data kept in {home}")
 
 
 @topic_app.command()
+@operator(formats=ROWS)
 def create(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    display: Display,
     *,
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Number of partitions.")] = 1,
     replicas: Annotated[
         int,
         typer.Option(min=1, help="Replicas of each partition; at most the number of brokers."),
     ] = 1,
     directory: DirectoryOption = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a topic, and show the replicas and the leader of each partition.
 
@@ -163,17 +181,15 @@ def create(
     """
     sandbox = _running(directory)
     placement = sandbox.create_topic(name, partitions=partitions, replicas=replicas)
-    if output is Output.JSON:
-        _print_json({"topic": name, "partitions": [place._asdict() for place in placement]})
-        return
-    _print_table(
-        ("PARTITION", "REPLICAS", "LEADER"),
-        [(p.partition, ",".join(map(str, p.replicas)), p.leader) for p in placement],
-    )
+    rows = [one._asdict() | {"replicas": list(one.replicas)} for one in placement]
+    _write(display, {"topic": name, "partitions": rows}, rows, PLACE_COLUMNS)
 
 
 @topic_app.command()
+@operator(formats=ROWS)
 def produce(
+    display: Display,
+    *,
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     messages: Annotated[
         list[str] | None,
@@ -181,14 +197,12 @@ def produce(
             metavar="MESSAGE", help="Values of the messages; default: the lines of standard input."
         ),
     ] = None,
-    *,
     key: Annotated[str | None, typer.Option(help="Key of all messages.")] = None,
     key_separator: Annotated[
         str | None,
         typer.Option(help="Text that separates the key from the value within each message."),
     ] = None,
     directory: DirectoryOption = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
     """Produce messages, and show the partition and the offset of each.
 
@@ -211,12 +225,11 @@ def produce(
             yield pair
 
     placed = topics.produce_keyed(sandbox.zookeeper_connect, name, keyed())
-    rows = [(own, *place) for own, place in zip(keys, placed, strict=True)]
-    if output is Output.JSON:
-        fields = ("key", "partition", "offset")
-        _print_json({"topic": name, "messages": [dict(zip(fields, r, strict=True)) for r in rows]})
-        return
-    _print_table(("KEY", "PARTITION", "OFFSET"), rows)
+    rows = [
+        {"key": own, "partition": partition, "offset": offset}
+        for own, (partition, offset) in zip(keys, placed, strict=True)
+    ]
+    _write(display, {"topic": name, "messages": rows}, rows, MESSAGE_COLUMNS)
 
 
 # ---- shared -------------------------------------------------------------------------------------
@@ -273,8 +286,8 @@ def _alone(home: Path) -> Iterator[None]:
         yield
 
 
-def _show_servers(sandbox: Sandbox, output: Output) -> None:
-    servers = [
+def _show_servers(sandbox: Sandbox, display: Display) -> None:
+    servers: list[JsonObject] = [
         {
             "server": server.name,
             "state": "up" if server.alive else "down",
@@ -284,30 +297,24 @@ def _show_servers(sandbox: Sandbox, output: Output) -> None:
         for server in (sandbox.zookeeper, *sandbox.brokers)
     ]
     complete = all(server["pid"] for server in servers)
-    if output is Output.JSON:
-        _print_json(
-            {
-                "zookeeper": sandbox.zookeeper_connect if complete else None,
-                "bootstrap": sandbox.bootstrap if complete else None,
-                "directory": str(sandbox.directory),
-                "servers": servers,
-            }
-        )
-        return
-    _print_table(("SERVER", "STATE", "ADDRESS", "PID"), [tuple(s.values()) for s in servers])
-    if complete:
-        typer.echo(f"\nzookeeper  {sandbox.zookeeper_connect}\nbootstrap  {sandbox.bootstrap}")
-    typer.echo(f"directory  {sandbox.directory}")
+    document = {
+        "zookeeper": sandbox.zookeeper_connect if complete else None,
+        "bootstrap": sandbox.bootstrap if complete else None,
+        "directory": str(sandbox.directory),
+        "servers": servers,
+    }
+    _write(display, document, servers, SERVER_COLUMNS)
+    if display.is_for_people:
+        if complete:
+            typer.echo(f"\nzookeeper  {sandbox.zookeeper_connect}\nbootstrap  {sandbox.bootstrap}")
+        typer.echo(f"directory  {sandbox.directory}")
 
 
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value))
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print columns padded to their widest cell; None is printed as a dash."""
-    cells = [header, *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo(line.rstrip())
+def _write(
+    display: Display, document: JsonObject, rows: Sequence[JsonObject], columns: Sequence[Column]
+) -> None:
+    """Write the document as JSON or YAML, and its rows in the other formats."""
+    if display.output in (Output.JSON, Output.YAML):
+        display.write_document(document)
+    else:
+        display.write(rows, columns)

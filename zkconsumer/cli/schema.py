@@ -94,13 +94,17 @@ def _tables() -> dict[str, Schema]:
         compare,
         context,
         doctor,
+        explain,
         groups,
+        history,
         lag,
         members,
         migrate,
         offsets,
+        simulate,
         topics,
     )
+    from zkconsumer.history.tables import TABLES
 
     partitions = rows(lag.COLUMNS, optional=(lag.GROUP, lag.STATUS))
     return {
@@ -118,6 +122,14 @@ def _tables() -> dict[str, Schema]:
         "compare-growth": rows(compare.GROWTH),
         "compare-sizes": rows(compare.SIZES),
         "compare-split-brain": rows(compare.SPLIT),
+        "explain-coordinator": rows(explain.COORDINATOR_COLUMNS),
+        "explain-vote": rows(explain.VOTE_COLUMNS),
+        "explain-partitioner": rows(explain.PARTITIONER_COLUMNS),
+        "explain-placement": rows(explain.PLACEMENT_COLUMNS),
+        "history-report": record({name: rows(one) for name, one in history.REPORT.items()}),
+        "history-timeline": rows(history.LINES),
+        **{f"history-show-{name}": rows(history.table_columns(name)) for name in TABLES},
+        "simulate-list": rows(simulate.LIST_COLUMNS),
         "changes": rows(apply.COLUMNS, optional=[c for c in apply.COLUMNS if "lag" in c.name]),
         "backups-list": rows(backups.COLUMNS),
         "context-list": rows(context.LIST_COLUMNS),
@@ -131,7 +143,6 @@ def _tables() -> dict[str, Schema]:
 
 
 def _documents() -> dict[str, Schema]:
-    assignment = mapping(mapping(mapping(TEXT)))  # consumer -> topic -> partition -> thread
     partition = {"topic": TEXT, "partition": NUMBER}
     owner = null_or(TEXT)
     return {
@@ -145,16 +156,6 @@ def _documents() -> dict[str, Schema]:
                         | {"offset": null_or(NUMBER), "fault": TEXT}
                     )
                 ),
-            }
-        ),
-        "assign": record(
-            {
-                "release": TEXT,
-                "reason": TEXT,
-                "disagreements": mapping(TEXT),
-                "assignment": assignment,
-                "errors": mapping(record({"error": TEXT, "message": null_or(TEXT)})),
-                "moves": each(record(partition | {"from": owner, "to": owner})),
             }
         ),
         "explain": record(
@@ -181,6 +182,98 @@ def _documents() -> dict[str, Schema]:
     }
 
 
+_ANY: Final[Schema] = {}
+"""A value that the command repeats as its input has it."""
+
+
+def _assignments() -> dict[str, Schema]:
+    """Return the schemas of `assign` and of the files of cases."""
+    from zkconsumer.cli import explain
+
+    owner = null_or(TEXT)
+    moves = each(record({"topic": TEXT, "partition": NUMBER, "from": owner, "to": owner}))
+    computed = {
+        "assignment": mapping(mapping(mapping(TEXT))),  # consumer -> topic -> partition -> thread
+        "errors": mapping(record({"error": TEXT, "message": owner})),
+    }
+    partitions = mapping(mapping(each(NUMBER)))  # member -> topic -> partitions
+    answers = {
+        "explain-coordinator-cases": explain.COORDINATOR_COLUMNS,
+        "explain-vote-cases": explain.VOTE_COLUMNS,
+        "explain-partitioner-cases": explain.PARTITIONER_COLUMNS,
+        "explain-placement-cases": explain.PLACEMENT_COLUMNS,
+    }
+    return {
+        "assign": record(
+            {"release": TEXT, "reason": TEXT, "disagreements": mapping(TEXT)}
+            | computed
+            | {"moves": moves}
+        ),
+        "assign-cases": each(record({"case": _ANY, "name": _ANY, "release": TEXT} | computed)),
+        "assign-assignor": record(
+            {
+                "assignor": TEXT,
+                "assignment": partitions,
+                "shares": mapping(record({"now": NUMBER, "then": NUMBER})),
+                "faults": mapping(TEXT),
+                "moves": moves,
+            }
+        ),
+        "assign-assignor-cases": each(
+            {
+                "anyOf": [
+                    record({"case": _ANY, "assignment": partitions}),
+                    record({"case": _ANY, "error": TEXT}),
+                ]
+            }
+        ),
+        **{
+            name: each(record({"case": _ANY, "result": rows(columns)}))
+            for name, columns in answers.items()
+        },
+    }
+
+
+def _trials() -> dict[str, Schema]:
+    """Return the schemas of the sandbox, the demonstration, the simulator and the lab."""
+    from zkconsumer.cli import sandbox
+
+    event = record(
+        {"name": TEXT, "settled_s": _TYPES["number"], "unowned_partition_seconds": _TYPES["number"]}
+    )
+    entries = each(_trace_line())
+    member = record({"n": TEXT, "k": TEXT, "s": TEXT, "ph": TEXT, "c": TEXT})
+    at = {"t": _TYPES["number"]}
+    return {
+        "sandbox": record(
+            {
+                "zookeeper": null_or(TEXT),
+                "bootstrap": null_or(TEXT),
+                "directory": TEXT,
+                "servers": rows(sandbox.SERVER_COLUMNS),
+            }
+        ),
+        "sandbox-down": record({"stopped": each(TEXT), "directory": TEXT}),
+        "sandbox-topic-create": record({"topic": TEXT, "partitions": rows(sandbox.PLACE_COLUMNS)}),
+        "sandbox-topic-produce": record({"topic": TEXT, "messages": rows(sandbox.MESSAGE_COLUMNS)}),
+        "demo": record(
+            {"produced": NUMBER, "delivered": NUMBER, "lost": NUMBER, "duplicates": NUMBER}
+            | {"double_owned": NUMBER, "events": each(event)}
+        ),
+        "simulate": entries,
+        "simulate-lesson": each(mapping({"type": ["string", "number", "null"]})),
+        "trace-show": entries,
+        "trace-check": record({"transitions": NUMBER, "runs": NUMBER, "phases": mapping(TEXT)}),
+        "lab-build": record({"directory": TEXT}),
+        "lab-frames": {
+            "anyOf": [
+                record(at | {"members": each(member), "partitions": each({"type": "array"})}),
+                {**record(at), "not": {"required": ["members"]}},
+            ]
+        },
+    }
+
+
 def _files() -> dict[str, Schema]:
     rights = null_or(each({"type": "array", "prefixItems": [TEXT, NUMBER], "items": False}))
     content = {"data": null_or({"type": "string", "contentEncoding": "base64"}), "acl": rights}
@@ -196,16 +289,6 @@ def _files() -> dict[str, Schema]:
         "partition": NUMBER,
         "before": null_or(stored),
         "after": stored,
-    }
-    decided = {
-        "v": NUMBER,
-        "t": {"type": "number"},
-        "member": TEXT,
-        "event": {"type": "object", "required": ["is"]},
-        "from": TEXT,
-        "to": TEXT,
-        "commands": each({"type": "object", "required": ["is"]}),
-        "state": TEXT,
     }
     return {
         "plan": record(
@@ -224,14 +307,29 @@ def _files() -> dict[str, Schema]:
         "offsets": record(
             {"format": TEXT, "version": {"const": 1}, "groups": mapping(mapping(mapping(NUMBER)))}
         ),
-        "trace": {
-            "anyOf": [
-                record({"v": NUMBER, "settings": {"type": "object", "required": ["is"]}}),
-                record(decided),
-                # The simulator's lines about events outside of the members.
-                {**record({"v": NUMBER, "t": {"type": "number"}}), "not": {"required": ["event"]}},
-            ]
-        },
+        "trace": _trace_line(),
+    }
+
+
+def _trace_line() -> Schema:
+    """Return the schema of a line of a trace."""
+    decided = {
+        "v": NUMBER,
+        "t": {"type": "number"},
+        "member": TEXT,
+        "event": {"type": "object", "required": ["is"]},
+        "from": TEXT,
+        "to": TEXT,
+        "commands": each({"type": "object", "required": ["is"]}),
+        "state": TEXT,
+    }
+    return {
+        "anyOf": [
+            record({"v": NUMBER, "settings": {"type": "object", "required": ["is"]}}),
+            record(decided),
+            # The simulator's lines about events outside of the members.
+            {**record({"v": NUMBER, "t": {"type": "number"}}), "not": {"required": ["event"]}},
+        ]
     }
 
 
@@ -241,12 +339,35 @@ _TITLES: Mapping[str, str] = {
     "plan": "A plan file of --plan-out, and a backup",
     "trace": "A line of a trace file, and of `simulate --output jsonl`",
     "consume": "A line of `consume --output jsonl`",
+    "sandbox": "Output of `sandbox up --output json` and of `sandbox status --output json`",
+    "assign-assignor": (
+        "Output of `assign --assignor NAME --output json`, and of `migrate --preview`"
+    ),
+    "assign-cases": "Output of `assign --cases FILE --output json`",
+    "assign-assignor-cases": "Output of `assign --assignor NAME --cases FILE --output json`",
+    **{
+        f"compare-{name}": f"Output of `compare --show {name} --output json`"
+        for name in ("growth", "sizes", "split-brain")
+    },
+    "simulate-list": "Output of `simulate --list --output json`",
+    "simulate-lesson": "Output of `simulate --scenario LESSON --output json`",
+    "lab-frames": "A line of the file of frames that the page of `lab` exports",
+    **{
+        f"explain-{name}-cases": f"Output of `explain {name} --cases FILE --output json`"
+        for name in ("coordinator", "vote", "partitioner", "placement")
+    },
 }
 
 
 def schemas() -> dict[str, Schema]:
     """Return all schemas by name."""
-    parts: list[Callable[[], dict[str, Schema]]] = [_tables, _documents, _files]
+    parts: list[Callable[[], dict[str, Schema]]] = [
+        _tables,
+        _documents,
+        _assignments,
+        _trials,
+        _files,
+    ]
     found = {name: one for part in parts for name, one in part().items()}
     return {
         name: {
@@ -280,7 +401,7 @@ def schema(
     found = schemas()
     if name is None:
         for one, document in found.items():
-            typer.echo(f"{one:<14}{document['title']}")
+            typer.echo(f"{one:<27}{document['title']}")
         return
     if name not in found:
         raise ConfigError(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
 from zkconsumer.cli import Exit
+from zkconsumer.cli.options import Format, operator
+from zkconsumer.cli.output import Column, Output, write, write_document
 from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
@@ -40,16 +42,22 @@ class Protocol(StrEnum):
     CONSUMER = "consumer"
 
 
-class Output(StrEnum):
-    """Output format."""
-
-    STORY = "story"
-    JSONL = "jsonl"
-    HTML = "html"
+FORMATS: Final = (
+    Output.TABLE,
+    Output.STORY,
+    Output.JSON,
+    Output.JSONL,
+    Output.YAML,
+    Output.CSV,
+    Output.HTML,
+)
+LIST_COLUMNS: Final = (Column("scenario"), Column("what"))
 
 
 @app.command()
+@operator(formats=FORMATS)
 def simulate(
+    format_: Format,
     *,
     scenario: Annotated[
         str | None,
@@ -84,30 +92,28 @@ def simulate(
             " classic-eager, classic-cooperative, or consumer (KIP-848)."
         ),
     ] = Protocol.ZOOKEEPER,
-    output: Annotated[
-        Output,
-        typer.Option(help="Output format: a timeline, a trace (jsonl), or a standalone page."),
-    ] = Output.STORY,
 ) -> None:
     """Run a group on a simulated ZooKeeper, and print what its members do.
 
     zkconsumer's members run their production code in virtual time. A run of minutes takes a second
-    and is the same each time. With --output jsonl the output is a trace, which `zkconsumer trace
-    check -` replays. Exit code 6: a guarantee was broken.
+    and is the same each time. A table is a timeline with a column for each member. With --output
+    jsonl the output is a trace, which `zkconsumer trace check -` replays; html is a page that plays
+    the run. Exit code 6: a guarantee was broken.
 
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
+    output = format_.output
     if protocol not in (Protocol.ZOOKEEPER, Protocol.ZOOKEEPER_JVM):
         _check_unused(strategy=strategy is not Strategy.RANGE, peers=peers, fault=fault)
         if list_:
-            _list_later()
+            _list_later(output)
         else:
             _coordinated(protocol.value, scenario, output, _Group(seed, members, partitions))
         return
     if protocol is Protocol.ZOOKEEPER_JVM:
         peers = peers or Peers.JVM
     if list_:
-        _list()
+        _list(output)
     elif scenario is not None:
         _tell(scenario, peers, output)
     else:
@@ -168,11 +174,10 @@ class _Group(NamedTuple):
     partitions: int
 
 
-def _list_later() -> None:
+def _list_later(output: Output) -> None:
     from zkconsumer.sim.coordinated.stories import STORIES
 
-    for name, one in STORIES.items():
-        print(f"{name:<46}{one.lesson}")
+    _write_list({name: one.lesson for name, one in STORIES.items()}, output)
 
 
 def _coordinated(protocol: str, scenario: str | None, output: Output, group: _Group) -> None:
@@ -251,39 +256,63 @@ def _faults(named: list[str] | None) -> list[Do]:
     return [NAMES[name] for name in named] if named is not None else list(DEFAULT_FAULTS)
 
 
-def _list() -> None:
+def _list(output: Output) -> None:
     from zkconsumer.sim.lessons import LESSONS
     from zkconsumer.sim.scenarios import SCENARIOS
 
-    for name, one in SCENARIOS.items():
-        print(f"{name:<46}{one.lesson}")
-    for name, lesson in LESSONS.items():
-        print(f"{name:<46}{(lesson.__doc__ or '').splitlines()[0]}")
+    lessons = {name: (one.__doc__ or "").splitlines()[0] for name, one in LESSONS.items()}
+    _write_list({name: one.lesson for name, one in SCENARIOS.items()} | lessons, output)
+
+
+def _write_list(scenarios: Mapping[str, str], output: Output) -> None:
+    """Write the names of scenarios with what they show. Raises ConfigError for a page."""
+    from zkconsumer.errors import ConfigError
+
+    if output is Output.HTML:
+        raise ConfigError(
+            "the list has no page", where="--output html", remedy="use --output table or json"
+        )
+    if output in _TIMELINES:
+        for name, what in scenarios.items():
+            print(f"{name:<46}{what}")
+        return
+    rows = [{"scenario": name, "what": what} for name, what in scenarios.items()]
+    write(rows, LIST_COLUMNS, output)
+
+
+_TIMELINES: Final = (Output.TABLE, Output.STORY)
 
 
 class _Show:
     """Prints entries as they arrive, or a page with all of them at the end."""
 
     def __init__(self, title: str, members: list[str], output: Output) -> None:
+        from zkconsumer.errors import ConfigError
         from zkconsumer.protocol import paths
         from zkconsumer.trace.story import Lanes
 
+        if output is Output.CSV:
+            raise ConfigError(
+                "the events of a run have different fields, which CSV cannot hold",
+                where="--output csv",
+                remedy="use --output jsonl",
+            )
         self._title, self._members, self._output = title, members, output
         self._root = paths.ids("g").removesuffix("ids")
         self._lanes = Lanes(members, root=self._root)
         self._entries: list[dict[str, object]] = []
-        if output is Output.STORY:
+        if output in _TIMELINES:
             print(self._lanes.head())
 
     def add(self, entry: dict[str, object]) -> None:
         from zkconsumer.trace import text
 
         match self._output:
-            case Output.STORY:
+            case Output.TABLE | Output.STORY:
                 self._print(self._lanes.tell(entry))
             case Output.JSONL:
                 print(text(entry))
-            case Output.HTML:
+            case _:
                 self._entries.append(entry)
 
     def end(self, ended: NarratedRun | Told) -> None:
@@ -292,6 +321,8 @@ class _Show:
 
         if self._output is Output.HTML:
             print(page(self._title, self._entries, self._members, root=self._root), end="")
+        elif self._output in (Output.JSON, Output.YAML):
+            write_document(self._entries, self._output)
         self._print(self._lanes.end())
         lines = [
             f"{ended.seconds:.1f} virtual seconds: {ended.deliveries} messages delivered, "
@@ -299,7 +330,7 @@ class _Show:
             *([f"the group has not settled: {ended.rest}"] if ended.rest else []),
             *([f"a guarantee is broken: {ended.violation}"] if ended.violation else []),
         ]
-        typer.echo("\n" + "\n".join(lines), err=self._output is not Output.STORY)
+        typer.echo("\n" + "\n".join(lines), err=self._output not in _TIMELINES)
         if ended.violation:
             raise typer.Exit(Exit.FOUND)
 
@@ -312,12 +343,12 @@ class _Show:
 
 
 def _teach(lessons: Iterable[Lesson], output: Output) -> None:
-    """Print the rows of a lesson as they arrive, or a page at the end."""
+    """Print the rows of a lesson as they arrive, or a document or a page at the end."""
     shown = 0
     last = None
     for last in lessons:
         for row in last.rows[shown:]:
-            if output is Output.STORY:
+            if output in _TIMELINES:
                 if not shown:
                     print(f"{last.title}\n")
                     _print_row(last.head, last.head)
@@ -327,10 +358,13 @@ def _teach(lessons: Iterable[Lesson], output: Output) -> None:
             shown += 1
     if last is None:
         return
-    if output is Output.STORY:
+    if output in _TIMELINES:
         print("\n" + "\n".join(last.words))
     elif output is Output.HTML:
         print(_table(last), end="")
+    elif output is not Output.JSONL:
+        rows = [dict(zip(last.head, row, strict=True)) for row in last.rows]
+        write(rows, [Column(name) for name in last.head], output)
 
 
 def _print_row(head: tuple[str, ...], row: tuple[object, ...]) -> None:

@@ -52,7 +52,8 @@ def forget(
     """
     from zkconsumer.admin.group_changes import plan_forget_topics
 
-    names = whole_topics(topics) or []
+    remedy = "`zkconsumer offsets delete --topic TOPIC:P,P` deletes the offsets of partitions"
+    names = whole_topics(topics, remedy=remedy) or []
     groups = common.groups_to_change(group, all_groups=all_groups)
     with common.connect() as connection:
         plan = plan_forget_topics(connection, names, groups=groups, max_deleted=max_znodes)

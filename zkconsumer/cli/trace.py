@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from zkconsumer.cli.options import Format, operator
+from zkconsumer.cli.output import SECTIONS, Output
 from zkconsumer.protocol.model import JsonObject
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -21,14 +23,18 @@ def _trace() -> None:
 
 
 @app.command()
+@operator(formats=SECTIONS)
 def show(
+    format_: Format,
+    *,
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", help="Traces of members of one group.")
     ],
 ) -> None:
     """Print traces of a group as one timeline.
 
-    The timeline has a column per member, and says what each member did, when, and why.
+    The timeline has a column per member, and says what each member did, when, and why. The formats
+    for programs contain the traces' events in the order of time.
     Lines of several files are merged by time, so the files must come from one machine.
 
     Example: zkconsumer trace show a.jsonl b.jsonl
@@ -41,6 +47,13 @@ def show(
     members = list(dict.fromkeys(str(one["consumer"]) for one in settings))
     root = paths.ids(str(settings[0]["group"])).removesuffix("ids") if settings else ""
     events = sorted((entry for entry in entries if "t" in entry), key=lambda entry: entry["t"])
+    if format_.output is Output.JSONL:
+        for event in events:
+            print(json.dumps(event))
+        return
+    if not format_.is_for_people:
+        format_.write_document(events)
+        return
     for line in story(events, members, root=root):
         print(line)
 
@@ -55,7 +68,10 @@ def _entries(file: Path) -> list[JsonObject]:
 
 
 @app.command()
+@operator(formats=SECTIONS)
 def check(
+    format_: Format,
+    *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace; - for standard input.")],
 ) -> None:
     """Replay a trace, and compare the decisions.
@@ -67,6 +83,10 @@ def check(
     from zkconsumer.trace.replay import check as replay
 
     found = replay(_read(file), name="standard input" if str(file) == "-" else str(file))
+    if not format_.is_for_people:
+        numbers = {"transitions": found.transitions, "runs": found.runs}
+        format_.write_document(numbers | {"phases": found.phases})
+        return
     print(f"{found.transitions} transitions of {found.runs} runs reproduced")
     for member, phase in sorted(found.phases.items()):
         print(f"{member}: {phase}")
