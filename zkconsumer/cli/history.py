@@ -293,7 +293,7 @@ REPORT = {
 """The columns of each section of the report."""
 
 _IN_HEX = ("zxid", "session", "czxid", "ended_zxid", "last_zxid")
-_TYPES = {
+_TYPES: dict[object, str] = {
     int: "integer",
     float: "number",
     bool: "boolean",
@@ -310,8 +310,8 @@ def table_columns(table: str) -> list[Column]:
 
     found = []
     for name, hint in columns_of(TABLES[table]).items():
-        plain = next((one for one in get_args(hint) if one in _TYPES), hint)
-        text = "string" if name in _IN_HEX else _TYPES[plain if hint not in _TYPES else hint]
+        kinds = [hint] if hint in _TYPES else [one for one in get_args(hint) if one in _TYPES]
+        text = "string" if name in _IN_HEX else _TYPES[kinds[0]]
         found.append(Column(name, type=f"{text}?"))
     return found
 
