@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from support.members.group import Group, group_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
+from zkconsumer.cli.output import Progress
+from zkconsumer.kafka import logs
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
@@ -99,6 +102,37 @@ def test_there_and_back(ask: Ask, group: Group) -> None:
     code, _, err = ask("kafka-to-zookeeper", "--execute", "--force-lower-offsets")
     assert code == 0, err
     assert group.admin.get(paths.offset(group.name, group.tp(0)))[0] == b"5"
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        (1, "1 of 2 offsets were read; nothing was written"),
+        (3, "1 of 2 offsets were read; all changes were made, and are not verified"),
+    ],
+    ids=["before", "after"],
+)
+def test_ctrl_c(
+    ask: Ask, group: Group, monkeypatch: pytest.MonkeyPatch, reading: int, said: str
+) -> None:
+    """Ctrl-C reports how many offsets were read, and whether the changes were made."""
+    monkeypatch.setattr(logs, "AT_ONCE", 1)  # an offset in each request
+    advanced, calls = Progress.advanced, itertools.count(1)
+
+    def interrupted(self: Progress, done: int, total: int) -> None:
+        advanced(self, done, total)
+        if type(self) is Progress and next(calls) == reading:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "advanced", interrupted)
+    code, _, err = ask("zookeeper-to-kafka", "--execute")
+    assert code == 130
+    assert f"interrupted: {said}" in err
+    monkeypatch.setattr(Progress, "advanced", advanced)
+    code, out, err = ask("zookeeper-to-kafka", "--execute", "-o", "json")
+    assert code == 0, err
+    expected = "create" if reading == 1 else "same"
+    assert [row["action"] for row in json.loads(out)] == [expected] * 2
 
 
 def test_outside_the_log(ask: Ask, group: Group) -> None:

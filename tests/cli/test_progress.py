@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.scenes import scenes
+from typer.testing import CliRunner
 
+from zkconsumer.cli import app
 from zkconsumer.cli.output import Progress
 from zkconsumer.sandbox import ZooKeeperServer
 
@@ -113,3 +116,28 @@ def test_reading_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
         progress.advanced(500, 5000)
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "zkconsumer: interrupted: 500 of 5000 groups were read\n"
+
+
+def test_an_export_is_interrupted(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C during an export reports how many groups were read, and no offset is written."""
+    advanced = Progress.advanced
+
+    def interrupted(self: Progress, done: int, total: int) -> None:
+        advanced(self, done, total)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with scenes(zookeeper, unique("export")) as scene:
+        for group in ("g1", "g2", "g3"):
+            scene.offset("t", 0, 7, group)
+        words = ["offsets", "export", "--zookeeper", scene.connect]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        monkeypatch.setattr(Progress, "advanced", interrupted)
+        done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    said = "zkconsumer: interrupted: 2 of 3 groups were read; no offset was exported"
+    assert said in done.stderr.splitlines()

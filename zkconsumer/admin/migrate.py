@@ -198,13 +198,20 @@ def verify_migration(
     return missing
 
 
-def kafka_offsets(limit_s: float) -> AskKafka:
-    """Return a function that asks the brokers for offsets, with `limit_s` seconds per request."""
+def kafka_offsets(
+    limit_s: float, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> AskKafka:
+    """Return a function that asks the brokers for offsets, with `limit_s` seconds per request.
+
+    `on_progress` is called with the number of offsets that are read, and of all.
+    """
 
     def ask(brokers: Brokers, group: str, partitions: Collection[TopicPartition]) -> Stored:
         from zkconsumer.kafka.logs import committed_in_kafka  # noqa: PLC0415 - loads librdkafka
 
-        return committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
+        return committed_in_kafka(
+            brokers, group, partitions, limit_s=limit_s, on_progress=on_progress
+        )
 
     return ask
 

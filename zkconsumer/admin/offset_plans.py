@@ -20,7 +20,7 @@ group of that name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -363,6 +363,10 @@ def plan_import(
     return plan_offsets(connection, kind, offsets, notes=notes)
 
 
+_SLICE = 500
+"""Groups that are read from ZooKeeper together."""
+
+
 def read_committed(
     connection: ZooKeeperClient,
     groups: Iterable[str],
@@ -370,21 +374,23 @@ def read_committed(
     topics: Selection | None,
     limit_s: float,
     storage: Storage = Storage.ZOOKEEPER,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
     """Return group -> partition -> committed offset, and notes on offsets that cannot be read.
 
     Kafka is asked for `topics`, or for the topics of which the group has offsets or owners in
-    ZooKeeper. With both stores the higher offset counts. Raises UnknownGroupError; ConfigError for
-    an unknown topic.
+    ZooKeeper. With both stores the higher offset counts. `on_progress` is called with the number of
+    groups that are read, and of all. Raises UnknownGroupError; ConfigError for an unknown topic.
     """
     names = list(groups)
-    images = read_groups(
-        connection, names, rooms=(OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
-    )
+    rooms = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
+    images: dict[str, GroupImage] = {}
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
     brokers = Brokers() if storage is Storage.ZOOKEEPER else registered_brokers(connection)
-    for name in names:
+    for number, name in enumerate(names):
+        if number % _SLICE == 0:
+            images = read_groups(connection, names[number : number + _SLICE], rooms=rooms)
         if name not in images:
             raise unknown_group(name)
         image = images[name]
@@ -401,6 +407,7 @@ def read_committed(
                 found[name][tp] = at
             elif at is not None:
                 notes.append(f"{name} {tp} is left out: {at}")
+        on_progress(number + 1, len(names))
     return found, at_most(notes, _NOTES)
 
 

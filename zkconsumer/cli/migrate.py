@@ -9,11 +9,12 @@ import typer
 from zkconsumer.cli.apply import Changing, changing, proceed
 from zkconsumer.cli.assign import AssignorName
 from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
-from zkconsumer.cli.output import Align, Color, Column, say, say_all
+from zkconsumer.cli.output import Align, Color, Column, Progress, say, say_all
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.migrate import Direction, Transfer
+    from zkconsumer.admin.migrate import Direction, Migration, Transfer
+    from zkconsumer.zk.client import ZooKeeperClient
 
 _COLORS = {"left": Color.BAD, "back": Color.WARNING, "same": Color.FAINT, "none": Color.FAINT}
 
@@ -146,7 +147,6 @@ def _migrate(
         Lower,
         kafka_offsets,
         plan_migration,
-        verify_migration,
     )
     from zkconsumer.cli import Exit
 
@@ -154,16 +154,17 @@ def _migrate(
     wanted = topics_of(topics)
     with common.connect(name) as connection:
         limit_s = connection.config.zookeeper_connection_timeout_s
-        ask = kafka_offsets(limit_s)
-        found = plan_migration(
-            connection,
-            name,
-            direction,
-            ask_kafka=ask,
-            ask_logs=kafka_logs(limit_s),
-            topics=wanted,
-            lower=Lower.FORCE if force_lower else Lower.LEAVE,
-        )
+        progress = Progress("offsets")
+        with progress.reading("nothing was written"):
+            found = plan_migration(
+                connection,
+                name,
+                direction,
+                ask_kafka=kafka_offsets(limit_s, progress.advanced),
+                ask_logs=kafka_logs(limit_s),
+                topics=wanted,
+                lower=Lower.FORCE if force_lower else Lower.LEAVE,
+            )
         common.write(map(_row, found.transfers), COLUMNS)
         if found.activity is Activity.DUAL:
             say(f"group {name} commits to both stores: the partitions it owns have migrated")
@@ -171,7 +172,7 @@ def _migrate(
             say("nothing to write")
         else:
             proceed(connection, found.plan, how)
-        missing = verify_migration(connection, found, ask_kafka=ask) if how.execute else []
+        missing = _verify(connection, found, limit_s) if how.execute else []
     if how.execute and found.plan:
         say(f"verified: {len(found.plan) - len(missing)} of {len(found.plan)} offsets were written")
     say_all(
@@ -184,6 +185,16 @@ def _migrate(
         say(f"{len(left)} partitions are not migrated")
     if left or missing:
         raise typer.Exit(Exit.FAILED)
+
+
+def _verify(connection: ZooKeeperClient, done: Migration, limit_s: float) -> list[Transfer]:
+    """Return the partitions whose offset is not in the target store."""
+    from zkconsumer.admin.migrate import kafka_offsets, verify_migration
+
+    progress = Progress("offsets")
+    with progress.reading("all changes were made, and are not verified"):
+        ask = kafka_offsets(limit_s, progress.advanced)
+        return verify_migration(connection, done, ask_kafka=ask)
 
 
 def _row(one: Transfer) -> dict[str, object]:

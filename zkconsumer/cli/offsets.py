@@ -27,7 +27,7 @@ from zkconsumer.cli.options import (
     operator,
     topics_of,
 )
-from zkconsumer.cli.output import Align, Column, say, say_all
+from zkconsumer.cli.output import Align, Column, Progress, say, say_all
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import Json, JsonObject, Storage
 from zkconsumer.protocol.paths import validate_group
@@ -77,13 +77,18 @@ def export(
     from zkconsumer.cli import Exit
 
     names = connection.groups(group, all_groups=all_groups)
-    with connection.connect(names[0] if names else None) as client:
+    progress = Progress("groups")
+    with (
+        progress.reading("no offset was exported"),
+        connection.connect(names[0] if names else None) as client,
+    ):
         found, notes = read_committed(
             client,
             names or read_group_names(client),
             topics=topics_of(topic),
             storage=storage,
             limit_s=client.config.zookeeper_connection_timeout_s,
+            on_progress=progress.advanced,
         )
     say_all(notes)
     offsets = {name: of for name, of in found.items() if of}

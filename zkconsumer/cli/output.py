@@ -575,14 +575,15 @@ class Progress:
         self._is_open = True
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Remove the bar at the end; a Ctrl-C reports how much was read."""
+    def reading(self, then: str = "") -> Iterator[None]:
+        """Remove the bar at the end; a Ctrl-C reports how much was read, and `then`."""
         try:
             yield
         except KeyboardInterrupt:
             self.end()
-            if self.done:
-                say(f"interrupted: {self.done} of {self.total} {self._what} were read")
+            read = f"{self.done} of {self.total} {self._what} were read" if self.done else ""
+            if read or then:
+                say(f"interrupted: {'; '.join(filter(None, [read, then]))}")
             raise
         finally:
             self.end()

@@ -13,7 +13,7 @@ ends of logs are read without a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -302,12 +302,18 @@ def _leaders(
 
 
 def committed_in_kafka(
-    brokers: Brokers, group: str, partitions: Collection[TopicPartition], *, limit_s: float
+    brokers: Brokers,
+    group: str,
+    partitions: Collection[TopicPartition],
+    *,
+    limit_s: float,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
     """Return a group's offsets in Kafka; None if there is none, a text if it is not known.
 
     JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is
-    the time limit of each request in seconds.
+    the time limit of each request in seconds. `on_progress` is called after each request with the
+    number of partitions that are read, and of all.
     """
     found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
     if not partitions:
@@ -323,9 +329,12 @@ def committed_in_kafka(
             return found
         client = Consumer({**settings, "group.id": group, "enable.auto.commit": False})
         try:
+            done = 0
             for part in _parts(partitions):
                 raw = [RawPartition(*tp) for tp in part]
                 found |= _stored(client.committed(raw, timeout=limit_s))
+                done += len(part)
+                on_progress(done, len(partitions))
         finally:
             client.close()
     except FetchError as error:
