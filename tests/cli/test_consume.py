@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Spawn
 
-from tests.cli.conftest import Spawn
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 

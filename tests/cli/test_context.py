@@ -14,13 +14,13 @@ from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import (
     CONFIG,
     CONTEXT,
-    CREDENTIAL,
     GROUP,
     ZOOKEEPER,
     Source,
     contexts_file,
     load_contexts,
 )
+from zkconsumer.config.secrets import CREDENTIAL
 from zkconsumer.errors import ConfigError
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Spawn
 from jsonschema import Draft202012Validator
 
-from tests.cli.conftest import Spawn
 from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges
 from zkconsumer.demo.group_judge import Seen, Tally, double_ownership, unowned_partition_seconds

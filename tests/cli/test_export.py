@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from cli.conftest import Spawn
+from cli.test_consume import committed
 from pyarrow import ipc, parquet
 from support.wait import eventually
 
-from tests.cli.conftest import Spawn
-from tests.cli.test_consume import committed
 from zkconsumer.cli.export import COLUMNS, Directory, runs_of
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import TopicPartition

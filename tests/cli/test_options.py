@@ -110,11 +110,8 @@ def _commands(family: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]
         yield from _commands(command, *words, name)
 
 
-ALL = [
-    found
-    for name in COMMANDS
-    for found in _commands(typer.main.get_command(app).get_command(None, name), name)
-]
+ROOT: Any = typer.main.get_command(app)  # typer's own copy of click has no types
+ALL = [found for name in COMMANDS for found in _commands(ROOT.get_command(None, name), name)]
 
 
 @pytest.mark.parametrize("words", [words for words, _ in ALL], ids=" ".join)

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+from cli.conftest import Spawn
 from kazoo.client import KazooClient
 
-from tests.cli.conftest import Spawn
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cli.conftest import Spawn
 from kazoo.client import KazooClient
 
-from tests.cli.conftest import Spawn
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.zk.observer import Observer

@@ -26,7 +26,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
 def reader(log: Log) -> Iterator[Reader]:
     is_columns = isinstance(log, ColumnLog)
     # With the columnar engine `poll` still uses librdkafka, as in a connector.
-    plain = KafkaLog(log.topic, log.sandbox) if is_columns else log
+    plain = KafkaLog(log.topic, log.sandbox) if isinstance(log, ColumnLog) else log
     one = Reader(plain, connect_columns=log.fetcher if is_columns else None)
     yield one
     one.stream.close()

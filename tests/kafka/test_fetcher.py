@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Message
 from support.kafka.streams import Log, log_cases, opened, settings_for
 from support.wait import LIMIT_S, eventually
 
@@ -59,11 +60,11 @@ def test_keys_and_values_may_be_missing(log: Log, fetcher: Fetcher) -> None:
     assert (second.key(), second.value()) == (b"k", b"")
 
 
-def _one(fetcher: Fetcher) -> list[object]:
+def _one(fetcher: Fetcher) -> list[Message]:
     deadline = time.monotonic() + LIMIT_S
     while not (messages := fetcher.consume(1, 0.05)):
         assert time.monotonic() < deadline
-    return messages  # type: ignore[return-value]
+    return messages
 
 
 def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.member.offset_ledger import (
     Ledger,
+    ReadBack,
     allow,
     apply_commit_result,
     doubt,
@@ -41,7 +42,7 @@ def at(offset: int, epoch: int = EPOCH) -> dict[TopicPartition, Position]:
 
 def met(
     before: Ledger, offset: int, theirs: StoredOffset, *marked: TopicPartition
-) -> tuple[Ledger, object]:
+) -> tuple[Ledger, ReadBack]:
     """Apply a commit of `offset` that finds another client's offset."""
     return apply_commit_result(
         before,

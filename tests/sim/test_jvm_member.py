@@ -96,8 +96,8 @@ class Nudges(Watcher):
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
         for one in commands:
-            notice = isinstance(one, cmd.Notice)
-            self.seen[one.kind.name if notice else type(one).__name__] += who == 0
+            name = one.kind.name if isinstance(one, cmd.Notice) else type(one).__name__
+            self.seen[name] += who == 0
 
 
 @pytest.mark.parametrize("foreign", [False, True])

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from kazoo.security import make_acl
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.query import StreamingQuery
 
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers

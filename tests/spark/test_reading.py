@@ -24,6 +24,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.columns import from_messages, record_sets
+from zkconsumer.kafka.fetcher import KafkaFetcher
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
@@ -356,7 +357,7 @@ def test_a_range_with_a_backlog_is_fetched_alone(
     """Once the size of messages is known, fetches are sized to the range, and rows are exact."""
     made: list[dict[str, Any]] = []
 
-    class Recorded(task_reader.KafkaFetcher):
+    class Recorded(KafkaFetcher):
         def __init__(self, settings: dict[str, Any]) -> None:
             made.append(settings)
             super().__init__(settings)

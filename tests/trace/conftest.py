@@ -1,5 +1,5 @@
 """The command line, as tests/cli runs it."""
 
-from tests.cli.conftest import run, spawn
+from cli.conftest import run, spawn
 
 __all__ = ["run", "spawn"]

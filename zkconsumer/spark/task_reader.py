@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -144,7 +144,7 @@ def client_settings(config: ConsumerConfig, brokers: Brokers) -> Settings:
 
 def read_ranges(
     ranges: Iterable[OffsetRange], columns: Sequence[str], settings: ReadSettings
-) -> Iterator[pyarrow.RecordBatch]:
+) -> Generator[pyarrow.RecordBatch, None, None]:
     """Yield the messages of these ranges with these columns, in order within each partition.
 
     Raises:

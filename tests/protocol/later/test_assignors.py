@@ -25,8 +25,8 @@ def member(**fields: Any) -> dict[str, Any]:
 def result(assignor: str, topics: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
     """The assignment of a case."""
     case = {"case": 1, "assignor": assignor, "topics": topics, "members": members}
-    found: dict[str, Any] = read_case(case, "here")
-    return found.result()["assignment"]
+    found: dict[str, Any] = read_case(case, "here").result()["assignment"]
+    return found
 
 
 def topic(partitions: int, racks: list[list[str]] | None = None) -> dict[str, Any]:

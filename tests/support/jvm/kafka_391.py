@@ -134,7 +134,7 @@ class Live:
     def _placement(self, request: Mapping[str, Any]) -> dict[str, Any]:
         racks = request.get("racks")
         metadata = _java("org.apache.kafka.admin.BrokerMetadata")
-        brokers = self.list(
+        brokers = self.array_list_of(
             metadata(broker, self.optional.ofNullable(racks[str(broker)] if racks else None))
             for broker in sorted(request["brokers"])
         )
@@ -215,8 +215,10 @@ class Live:
             message = "org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestData"
             part = _java(f"{message}$TopicPartitions")
             builder.withOwnedTopicPartitions(
-                self.list(
-                    part().setTopicId(one.getKey()).setPartitions(self.list(one.getValue()))
+                self.array_list_of(
+                    part()
+                    .setTopicId(one.getKey())
+                    .setPartitions(self.array_list_of(one.getValue()))
                     for one in owned.entrySet()
                 )
             )
@@ -253,14 +255,14 @@ class Live:
         }
         return {"case": case["case"], "assignment": assignment}
 
-    def list(self, elements: Iterable[Any]) -> Any:
+    def array_list_of(self, elements: Iterable[Any]) -> Any:
         found = self.array_list()
         for element in elements:
             found.add(element)
         return found
 
     def _partitions(self, owned: Mapping[str, list[int]]) -> Any:
-        return self.list(
+        return self.array_list_of(
             self.partition(topic, number) for topic, numbers in owned.items() for number in numbers
         )
 
@@ -281,9 +283,9 @@ class Live:
 
     def _subscription(self, name: str, document: Mapping[str, Any]) -> Any:
         owned, generation = document.get("owned") or {}, document.get("generation", -1)
-        topics = self.list(document["topics"])
+        topics = self.array_list_of(document["topics"])
         held = self._partitions(owned)
-        user_data, kept = None, self.list(())
+        user_data, kept = None, self.array_list_of(())
         if name == "cooperative-sticky":
             user_data = _java(CLASSES[name])().subscriptionUserData(self.hash_set(topics))
             kept = held
@@ -310,7 +312,7 @@ class Live:
                 nodes[rack] = self.node(len(nodes), "host", 9092, rack)
             return nodes[rack]
 
-        infos = self.list(())
+        infos = self.array_list_of(())
         for name, topic in topics.items():
             racks = topic.get("racks")
             for number in range(topic["partitions"]):
@@ -319,7 +321,7 @@ class Live:
                 leader = replicas[0] if replicas else None
                 infos.add(self.info(name, number, leader, array, array))
         empty = _java("java.util.Collections").emptySet()
-        return self.cluster("cluster", self.list(nodes.values()), infos, empty, empty)
+        return self.cluster("cluster", self.array_list_of(nodes.values()), infos, empty, empty)
 
     # ---- the assignors of the coordinator --------------------------------------------------------
 
@@ -360,7 +362,7 @@ class Live:
             for topic, numbers in (document.get("owned") or {}).items():
                 if topic not in ids or not numbers:
                     continue
-                held.put(ids[topic], self.hash_set(self.list(map(self.integer, numbers))))
+                held.put(ids[topic], self.hash_set(self.array_list_of(map(self.integer, numbers))))
                 owners = inverted.computeIfAbsent(ids[topic], lambda _: self.hash_map())
                 for number in numbers:
                     owners.put(self.integer(number), name)
@@ -370,7 +372,7 @@ class Live:
                     self.optional.ofNullable(document.get("rack")),
                     self.optional.ofNullable(document.get("instance")),
                     _java(f"{SERVER}.modern.TopicIds")(
-                        self.hash_set(self.list(document["topics"])), image
+                        self.hash_set(self.array_list_of(document["topics"])), image
                     ),
                     _java(f"{SERVER}.modern.Assignment")(held),
                 ),

@@ -243,6 +243,7 @@ def _anybodys_owner_deleted() -> list[Patch]:
 
     def wide(state: Any) -> Any:
         state, (*withdraw, command) = given_up(state)
+        assert isinstance(command, commands.Release)
         more = state.assigned.keys() - state.owned
         return state, (*withdraw, commands.Release(command.op, state.revoking | more))
 
@@ -564,14 +565,14 @@ def _busy_inbox_starves_deadlines() -> list[Patch]:
     real = MemberLoop.take
 
     def take(self: Any, item: Any) -> None:
-        due, next_deadline = self.due, loop.next_deadline
+        due = self.due
         if item is None:
             real(self, item)
             return
         with patch.object(loop, "next_deadline", lambda state: float("inf")):
             self.due = float("inf")
             real(self, item)
-        self.due = next_deadline(self.state) if due != float("inf") else due
+        self.due = machine.next_deadline(self.state) if due != float("inf") else due
 
     return [(MemberLoop, "take", take)]
 
