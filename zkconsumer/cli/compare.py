@@ -147,7 +147,7 @@ def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Row, int]
     measured: list[growth.Growth] = []
 
     def sizes() -> Iterator[growth.Growth]:
-        for one in growth.growth(names):
+        for one in growth.growth(names, growth.SIZES):
             measured.append(one)
             yield one
 
