@@ -12,6 +12,7 @@ supported.
 from __future__ import annotations
 
 import argparse
+import compileall
 import io
 import os
 import re
@@ -22,6 +23,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import cache_from_source
 from pathlib import Path, PurePosixPath
 
 import docker
@@ -78,8 +80,13 @@ def app_files() -> Iterator[tuple[Path, str]]:
         for file in package.files or []:
             is_script = file.parts[0] == ".."
             is_editable = name == "zkconsumer" and not file.parts[0].endswith(".dist-info")
-            if not is_script and not is_editable and Path(file.locate()).is_file():
-                yield Path(file.locate()), str(file)
+            path = Path(file.locate())
+            if is_script or is_editable or not path.is_file() or path.suffix == ".pyc":
+                continue
+            yield path, str(file)
+            # scripts/test installs without compiling, and the image writes nothing.
+            if path.suffix == ".py" and compileall.compile_file(path, quiet=2):
+                yield Path(cache_from_source(path)), cache_from_source(str(file))
     for path in sorted(PACKAGE.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield path, f"zkconsumer/{path.relative_to(PACKAGE)}"

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -126,11 +127,13 @@ def lock_of(root: Path, venv: Path, extra: str) -> Path | None:
         return lock if python_version(venv) in lines.readline().split() else None
 
 
-def installations(root: Path, venv: Path, extra: str) -> list[list[str]]:
-    """Return the arguments of each call of `pip install` that an extra needs.
+def installations(root: Path, venv: Path, extra: str) -> list[list[list[str]]]:
+    """Return the steps of an installation: the arguments of calls of `pip install` that run at the
+    same time.
 
-    With a lock, every downloaded file is pinned by its hash. pip cannot compare the checkout itself
-    with a hash, so it is installed last, alone.
+    With a lock, every downloaded file is pinned by its hash, and pip resolves nothing. pip cannot
+    compare the checkout itself with a hash, so it is installed last, alone. Python compiles a
+    module when it is first imported; to compile all modules would take 20 s of a processor.
     """
     lock = lock_of(root, venv, extra)
     if lock is None:
@@ -138,50 +141,84 @@ def installations(root: Path, venv: Path, extra: str) -> list[list[str]]:
             f"{LOCKS} pins no versions for Python {python_version(venv)}: installing within the "
             "version ranges of setup.cfg"
         )
-        return [["--editable", f"{root}[{extra}]"]]
-    pinned = ["--require-hashes", "--no-build-isolation", "--requirement"]
-    return [
-        [*pinned, str(lock.with_name(BUILD_LOCK))],
-        [*pinned, str(lock)],
-        ["--no-deps", "--no-build-isolation", "--editable", str(root)],
+        return [[["--editable", f"{root}[{extra}]"]]]
+    pinned = [
+        "--no-deps",
+        "--no-compile",
+        "--require-hashes",
+        "--no-build-isolation",
+        "--requirement",
     ]
+    return [
+        [[*pinned, str(lock.with_name(BUILD_LOCK))]],
+        [[*pinned, str(part)] for part in split(lock, venv)],
+        [["--no-deps", "--no-build-isolation", "--editable", str(root)]],
+    ]
+
+
+def split(lock: Path, venv: Path) -> list[Path]:
+    """Write two halves of a lock into the environment, and return their paths.
+
+    pip uses one core. Every second entry makes halves of about the same size.
+    """
+    entries = re.split(r"^(?=[^\s#])", lock.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    parts = [venv / f"{lock.stem}-{number}.txt" for number in (1, 2)]
+    for number, part in enumerate(parts):
+        part.write_text("".join(entries[number::2]), encoding="utf-8")
+    return parts
 
 
 def install(root: Path, venv: Path, extra: str) -> None:
     say(f"installing zkconsumer[{extra}] and its dependencies")
     started = time.monotonic()
-    for arguments in installations(root, venv, extra):
-        run_pip(venv, arguments, extra)
+    for calls in installations(root, venv, extra):
+        run_pips(venv, calls, extra)
     say(f"installed in {time.monotonic() - started:.1f} s")
 
 
-def run_pip(venv: Path, arguments: list[str], extra: str) -> None:
-    """Run `pip install` and show its progress. Raises BootstrapError."""
+def run_pips(venv: Path, calls: list[list[str]], extra: str) -> None:
+    """Run calls of `pip install` at the same time and show their progress. Raises
+    BootstrapError.
+    """
     command = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    command += ["--no-input", *arguments]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    lines: list[str] = []
-    pip = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    assert pip.stdout is not None
-    try:
-        for line in pip.stdout:
-            lines.append(line.rstrip())
-            tell_progress(line.strip())
-        pip.wait()
-    except KeyboardInterrupt:
-        # What was installed so far remains, without a stamp: the next run lets pip finish.
-        pip.terminate()
-        pip.wait()
-        raise
-    clear_progress()
-    if pip.returncode != 0:
-        sys.stderr.write("\n".join([*lines[-TOLD_LINES_ON_FAILURE:], ""]))
-        raise BootstrapError(
-            f"pip could not install zkconsumer[{extra}]: see the error above; "
-            "the first installation needs a network"
+    pips = [
+        subprocess.Popen(
+            [*command, "--no-input", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
         )
+        for arguments in calls
+    ]
+    with ThreadPoolExecutor(len(pips)) as readers:
+        try:
+            outputs = list(readers.map(follow, pips))
+        except KeyboardInterrupt:
+            # What was installed so far remains, without a stamp: the next run lets pip finish.
+            for pip in pips:
+                pip.terminate()
+            raise
+    clear_progress()
+    for pip, lines in zip(pips, outputs, strict=True):
+        if pip.returncode != 0:
+            sys.stderr.write("\n".join([*lines[-TOLD_LINES_ON_FAILURE:], ""]))
+            raise BootstrapError(
+                f"pip could not install zkconsumer[{extra}]: see the error above; "
+                "the first installation needs a network"
+            )
+
+
+def follow(pip: subprocess.Popen[str]) -> list[str]:
+    """Show the progress of pip until it ends, and return its output."""
+    assert pip.stdout is not None
+    lines = []
+    for line in pip.stdout:
+        lines.append(line.rstrip())
+        tell_progress(line.strip())
+    pip.wait()
+    return lines
 
 
 def tell_progress(line: str) -> None:

@@ -19,7 +19,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,14 +34,16 @@ ROOT = Path(__file__).resolve().parent.parent
 # The JVM members are the tests'.
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.jvm.member import recording  # noqa: E402
+from support.jvm.member import RELEASES, recording  # noqa: E402
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
-# Workers, each with servers of its own (about a gigabyte). Tests wait half of their time, so that
-# three workers leave a third of two cores idle. tests/conftest.py says which modules a worker takes
-# together, and in which order. `-n 0`: one after the other, as for --pdb and -s.
-WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+# The releases of the normal lane's JVM members.
+SOME_RELEASES = (RELEASES[0], RELEASES[-1])
+# Workers, each with servers of its own (about a gigabyte). Tests wait for more than half of their
+# time, so that four workers leave some of two cores idle. tests/conftest.py says which modules a
+# worker takes together, and in which order. `-n 0`: one after the other, as for --pdb and -s.
+WORKERS = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder")
 # Without servers a test computes all the time: a worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")
@@ -88,12 +90,13 @@ def provide_engine(stack: ExitStack, *, required: bool) -> str | None:
     return None
 
 
-def record_classes() -> None:
-    """Have the suite's hundreds of JVMs start with archives of the classes that they load."""
+def record_classes(releases: Iterable[str]) -> None:
+    """Have the suite's hundreds of JVMs start with archives of the classes that they load: the
+    servers and the members of these releases."""
     with TemporaryDirectory(prefix="zkconsumer-classes-") as directory:
         zookeeper = ZooKeeperServer(f"{directory}/zookeeper")
         zookeeper.record_classes()
-        with zookeeper, recording(zookeeper.connect, Path(directory)):
+        with zookeeper, recording(zookeeper.connect, Path(directory), releases):
             broker = BrokerServer(f"{directory}/broker", zookeeper_connect=zookeeper.connect)
             broker.record_classes()
 
@@ -167,7 +170,7 @@ def main() -> int:
         missing = provide_engine(stack, required=required)
         with warming_up():
             jars.resolve(JARS)
-            record_classes()
+            record_classes(RELEASES if lane else SOME_RELEASES)
         tests = pytest(*WORKERS, *lane, *arguments)
     if missing:
         say(missing)

@@ -6,6 +6,7 @@ A part that is missing in CI is a failure. Servers start when a test asks for th
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -104,6 +105,12 @@ def pytest_collection_modifyitems(
         items[:] = kept
     yield
     items.sort(key=_place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of collected tests out of each later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_named(item: pytest.Item) -> bool:

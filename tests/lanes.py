@@ -128,7 +128,7 @@ def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
 
 
 # Seconds for which a run explores seeds of the simulator that no run has explored before.
-FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 5.0, Lane.ALL: 120.0}
+FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 30.0, Lane.ALL: 120.0}
 
 STARTS_SERVERS = "Its tests start servers themselves."
 STARTS_PROCESSES = "Its tests start a process each, which takes a second."
@@ -401,7 +401,12 @@ RULES: tuple[Rule, ...] = (
         "Installs each extra on each Python, which takes minutes. test_wheel installs the wheel "
         "into one environment that has its dependencies.",
     ),
-    Rule(Lane.NORMAL, "tests/docs/test_tour.py::test_the_tour", STARTS_SERVERS),
+    Rule(
+        Lane.ALL,
+        "tests/docs/test_tour.py::test_the_tour",
+        "Takes 27 s, because it runs three dozen commands. The quick lane parses each of them, and "
+        "tests/cli runs the commands.",
+    ),
     Rule(Lane.NORMAL, "tests/security/test_tls_and_sasl.py", STARTS_SERVERS),
     Rule(
         Lane.ALL,
@@ -425,26 +430,33 @@ RULES: tuple[Rule, ...] = (
     *LONG_TESTS,
     # ---- the simulator: what searches long ------------------------------------------------------
     Rule(
-        Lane.NORMAL,
+        Lane.ALL,
         "tests/sim/test_random_search.py::test_no_invariant_is_broken[",
-        "One chunk of forty seeds stays quick; the other five take three seconds each.",
+        "The quick lane runs the first forty seeds, and each run of the normal lane explores fresh "
+        "seeds for 30 s.",
         but=("[0]",),
     ),
     Rule(
         Lane.NORMAL,
         "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
-        "Two dozen searches, each of which takes up to seven seconds.",
+        "A dozen searches, each of which takes up to three seconds.",
     ),
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
-        "These are the longest searches. Each combines two actions that shorter cases explore "
-        "separately.",
+        "These are the longest searches: each takes 3 s of a processor or more. Shorter cases "
+        "explore their actions separately: a release, a seek, a pause, a new grant, and the end of "
+        "the lease.",
         (
             "[pause and release]",
             "[seek and release]",
+            "[seek ahead]",
             "[hand over and back, iterating]",
             "[hand over and back, polling]",
+            "[release while iterating]",
+            "[release of both partitions]",
+            "[release behind a shut gate]",
+            "[withdraw and grant again]",
         ),
     ),
     Rule(
@@ -453,6 +465,13 @@ RULES: tuple[Rule, ...] = (
         "A scenario takes up to 20 s, because sessions expire and JVM members start. The normal "
         "lane runs two scenarios with confluent-kafka.",
         but=("[join]", "[static restart]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sim/test_zookeeper_like_real.py::test_random_requests_are_answered_alike",
+        "Takes 27 s. The normal lane compares a quarter of the examples, and tests/zk/contract "
+        "checks each rule on both servers.",
+        ("[60]",),
     ),
     Rule(
         Lane.ALL,
@@ -552,6 +571,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/spark/test_group_faults.py::test_a_driver_is_killed_within_its_first_batch",
+        "Takes 27 s, because it starts two Spark sessions. The simulator kills queries within a "
+        "batch in each run, and test_group_queries.py starts a query again.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/spark/test_group_faults.py::test_a_source_process_freezes",
         "Takes 8 s. tests/integration/test_membership.py freezes a member.",
     ),
@@ -633,6 +658,13 @@ RULES: tuple[Rule, ...] = (
         "codecs.",
         ("gzip", "lz4"),
     ),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_tools.py",
+        "Starts a broker for two tests. They run on an older and on a newer broker, and "
+        "tests/consumer/test_stream_brokers.py uses this one.",
+        ("0.9.0.1",),
+    ),
     # ---- ZooKeeper ------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
@@ -660,6 +692,15 @@ RULES: tuple[Rule, ...] = (
         "tests/zk/contract runs on the newest release in each run, and tests/integration on the "
         "default one.",
         ("3.9.6",),
+    ),
+    *(
+        Rule(
+            Lane.ALL,
+            f"tests/zkreleases/test_groups.py::{name}",
+            "The scenario of tests/mixed that runs in the normal lane kills and adds members on "
+            "the same release of ZooKeeper.",
+        )
+        for name in ("test_a_member_is_killed", "test_a_member_joins")
     ),
     # ---- members --------------------------------------------------------------------------------
     Rule(

@@ -74,7 +74,8 @@ def test_callbacks_as_parameters_that_raise(group: Group) -> None:
         raise ValueError(partitions)
 
     connect = group.sandbox.zookeeper_connect
-    config = ConsumerConfig(group_id=group.name, **{**SETTINGS, "zookeeper_connect": connect})
+    settings = {**SETTINGS, "zookeeper_connect": connect, "consumer_timeout_s": LIMIT_S}
+    config = ConsumerConfig(group_id=group.name, **settings)
     with ConsumerConnector(config, on_assigned=bad) as connector:
         (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
         assert next(stream).offset == 0

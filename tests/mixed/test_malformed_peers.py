@@ -47,6 +47,7 @@ def test_it_stalls_the_jvm_and_is_named_by_ours(
             group.admin.create(fatal, b'{"version":1}', ephemeral=True)
             eventually(jvm.trouble)  # so trouble is seen: elsewhere tests find that there is none
             eventually(lambda: "rogue" in ours.status.malformed_peers)
+            eventually(lambda: any("rogue" in one for one in caplog.messages))
         (told,) = [one for one in caplog.messages if "rogue" in one]
         assert "this registration fails every JVM member of the group" in told
         assert told.endswith("(ids/rogue): stop that consumer, or delete its id znode")

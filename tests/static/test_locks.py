@@ -101,16 +101,21 @@ def _environment(directory: Path, version: str) -> Path:
 def test_the_commands_install_a_lock(tmp_path: Path) -> None:
     """With a lock, pip compares each file that it downloads with a hash, and resolves nothing."""
     venv = _environment(tmp_path / "venv", "3.12.1")
-    *pinned, checkout = bootstrap.installations(ROOT, venv, "sandbox,spark")
-    assert [Path(one[-1]).name for one in pinned] == ["build.txt", "sandbox-spark.txt"]
-    assert all("--require-hashes" in one for one in pinned)
+    build, halves, (checkout,) = bootstrap.installations(ROOT, venv, "sandbox,spark")
+    assert [Path(one[-1]) for one in build] == [LOCKS / "build.txt"]
+    assert all("--require-hashes" in one and "--no-deps" in one for one in (*build, *halves))
     assert checkout == ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+    texts = [Path(one[-1]).read_text(encoding="utf-8") for one in halves]
+    assert [ENTRY.sub("", text) for text in texts] == ["", ""]
+    lock = (LOCKS / "sandbox-spark.txt").read_text(encoding="utf-8")
+    entries = [found[0] for text in texts for found in ENTRY.finditer(text)]
+    assert sorted(entries) == sorted(found[0] for found in ENTRY.finditer(lock))
 
 
 def test_a_python_without_a_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For a Python that the locks do not name, the ranges hold, and one line says so."""
     venv = _environment(tmp_path / "venv", "3.99.0")
-    assert bootstrap.installations(ROOT, venv, "test") == [["--editable", f"{ROOT}[test]"]]
+    assert bootstrap.installations(ROOT, venv, "test") == [[["--editable", f"{ROOT}[test]"]]]
     (line,) = capsys.readouterr().err.splitlines()
     assert "pins no versions for Python 3.99" in line
 

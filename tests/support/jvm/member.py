@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,12 @@ def archive(release: str) -> Path:
 
 
 @contextmanager
-def recording(zookeeper: str, directory: Path) -> Iterator[None]:
+def recording(zookeeper: str, directory: Path, releases: Iterable[str]) -> Iterator[None]:
     """Members come and go, so that later ones start with half the work: one of each release that
     has no archive yet. They start at once, and are waited for at the end."""
     with ExitStack() as stack:
         members = []
-        for release in RELEASES:
+        for release in releases:
             if not archive(release).exists():
                 fresh = stack.enter_context(server.recording(archive(release)))
                 member = JvmMember(
