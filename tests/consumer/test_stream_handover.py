@@ -308,9 +308,10 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
         if not reading:
             return  # a signal that was pending when the timer stopped must not restart it
         # Raise only below the stream: a message that has left it belongs to the user. Never raise
-        # in a Consumer's constructor, which replaces exceptions by its own.
+        # in a Consumer's constructor, which replaces exceptions by its own, nor in Hypothesis's
+        # callback of the garbage collector, which swallows them.
         inner = frame
-        while inner is not None and inner.f_code.co_name != "__init__":
+        while inner is not None and inner.f_code.co_name not in ("__init__", "gc_callback"):
             if inner.f_code.co_filename.endswith("/consumer/stream.py"):
                 raise _Interrupt
             inner = inner.f_back

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -205,6 +207,18 @@ def test_no_broker_means_reports_in_measure_and_reasons(make: Make) -> None:
     assert answers
     assert all(isinstance(answer, str) and answer for answer in answers.values())
     fetcher.close()
+
+
+def test_an_unused_fetcher_is_destroyed_at_once() -> None:
+    """Only its user refers to a fetcher, so the garbage collector never destroys a client."""
+    fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))
+    seen = weakref.ref(fetcher)
+    gc.disable()
+    try:
+        del fetcher
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 @real

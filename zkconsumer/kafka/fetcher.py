@@ -195,11 +195,63 @@ class Fetcher(Protocol):
         """Close the clients; may be called more than once."""
 
 
+class _Errors:
+    """Turns the errors of one client into faults; the client calls `report`.
+
+    It does not refer to the client, so a fetcher is destroyed as soon as nothing refers to it: when
+    Ctrl-C interrupts the code that has just made it. If the garbage collector destroyed the client
+    later, it would swallow a KeyboardInterrupt that arrives meanwhile.
+
+    Attributes:
+        faults: see `Fetcher.faults`.
+        lost_at: when the fetcher counts as lost; None while not all brokers have been down.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.faults: deque[Fault] = deque()
+        self.lost_at: float | None = None
+        self._settings = settings
+        # kind of error -> (when it may be reported again, number of errors not reported since)
+        self._reported: dict[int, tuple[float, int]] = {}
+
+    def report(self, error: KafkaError) -> None:
+        # librdkafka calls it within `consume`, so on the owning thread.
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self.lost_at is None:
+            self.lost_at = time.monotonic() + LOST_S
+        if (found := refusal(error, self._settings)) is not None:
+            if self._may_report(error) is not None:
+                self.faults.append(Fault(FaultKind.REFUSED, None, str(found), error=found))
+        elif error.code() in _PERMANENT:
+            self.faults.append(Fault(FaultKind.PERMANENT, None, error.str()))
+        else:
+            self.passing(error, None)
+
+    def _may_report(self, error: KafkaError) -> int | None:
+        """Return the number of errors of this kind not reported since; None to report nothing."""
+        now = time.monotonic()
+        due, swallowed = self._reported.get(error.code(), (0.0, 0))
+        if now < due:
+            self._reported[error.code()] = (due, swallowed + 1)
+            return None
+        self._reported[error.code()] = (now + QUIET_S, 0)
+        return swallowed
+
+    def passing(self, error: KafkaError, tp: TopicPartition | None) -> None:
+        if (swallowed := self._may_report(error)) is None:
+            return
+        if text := descriptors_error():
+            self.faults.append(Fault(FaultKind.PERMANENT, None, text))
+            return
+        more = f" ({swallowed} more such errors)" if swallowed else ""
+        self.faults.append(Fault(FaultKind.PASSING, tp, f"{error.str()}{more}"))
+
+
 class KafkaFetcher:
     """The `Fetcher` of real brokers."""
 
     def __init__(self, settings: Settings) -> None:
-        self.faults: deque[Fault] = deque()
+        self._errors = _Errors(settings)
+        self.faults = self._errors.faults
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
         refusals = Refusals(settings)
         self._resolver = Resolver(
@@ -209,12 +261,7 @@ class KafkaFetcher:
         self._assigned: set[TopicPartition] = set()
         self._known: set[TopicPartition] = set()
         self._backlog: list[Message] = []
-        # kind of error -> (when it may be reported again, number of errors not reported since)
-        self._reported: dict[int, tuple[float, int]] = {}
-        self._settings = settings
-        self._consumer = new_client({**settings, "error_cb": self._on_error})
-        # When this fetcher counts as lost; None while not all brokers have been down.
-        self._lost_at: float | None = None
+        self._consumer = new_client({**settings, "error_cb": self._errors.report})
         self._closed = False
 
     def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
@@ -245,8 +292,9 @@ class KafkaFetcher:
             messages = self._consumer.consume(1, timeout_s)
             if messages and max_messages > 1:
                 messages += self._consumer.consume(max_messages - 1, 0)
-        if self._lost_at is not None and time.monotonic() >= self._lost_at:
-            self._lost_at = None
+        lost_at = self._errors.lost_at
+        if lost_at is not None and time.monotonic() >= lost_at:
+            self._errors.lost_at = None
             if self._assigned:
                 self.faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
         if next(filter(_error, messages), None) is not None:
@@ -285,7 +333,7 @@ class KafkaFetcher:
         except KafkaException as error:
             # After a lookup that ended at a short limit, librdkafka repeats it by itself.
             if timeout_s >= LOOKUP_S or error.args[0].code() != KafkaError._TIMED_OUT:
-                self._passing(error.args[0], None)
+                self._errors.passing(error.args[0], None)
             return []
         return [tp for tp in tps if tp not in self._known]
 
@@ -309,39 +357,8 @@ class KafkaFetcher:
             assert end is not None
             self.faults.append(Fault(FaultKind.END, tp, error.str(), end))
         else:
-            self._passing(error, tp)
+            self._errors.passing(error, tp)
         return []
-
-    def _on_error(self, error: KafkaError) -> None:
-        # librdkafka calls it within `consume`, so on the owning thread.
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._lost_at is None:
-            self._lost_at = time.monotonic() + LOST_S
-        if (found := refusal(error, self._settings)) is not None:
-            if self._may_report(error) is not None:
-                self.faults.append(Fault(FaultKind.REFUSED, None, str(found), error=found))
-        elif error.code() in _PERMANENT:
-            self.faults.append(Fault(FaultKind.PERMANENT, None, error.str()))
-        else:
-            self._passing(error, None)
-
-    def _may_report(self, error: KafkaError) -> int | None:
-        """Return the number of errors of this kind not reported since; None to report nothing."""
-        now = time.monotonic()
-        due, swallowed = self._reported.get(error.code(), (0.0, 0))
-        if now < due:
-            self._reported[error.code()] = (due, swallowed + 1)
-            return None
-        self._reported[error.code()] = (now + QUIET_S, 0)
-        return swallowed
-
-    def _passing(self, error: KafkaError, tp: TopicPartition | None) -> None:
-        if (swallowed := self._may_report(error)) is None:
-            return
-        if text := descriptors_error():
-            self.faults.append(Fault(FaultKind.PERMANENT, None, text))
-            return
-        more = f" ({swallowed} more such errors)" if swallowed else ""
-        self.faults.append(Fault(FaultKind.PASSING, tp, f"{error.str()}{more}"))
 
 
 _Question = tuple[list[TopicPartition], Reset, Future[Answers]]
