@@ -89,7 +89,7 @@ def test_set_and_undo(hands: Hands, command: Command) -> None:
     done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
     assert (done.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
     backup = the_backup()
-    assert f"backup: {backup} (`zkconsumer undo` takes it back)\n" in done.stderr
+    assert f"backup: {backup} (`zkconsumer undo` restores it)\n" in done.stderr
     assert "audit: " in done.stderr
     assert "kind=offsets-set groups=g done=1/1" in done.stderr
     assert command("undo", backup).exit_code == 0

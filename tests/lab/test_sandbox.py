@@ -115,4 +115,4 @@ def test_it_starts_a_group_of_its_own() -> None:
     for more in (["-z", "zk1:2181"], ["-g", "billing"], ["--trace", "x.jsonl"]):
         done = CliRunner().invoke(app, ["--sandbox", "--no-browser", *more])
         assert done.exit_code == 2, done.output
-        assert "leave the others out" in " ".join(done.output.replace("│", " ").split())
+        assert "leave out the other options" in " ".join(done.output.replace("│", " ").split())

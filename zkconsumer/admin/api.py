@@ -205,7 +205,7 @@ class Admin:
     def plan_rename_group(self, source: str, target: str) -> Plan:
         """Plan to copy a group and to delete the old one.
 
-        Raises as `plan_copy_group`; RefusedError if the group has members.
+        Raises what `plan_copy_group` raises, and RefusedError if the group has members.
         """
         return group_changes.plan_rename_group(self._connection, source, target)
 
@@ -230,8 +230,8 @@ class Admin:
     ) -> Migration:
         """Plan to copy a group's offsets from ZooKeeper to Kafka or back; apply its `plan`.
 
-        Raises UnknownGroupError; RefusedError while the group has members that do not commit to
-        both stores, and if Kafka does not return every offset.
+        Raises UnknownGroupError; RefusedError if the group has members that do not commit to both
+        stores, or if Kafka does not return every offset.
         """
         return migrate.plan_migration(
             self._connection,
@@ -260,8 +260,8 @@ class Admin:
         """Write a backup, then make a plan's changes. Apply an interrupted plan again to finish it.
 
         Args:
-            live: Live.FORCE also changes a group that has members.
-            on_progress: called after each transaction with the number of changes made and of all.
+            live: Live.FORCE also changes a group that has members. on_progress: called after each
+            transaction with the number of changes made and the number of all changes.
 
         Raises:
             RefusedError: a znode has changed since the plan was made, or the group has members;
@@ -282,14 +282,14 @@ class Admin:
     def fix(self, findings: Iterable[Finding]) -> Report:
         """Make the fixes of the doctor's findings, with a backup.
 
-        The group may have members, unless a fix changes offsets. Raises as `apply`; RefusedError
-        also if a znode has changed since it was examined.
+        The group may have members, unless a fix changes offsets. Raises what `apply` raises, and
+        RefusedError if a znode has changed since it was examined.
         """
         plan = plan_fixes(self._connection, findings)
         return self.apply(plan, live=live_of(plan))
 
     def undo(self, backup: Path) -> Report:
-        """Restore every znode of a backup. Raises as `plan_undo` and `apply`."""
+        """Restore every znode of a backup. Raises what `plan_undo` and `apply` raise."""
         return self.apply(self.plan_undo(backup))
 
     # ---- files -----------------------------------------------------------------------------------
@@ -306,6 +306,6 @@ class Admin:
     def read_offsets(file: Path, *, group: str | None = None) -> Offsets:
         """Return the offsets of a file in any format. Raises BadFileError.
 
-        `group` is the group of a file that names none; a file that names another is an error.
+        `group` applies to a file that names no group; a file that names another group is an error.
         """
         return read_file(file, group=group)

@@ -4,7 +4,7 @@ Before the first write `apply` reads all znodes of the plan again, checks that t
 members, and saves the plan as a backup. Then it writes the changes in transactions of bounded size,
 each of which is applied as a whole or not at all. Each change is a compare-and-set.
 
-A transaction carries two things beside its changes:
+A transaction contains two kinds of writes beside its changes:
 
 - A *guard* fails the transaction if a group has a member at that moment. It deletes the parent of
   the registrations, which ZooKeeper refuses while the parent has children, and creates it again
@@ -92,7 +92,7 @@ def what_members_do(plan: Plan) -> str:
 
 
 class Guards:
-    """The guards and edit marks of one plan; `forced` groups have no guards."""
+    """The guards and edit marks of one plan; groups in `forced` have no guards."""
 
     def __init__(self, plan: Plan, *, forced: frozenset[str]) -> None:
         self._plan, self._forced = plan, forced
@@ -205,7 +205,7 @@ class Guards:
         return paths.locate(write.path).kind is Kind.IDS
 
     def is_extra(self, write: Write) -> bool:
-        """Return whether a refusal of this write only means that marks must be read again.
+        """Return whether the edit marks must be read again if ZooKeeper refuses this write.
 
         Another operator's tool may have created `/consumers`, or a mark with this number.
         """
@@ -297,7 +297,7 @@ ATTEMPTS: Final = 20
 """Attempts for one transaction, if its replies are lost or its edit mark exists already. After
 that the remaining changes are reported as not applied."""
 
-_NAMED = 5  # an error names at most 5 znodes, offsets or members
+_NAMED = 5  # the maximum number of znodes, offsets or members that an error names
 _PERSISTENT = " (its registration is persistent; the doctor can delete it)"
 
 
@@ -317,12 +317,11 @@ def apply(
     To complete a plan that was interrupted, apply its file or its backup again.
 
     Args:
-        backup_dir: directory of the backup, from which `plan_undo` restores the old state.
-        live: what to do if a group has members.
-        kafka: Kafka's storage, for plans that change offsets in Kafka; these are written last.
-        max_writes: changes per transaction.
-        on_backup: called with the path of the backup before the first write.
-        on_progress: called after each transaction with the number of changes made and of all.
+        backup_dir: directory of the backup, from which `plan_undo` restores the old state. live:
+        what to do if a group has members. kafka: Kafka's storage, for plans that change offsets in
+        Kafka; these are written last. max_writes: changes per transaction. on_backup: called with
+        the path of the backup before the first write. on_progress: called after each transaction
+        with the number of changes made and the number of all changes.
 
     Raises:
         RefusedError: a znode has changed since the plan was made, or a group has members; nothing
@@ -466,7 +465,7 @@ class _Run:
     # ---- writing ---------------------------------------------------------------------------------
 
     def _write(self, piece: Piece) -> None:
-        """Send one transaction until it is known whether it took effect."""
+        """Send one transaction, again if its reply is lost, until its outcome is known."""
         connection = self._connection
         for _ in range(ATTEMPTS):
             writes = self._guards.transaction(piece)
@@ -492,7 +491,7 @@ class _Run:
             self._guards.read(connection)
         self._lost(
             ZooKeeperUnreachableError(
-                f"a transaction was sent {ATTEMPTS} times without an answer",
+                f"a transaction was sent {ATTEMPTS} times without a reply",
                 where=connection.config.zookeeper_hosts,
                 remedy="check the servers, and try again",
             )
@@ -511,7 +510,7 @@ class _Run:
                 )
             )
         if self._guards.is_guard(refused):
-            gone = {refused.path.split("/")[2]: ["a member that has left meanwhile"]}
+            gone = {refused.path.split("/")[2]: ["a member that has left since"]}
             self._end(_live_error(self._members() or gone, self._plan))
         _, changed = split_due(piece.changes, nodes)
         where = "; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED])
@@ -532,7 +531,7 @@ class _Run:
         self._end(error)
 
     def _end(self, error: ZkConsumerError) -> NoReturn:
-        """Raise an error; after the first write as the cause of an AppliedInPartError."""
+        """Raise an error; after the first write, raise it as the cause of an AppliedInPartError."""
         if not self._has_written:
             raise error
         what = error.what.removesuffix("; nothing was written")

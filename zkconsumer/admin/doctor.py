@@ -53,10 +53,10 @@ PASSING = frozenset(
         registrations.NO_BROKERS,
     }
 )
-"""Codes of findings that a rebalance, a registration or a restart also causes temporarily."""
+"""Codes of findings that a rebalance, a registration or a restart may cause temporarily."""
 
 SLICE = 500
-"""Groups that are read together, between two reports of the progress."""
+"""Number of groups that are read together, between two reports of the progress."""
 
 PATIENCE_S = 1.0
 """Seconds between the two examinations. A rebalance of a healthy group is shorter."""
@@ -95,7 +95,7 @@ def doctor(
             strategy); without it the settings are not checked.
         ask_logs: returns the logs of partitions; without it offsets are not compared with logs.
         patience_s: seconds after which a group with temporary findings is examined again.
-        on_progress: is called with the number of groups that are read, and of all groups.
+        on_progress: called with the number of groups read so far and the number of all groups.
 
     Raises:
         UnknownGroupError: one of `groups` does not exist.
@@ -215,7 +215,7 @@ def _images(
 
 
 def _to_read_whole(examined: ExaminedGroup) -> Iterator[str]:
-    """Yield the znodes whose whole subtree is read, since a fix may delete them with all below.
+    """Yield the znodes whose whole subtree is read, since a fix may delete the subtree.
 
     These are znodes of other clients' layouts, and directories of topics that do not exist.
     """

@@ -1,4 +1,4 @@
-"""Explain in words how the members of a group compute who owns which partition.
+"""Explain how the members of a group compute which thread owns which partition.
 
 Sources: `kafka.consumer.RangeAssignor` and `RoundRobinAssignor`, Kafka 0.8.2 to 1.1.1. In 0.8.0 and
 0.8.1 `ZookeeperConsumerConnector` itself implements range.
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How the members of a group compute who owns what.
+    """An explanation of how the members of a group compute the owner of each partition.
 
     Attributes:
         rules: the strategy and the Kafka release whose rules apply.
@@ -121,7 +121,7 @@ def _words(examined: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
         + (
             " no partition has an owner, so these are the defaults."
             if not examined.owners
-            else " these are the rules that the owner znodes fit best."
+            else " these are the rules that explain the owner znodes best."
         )
     )
     if is_range:
@@ -238,7 +238,7 @@ def _circle_shares(examined: ExaminedGroup) -> Iterator[Share]:
 
 
 def _with_present(examined: ExaminedGroup, share: Share) -> Share:
-    """Return the share with what the thread owns now, and how that differs."""
+    """Return the share with the present partitions of the thread, and how they differ."""
     owned = examined.owned_by.get((share.topic, share.thread), ())
     missing = [number for number in share.partitions if number not in owned]
     extra = [number for number in owned if number not in share.partitions]

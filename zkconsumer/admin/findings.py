@@ -41,7 +41,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A repair of one znode: write `data`, or delete the znode if `data` is None.
+    """A repair of one znode: write `data` to it, or delete it if `data` is None.
 
     The znode is always persistent. An ephemeral znode belongs to a live session, and ends with it.
     `mzxid` identifies the state of the znode that was found wrong.
@@ -91,7 +91,7 @@ _SHOWN_RUNS = 12
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers in short, such as `0-3, 7`; beyond 12 runs, only how many numbers follow."""
+    """Return numbers as ranges, such as `0-3, 7`; after 12 ranges, only the number of the rest."""
     placed = enumerate(sorted(set(numbers)))
     runs = [
         [number for _, number in run] for _, run in groupby(placed, lambda pair: pair[1] - pair[0])
@@ -102,7 +102,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def partitions_of(numbers: Iterable[int]) -> str:
-    """Return partition numbers in short with their noun: `partition 7`, `partitions 0-3, 7`."""
+    """Return partition numbers as ranges with their noun: `partition 7`, `partitions 0-3, 7`."""
     known = set(numbers)
     return f"partition{'s' if len(known) > 1 else ''} {ranges(known)}"
 
@@ -167,7 +167,7 @@ class ExaminedGroup:
 
     @cached_property
     def rules(self) -> Rules:
-        """Strategy, release and `exclude.internal.topics` that the owner znodes fit best."""
+        """Strategy, release and `exclude.internal.topics` that explain the owner znodes best."""
         return nearest(self.live, self.owners)
 
     @cached_property
@@ -189,7 +189,7 @@ class ExaminedGroup:
 
     @cached_property
     def disagreements(self) -> Mapping[ConsumerId, str]:
-        """Member -> the rules by which it assigns, where they are not those of the others."""
+        """Member -> the rules by which it assigns, if the other members use other rules."""
         if self.wanted.faults:
             return {}
         rules = self.rules
@@ -223,7 +223,7 @@ class ExaminedGroup:
         return Fix(path, self.image.nodes[path].stat.mzxid, data)
 
     def fixes_of_tree(self, root: str) -> tuple[Fix, ...]:
-        """Return the deletions of a znode and all below it; none if a session holds one of them."""
+        """Return the deletions of a znode's subtree; none if a session holds a znode of it."""
         found = list(self.below(root))
         if any(self.session_of(path) for path in found):
             return ()

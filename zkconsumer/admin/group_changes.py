@@ -47,8 +47,8 @@ def plan_offsets(
 ) -> Plan:
     """Plan to set or delete offsets in ZooKeeper; missing groups and parents are created.
 
-    `kind` is the kind of the plan. The caller has validated the names. Raises as
-    `ZooKeeperClient.read`.
+    `kind` is the kind of the plan. The caller has validated the names. Raises what
+    `ZooKeeperClient.read` raises.
     """
     images = read_groups(connection, targets, rooms=(OFFSETS,))
     changes: list[Change] = []
@@ -356,7 +356,7 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
 
 
 def _kept(connection: ZooKeeperClient, made: Mapping[str, Node]) -> set[str]:
-    """Return the znodes that cannot be deleted, because another client's znode is below them."""
+    """Return the znodes that cannot be deleted because another client's znode is below them."""
     kept: set[str] = set()
     below = connection.children(made)
     for path in sorted(made, key=lambda path: -path.count("/")):

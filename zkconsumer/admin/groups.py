@@ -1,8 +1,8 @@
-"""Readers of groups, topics and brokers in ZooKeeper, and the reports that operators see of them.
+"""Readers of groups, topics and brokers in ZooKeeper, and their reports for operators.
 
 A `GroupImage` holds the znodes of a group as they were read, and decodes them on demand. Its parts
 are read one after the other, not in a transaction, so the image of an active group may be
-inconsistent. Each znode is kept with its version, to which a later change is bound.
+inconsistent. Each znode is kept with its version, so that a later change can compare it.
 
 `groups`, `members`, `topics` and `partitions` return reports made of these images.
 """
@@ -253,10 +253,10 @@ def in_halves(
     read: Callable[[Sequence[str]], Result],
     on_denied: Callable[[str, AccessDeniedError], Result],
 ) -> list[Result]:
-    """Read all names at once; where ZooKeeper denies access, read each half by itself.
+    """Read all names at once; if ZooKeeper denies access, read each half separately.
 
-    Return the results in the order of the names: of `read`, and for a single name that may not be
-    read, of `on_denied`.
+    Return the results in the order of the names. The result for a name to which ZooKeeper denies
+    access is that of `on_denied`.
     """
     try:
         return [read(names)]
@@ -368,7 +368,7 @@ Selection = Mapping[str, frozenset[int] | None]
 def selected(
     partitions: Iterable[TopicPartition], only: Selection | None
 ) -> Iterator[TopicPartition]:
-    """Return the selected ones of some partitions; None selects all."""
+    """Return those of the given partitions that are selected; None selects all."""
     for tp in partitions:
         numbers = None if only is None else only.get(tp.topic, frozenset())
         if numbers is None or tp.partition in numbers:
@@ -378,8 +378,8 @@ def selected(
 def groups(connection: ZooKeeperClient, *, topics: Selection | None = None) -> list[GroupSummary]:
     """Return all groups, or those with offsets or owners of selected partitions, sorted by name.
 
-    A group whose znodes of a selected topic may not be listed is returned, too. Raises as
-    `ZooKeeperClient.read`. Kafka: `ConsumerGroupCommand --list`.
+    A group is also returned if this connection may not list its znodes of a selected topic. Raises
+    what `ZooKeeperClient.read` raises. Kafka: `ConsumerGroupCommand --list`.
     """
     names = read_group_names(connection)
     if topics is not None:
@@ -444,7 +444,7 @@ def read_topic_payloads(
 ) -> dict[str, bytes | None]:
     """Return topic -> payload of its znode, of all topics that concern these groups.
 
-    If a member subscribes by a topic filter, these are all topics.
+    If a member subscribes with a topic filter, these are all topics.
     """
     names: set[str] = set()
     for image in images:
@@ -484,7 +484,7 @@ def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[Membe
 
 
 def idle_by_design(wanted: RequestedTopics) -> Iterator[str]:
-    """Yield, for each topic with more threads than partitions, why some threads are idle."""
+    """Yield a sentence for each topic that has more threads than partitions."""
     for topic, threads in wanted.threads.items():
         partitions = len(wanted.partitions.get(topic, ()))
         if not partitions:
@@ -540,7 +540,7 @@ class PartitionPlace:
 def topics(connection: ZooKeeperClient, names: Iterable[str] | None = None) -> list[TopicSummary]:
     """Return topics, sorted; None means all, and topics that do not exist are left out.
 
-    Raises as `ZooKeeperClient.read`.
+    Raises what `ZooKeeperClient.read` raises.
     """
     wanted = read_topic_names(connection) if names is None else sorted(set(names))
     return [_topic_summary(image) for image in read_topics(connection, wanted).values()]
@@ -561,8 +561,8 @@ def _replicas(image: TopicImage) -> dict[int, tuple[int, ...]]:
 def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[PartitionPlace]:
     """Return every partition of these topics, sorted; topics that do not exist are left out.
 
-    Raises MalformedZnodeError for a topic whose znode cannot be decoded, and as
-    `ZooKeeperClient.read`.
+    Raises MalformedZnodeError for a topic whose znode cannot be decoded, and what
+    `ZooKeeperClient.read` raises.
     """
     placed = {
         (image.name, number): replicas

@@ -10,8 +10,8 @@ differences:
 - Burrow sees every commit. The old consumer writes an offset to ZooKeeper only if it has changed,
   so repeated commits of one offset look like no commits. A partition with an owner is therefore
   STALLED, and a partition without an owner is STOPPED.
-- A new window holds only one commit. Silence therefore counts only if it is longer than the group
-  may take between two commits.
+- A new window holds only one commit. A time without commits therefore counts only if it is longer
+  than the group may take between two commits.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def group_lags(
             or subscribes to.
         logs, kafka: functions that ask the brokers; default `log_ends` and `committed_in_kafka`.
 
-    Raises as `ZooKeeperClient.read`. If brokers do not answer, the result says so.
+    Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result says so.
     """
     images = read_groups(connection, names)
     return lags_of(connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka)
@@ -210,7 +210,7 @@ def lags_of(
 def unasked_logs(
     brokers: Brokers, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, LogRange | str]:
-    """Return NOT_ASKED for each partition; as `logs` of `group_lags` it asks no broker."""
+    """Return NOT_ASKED for each partition; used as `logs` of `group_lags`, it asks no broker."""
     return dict.fromkeys(partitions, NOT_ASKED)
 
 
@@ -255,10 +255,10 @@ def _lag(
 
 
 WINDOW = 10
-"""Last commits that are kept for a partition, as in Burrow (`intervals`)."""
+"""Number of last commits that are kept for a partition, as in Burrow (`intervals`)."""
 
 PATIENCE_S = 120.0
-"""Seconds without a commit before a partition counts as silent: twice the default of
+"""Seconds without a commit after which a partition counts as not committing: twice the default of
 `auto.commit.interval.ms`."""
 
 
@@ -283,7 +283,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Window:
-    """The last commits of one partition; `add` records a reading."""
+    """Window of the last commits of one partition; `add` records a reading."""
 
     commits: list[Commit] = field(default_factory=list)
     lag: int | None = None
@@ -309,7 +309,7 @@ class Window:
         del self.commits[:-WINDOW]
 
     def status(self, now_s: float, *, patience_s: float = PATIENCE_S) -> Status | None:
-        """Return the status by the commits so far; None if they are too few."""
+        """Return the status that follows from the commits so far; None if they are too few."""
         if self.lag is None or not self.commits:
             return None
         return evaluate(
@@ -322,7 +322,7 @@ def evaluate(
 ) -> Status | None:
     """Return the status of a partition with at least one commit; None if one is too few.
 
-    `lag` is the present lag in messages. `patience_s` is the longest silence that is normal.
+    `lag` is the present lag in messages. `patience_s` is the longest normal time without a commit.
     """
     if lag <= 0 or any(one.lag <= 0 for one in commits):
         return Status.OK
@@ -350,14 +350,18 @@ GAUGES = (
     ("zkconsumer_group_lag", "Messages between the committed offset and the log's end.", PARTITION),
     ("zkconsumer_group_offset", "The committed offset.", PARTITION),
     ("zkconsumer_group_log_end", "The offset after the log's last.", PARTITION),
-    ("zkconsumer_group_owned", "1 where the partition has an owner, else 0.", PARTITION),
+    ("zkconsumer_group_owned", "1 if the partition has an owner, else 0.", PARTITION),
     (
         "zkconsumer_group_status",
-        "1 for the state that the partition is in, by its commits.",
+        "1 for the state of the partition that follows from its commits.",
         (*PARTITION, "status"),
     ),
     ("zkconsumer_group_members", "Registered members.", ("group",)),
-    ("zkconsumer_group_read_timestamp_seconds", "When ZooKeeper and brokers were asked.", ()),
+    (
+        "zkconsumer_group_read_timestamp_seconds",
+        "Time at which ZooKeeper and the brokers were read.",
+        (),
+    ),
 )
 
 Samples = dict[str, list[tuple[Sequence[str], float]]]

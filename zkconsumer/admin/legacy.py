@@ -73,7 +73,7 @@ class NoNodeError(JavaError):
 
 
 class ZkUtils:
-    """Reads what the tools of one release read, but many znodes per request batch."""
+    """Reads what the tools of one release read, with many znodes per batch of requests."""
 
     def __init__(self, connection: ZooKeeperClient, profile: Profile) -> None:
         self.connection = connection
@@ -228,7 +228,7 @@ def _thrown(error: MalformedZnodeError) -> JavaError:
 
 
 def mutable_map_order(keys: Iterable[Key]) -> list[Key]:
-    """The order in which Scala 2.11's `mutable.HashMap`, filled in this order, iterates."""
+    """Return the iteration order of Scala 2.11's `mutable.HashMap` after these insertions."""
     table: list[list[Key]] = [[] for _ in range(_INITIAL_SIZE)]
     for filled, key in enumerate(dict.fromkeys(keys), start=1):
         table[_bucket(key, len(table))].insert(0, key)
@@ -244,7 +244,7 @@ _SCRAMBLE: Final = 0x9E3775CD
 
 
 def _bucket(key: str | int, size: int) -> int:
-    """`mutable.HashTable.index`: the uppermost bits of the code, whose bytes were swapped."""
+    """Return `mutable.HashTable.index`: the highest bits of the byte-swapped hash code."""
     code = (java_hash(key) if isinstance(key, str) else key) & 0xFFFFFFFF
     code = code * _SCRAMBLE & 0xFFFFFFFF
     code = int.from_bytes(code.to_bytes(4, "big"), "little") * _SCRAMBLE & 0xFFFFFFFF
@@ -275,7 +275,7 @@ def read_export(data: bytes, *, where: str) -> Exported:
     """Read a whole file. Raises ConfigError, which names the line of the first fault.
 
     A line must be the path of an offset znode, a colon, and a number. The JVM's tool writes any
-    text to any path, and so can stop every member of a group.
+    text to any path, which can stop every member of a group.
     """
     offsets: dict[tuple[str, TopicPartition], int] = {}
     try:
@@ -358,7 +358,7 @@ def partitions_of(brokers: Brokers, topic: str, *, limit_s: float) -> list[int]:
 
 
 def _passing(error: object) -> None:
-    """Ignore errors of single connections; a request that fails reports its own error."""
+    """Ignore an error of a single connection; a failed request reports its own error."""
 
 
 # ---- writes --------------------------------------------------------------------------------------
@@ -386,15 +386,15 @@ class Writing:
     def put(self, values: Mapping[str, bytes]) -> None:
         """Write payloads, and create missing znodes (`ZkUtils.updatePersistentPath`).
 
-        A parent that is created has a null payload, as in the JVM. Raises as `admin.apply.apply`;
-        RefusedError if other clients keep changing the same znodes.
+        A parent that is created has a null payload, as in the JVM. Raises what `admin.apply.apply`
+        raises, and RefusedError if other clients keep changing the same znodes.
         """
         self._apply(lambda: _puts(self.connection, values), Live.FORCE)
 
     def delete(self, *roots: str, live: Live) -> None:
         """Delete znodes, if they exist, with all below them (`ZkClient.deleteRecursive`).
 
-        Raises as `put`; with Live.REFUSE also RefusedError if the group has members.
+        Raises what `put` raises, and with Live.REFUSE RefusedError if the group has members.
         """
         self._apply(lambda: _deletions(self.connection, roots), live)
 

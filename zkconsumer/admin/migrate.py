@@ -46,8 +46,8 @@ Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
 AskKafka = Callable[[Brokers, str, Collection[TopicPartition]], Stored]
 
 FOLLOW_S = 3.0
-"""Seconds that ZooKeeper's offset may be behind Kafka's; a dual commit writes one right after the
-other. A group that takes longer counts as not committing to both stores."""
+"""Seconds by which ZooKeeper's offset may be behind Kafka's; a dual commit writes the two one after
+the other. A group that takes longer counts as not committing to both stores."""
 
 _LOOK_S = 0.2
 
@@ -101,7 +101,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A planned migration: `plan` makes it, and `transfers` describes it for each partition."""
+    """A planned migration: `plan` executes it, and `transfers` describes it for each partition."""
 
     group: str
     direction: Direction
@@ -261,7 +261,7 @@ def _activity(
     stored: Mapping[TopicPartition, OffsetAndMetadata],
     follow_s: float,
 ) -> Activity:
-    """Return DUAL if ZooKeeper's offsets of all owned partitions equal or follow Kafka's."""
+    """Return DUAL if ZooKeeper's offset of every owned partition equals or soon reaches Kafka's."""
     if not image.owners:
         return Activity.LIVE
     deadline = time.monotonic() + follow_s
@@ -323,7 +323,7 @@ def _unless_lower(one: Transfer, lower: Lower) -> Transfer:
 def _compared_with_log(one: Transfer, log: Log | str | None, direction: Direction) -> Transfer:
     """Return the transfer with a reason if its offset is outside the log.
 
-    The offset is migrated unchanged, since members treat it alike in either store.
+    The offset is migrated unchanged, since members treat it in the same way in both stores.
     """
     offset = one.zookeeper if direction is Direction.TO_KAFKA else one.kafka
     if log is None or offset is None:

@@ -33,11 +33,11 @@ Offsets = dict[str, dict[TopicPartition, int]]
 """Group -> partition -> offset."""
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a file; enough for a million offsets. A longer file is an error, since the whole file is
-kept in memory."""
+"""Maximum size of a file in bytes; enough for a million offsets. A larger file is an error, since
+the whole file is kept in memory."""
 
 MAX_LINE: Final = 4_096
-"""Characters of a line; the longest names need 600. A longer line is an error."""
+"""Maximum length of a line in characters; the longest names need 600. A longer line is an error."""
 
 OURS: Final = "zkconsumer-offsets"
 
@@ -78,7 +78,7 @@ def read_file(path: Path, *, group: str | None = None) -> Offsets:
 def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offsets:
     """Return all offsets of a file's contents; errors name the file `where`.
 
-    `group` is the group of a file that names none; a file that names another group is an error.
+    `group` applies to a file that names no group; a file that names another group is an error.
     Raises BadFileError.
     """
     try:

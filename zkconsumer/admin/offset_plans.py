@@ -67,7 +67,7 @@ class Kind(Enum):
     LATEST = "to-latest"  # the end of the log
     OFFSET = "to-offset"  # a given offset
     DATETIME = "to-datetime"  # the first message at a given time or later
-    DURATION = "by-duration"  # the first message of a given last period
+    DURATION = "by-duration"  # the first message within a period that ends now
     SHIFT = "shift-by"  # a given number of messages forward, or back if it is negative
     CURRENT = "to-current"  # the present offset, moved into the range of the log
     FILE = "from-file"  # the offset in a file
@@ -238,7 +238,7 @@ def at_most(texts: Iterable[str], number: int) -> list[str]:
     """Return the first `number` of many texts, and how many more there are."""
     known = list(texts)
     more = len(known) - number
-    return known if more <= 0 else [*known[:number], f"and {more} more like that"]
+    return known if more <= 0 else [*known[:number], f"and {more} more"]
 
 
 # ---- plans ---------------------------------------------------------------------------------------
@@ -246,12 +246,12 @@ def at_most(texts: Iterable[str], number: int) -> list[str]:
 
 _NOTES: Final = 20  # the maximum number of notes of one kind in a plan
 _ASKED: Final = 20
-"""Groups whose offsets in Kafka are read for notes; each needs its own client. For further groups
-the note says that it is unknown."""
+"""Maximum number of groups whose offsets in Kafka are read for notes; each group needs a client.
+For other groups a note says that it is unknown whether Kafka has offsets."""
 
 
 class Times(Enum):
-    """Whether approximate offsets for a time are accepted.
+    """Whether approximate offsets are accepted for a reset by time.
 
     Brokers before 0.10 know only the times of log segments.
     """
@@ -300,7 +300,7 @@ def plan_reset(
     Raises:
         UnknownGroupError: the group does not exist.
         ConfigError: a topic or a partition does not exist, or there is no offset to move.
-        RefusedError: a new offset cannot be determined, or only approximately.
+        RefusedError: a new offset cannot be determined, or can only be approximated.
     """
     image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
     if image is None and unknown is Unknown.REFUSE:
@@ -479,7 +479,7 @@ def _plan(
 
 
 def _by_time(brokers: Brokers, reset: Reset, times: Times) -> list[str]:
-    """Return a note on a reset by time, and nothing for other resets.
+    """Return a note on a reset by time, and no note on other resets.
 
     Raises RefusedError if the brokers cannot answer exactly and `times` demands it.
     """
@@ -518,7 +518,7 @@ def _current(
     kafka: OffsetAndMetadata | int | str | None,
     storage: Storage,
 ) -> int | str | None:
-    """Return the committed offset by `storage`, None without one, or why it is unknown."""
+    """Return the committed offset in `storage`, None without one, or why it is unknown."""
     node = image.offsets.get(tp)
     here: int | str | None = None
     if node is not None:

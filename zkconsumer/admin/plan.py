@@ -1,6 +1,6 @@
 """Plans: changes of groups as values, and as files.
 
-A plan holds what is to be written, and the present state and version of each znode concerned.
+A plan holds the data to write, and the present state and version of each znode concerned.
 `apply` writes nothing if a znode has changed since. The plan also holds the data and the access
 control list of each znode that it deletes, so the change can be undone.
 
@@ -352,7 +352,7 @@ FORMAT: Final = "zkconsumer-plan"
 VERSION: Final = 1
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a plan file; enough for a million offsets. A longer file is an error."""
+"""Maximum size of a plan file in bytes; enough for a million offsets. A longer file is an error."""
 
 
 def who() -> str:

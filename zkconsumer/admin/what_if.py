@@ -48,7 +48,7 @@ _FORMS = "+MEMBER:THREADS, +MEMBER:TOPIC=THREADS[,...], -MEMBER, or TOPIC=+PARTI
 _GROWTH = re.compile(r"([^=]+)=\+([0-9]{1,6})")
 
 MAX_ADDED = 100_000
-"""Highest number of partitions that one change may add to a topic; more are an error. The
+"""Maximum number of partitions that one change may add to a topic; a higher number is an error. The
 assignment is then still computed within a second."""
 
 Owners = Mapping[TopicPartition, ThreadId]
@@ -187,7 +187,7 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition with its owner `now`, and its owner `then`, after the changes; None: no owner."""
+    """A partition with its owner `now`, and its owner `then` after the changes; None: no owner."""
 
     partition: TopicPartition
     now: ThreadId | None

@@ -34,7 +34,7 @@ from zkconsumer.errors import (
 )
 
 Click: TypeAlias = Any
-"""A context or a command of click. typer's own copy of click is not public."""
+"""A click context or command. The type is Any, since typer's own copy of click is not public."""
 
 # Command name -> ("module:Typer application", summary). The help prints the summary without
 # importing the module, and lists the commands in this order.
@@ -67,7 +67,7 @@ COMMANDS = {
     "explain": ("zkconsumer.cli.explain:app", "Explain why each thread owns its partitions."),
     "history": (
         "zkconsumer.cli.history:app",
-        "Tell what happened to groups, from ZooKeeper's own logs.",
+        "Report what happened to groups, from ZooKeeper's own logs.",
     ),
     "legacy": (
         "zkconsumer.cli.legacy:app",
@@ -79,7 +79,7 @@ COMMANDS = {
     ),
     "simulate": (
         "zkconsumer.cli.simulate:app",
-        "Run a group on a simulated ZooKeeper and narrate it.",
+        "Run a group on a simulated ZooKeeper and print each event.",
     ),
     "context": (
         "zkconsumer.cli.context:app",
@@ -117,13 +117,13 @@ class Exit(IntEnum):
 
 
 MEANINGS: Mapping[Exit, str] = {
-    Exit.OK: "The command has done its work, and a check found nothing.",
+    Exit.OK: "The command succeeded, and a check found no problem.",
     Exit.FAILED: "The command failed, or its result is incomplete.",
     Exit.USAGE: "Wrong usage or wrong configuration.",
     Exit.UNREACHABLE: "ZooKeeper cannot be reached, or the chroot does not exist.",
     Exit.REFUSED: "A safety check refused the change; nothing was written.",
     Exit.IN_PART: "The change was applied in part; the output says how to complete or undo it.",
-    Exit.FOUND: "The check worked, and found what it looks for.",
+    Exit.FOUND: "The check ran, and it found a problem.",
     Exit.INTERRUPTED: "Ctrl-C interrupted the command.",
 }
 """What each exit code means; docs/operators.md contains this table."""
@@ -147,14 +147,14 @@ def exit_code(error: ZkConsumerError) -> Exit:
 
 
 class _Argument(TyperArgument):
-    """A positional argument whose type the help does not print; the name already says it."""
+    """A positional argument without its type in the help, since its name already shows the type."""
 
     def display_type_rich(self, ctx: Click) -> str | None:
         return None
 
 
 def _name_arguments(command: Click) -> None:
-    """Make `_Argument`s of the arguments of a command and of its subcommands.
+    """Turn the arguments of a command and of its subcommands into `_Argument`s.
 
     Typer has no option for the class of an argument.
     """
@@ -182,7 +182,7 @@ class _LazyGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Click, args: list[str]) -> Click:
-        anything = cast(Any, None)  # Any: "did you mean" reads only the names
+        anything = cast(Any, None)  # Any: "did you mean" reads only the keys
         self.commands = dict.fromkeys(COMMANDS, anything)
         return super().resolve_command(ctx, args)
 
@@ -269,6 +269,6 @@ def main() -> None:
         from zkconsumer.cli.completion import pass_line
 
         pass_line()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup ignores it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # under nohup it is ignored
         signal.signal(signal.SIGINT, interrupt)
     app(prog_name="zkconsumer")

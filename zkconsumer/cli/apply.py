@@ -1,4 +1,4 @@
-"""`zkconsumer apply` and `zkconsumer undo`, and what every command that changes something shares.
+"""`zkconsumer apply` and `zkconsumer undo`, and the parts that all changing commands share.
 
 `apply` makes the changes of a plan file, or completes the change that a backup belongs to. `undo`
 restores the znodes of a backup.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
 
 
-# ---- what changing commands share ----------------------------------------------------------------
+# ---- parts of all changing commands --------------------------------------------------------------
 
 
 COLUMNS = (
@@ -78,7 +78,7 @@ class Changing:
         bool,
         typer.Option(
             "--force-live",
-            help="Make the changes although the group has live members. Znodes of live sessions"
+            help="Make the changes even if the group has live members. Znodes of live sessions"
             " are not changed. zkconsumer members adopt a new offset at their next commit; JVM"
             " members overwrite it.",
         ),
@@ -208,7 +208,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
             left = len(plan) - progress.done
             made = (
                 f"interrupted: {progress.done} of {len(plan)} changes were made, and {left} were"
-                " not, or it is unknown whether they were"
+                " not made or are unconfirmed"
             )
             then = command_of(Advice(Step.COMPLETE_OR_UNDO, value=str(progress.backup)))
             say(f"{made}; complete the change, or undo it: `{then}`")
@@ -227,7 +227,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
 
 
 class Application(Progress):
-    """The progress of a plan's changes.
+    """The progress of applying a plan.
 
     Attributes:
         backup: path of the backup; None before the first write.
@@ -240,7 +240,7 @@ class Application(Progress):
     def saved(self, backup: Path) -> None:
         """Record and print the path of the backup, which is now on the disk."""
         self.backup = backup
-        say(f"backup: {backup} (`zkconsumer undo` takes it back)")
+        say(f"backup: {backup} (`zkconsumer undo` restores it)")
 
 
 # ---- zkconsumer apply ----------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def apply(
 ) -> None:
     """Apply a plan file. A dry run without --execute.
 
-    Refused if a znode of the plan has changed since the plan was made. If the plan was applied in
-    part, the remaining changes are made.
+    The command refuses the plan if one of its znodes has changed since the plan was made. If the
+    plan was applied in part, the command makes the remaining changes.
 
     Example: zkconsumer apply plan.json --execute
     """
@@ -307,7 +307,7 @@ def undo(
 
     if (backup is None) is not last or (backup is not None and group is not None):
         raise ConfigError(
-            "the backup is not named by exactly one of BACKUP and --last",
+            "exactly one of BACKUP and --last is required",
             remedy="give `zkconsumer undo BACKUP`, or `zkconsumer undo --last [--group GROUP]`",
         )
     wanted = None if group is None else validate_group(group)

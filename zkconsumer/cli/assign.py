@@ -36,11 +36,12 @@ MOVE = Column("move")
 PROGRAMS = (Output.JSON, Output.JSONL, Output.YAML)
 
 MAX_CASE_BYTES = 64 * 1024 * 1024
-"""Bytes of one uncompressed line of --cases. A group of 1,000 members with long registrations fits.
-A longer line is an error, raised before the rest of the line is read."""
+"""Maximum size of one uncompressed line of --cases, in bytes. A group of 1,000 members with
+long registrations fits. A longer line is an error, raised before the rest of the line is read."""
 
 MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""Bytes of an uncompressed --cases file: a million groups of 1 kB. A longer file is an error."""
+"""Maximum size of an uncompressed --cases file, in bytes: a million groups of 1 kB. A longer file
+is an error."""
 _LATER_COLUMNS = (CASE, Column("member"), Column("topic"), Column("partitions"), Column("error"))
 
 AUTO = "auto"
@@ -72,8 +73,8 @@ Chosen = Annotated[
 Later = Annotated[
     AssignorName | None,
     typer.Option(
-        help="Compute with an assignor of Kafka 3.9 instead: what each thread would own as one"
-        " consumer of Kafka's own protocol, or the cases of --cases (docs/later.md)."
+        help="Compute with this assignor of Kafka 3.9 instead (docs/later.md). Each thread of the"
+        " group then counts as one consumer of Kafka's own group protocol."
     ),
 ]
 Wishes = Annotated[
@@ -113,7 +114,7 @@ def assign(
     internal: Annotated[
         bool,
         typer.Option(
-            "--internal-topics", help="Compute as members with exclude.internal.topics=false."
+            "--internal-topics", help="Assume that the members have exclude.internal.topics=false."
         ),
     ] = False,
     wishes: Wishes = None,
@@ -145,7 +146,7 @@ def assign(
     if cases is not None:
         if any((common.zookeeper, common.config, group, wishes, join, leave)):
             raise ConfigError(
-                "--cases excludes the options of a live group",
+                "--cases and the options of a live group exclude each other",
                 remedy="see `zkconsumer assign --help`",
             )
         _show_cases(common, cases, release, assignor)
@@ -313,7 +314,7 @@ def _changed(
 def _show_group(
     common: Common, owners: Owners, now: GroupInput, then: GroupInput, release: str
 ) -> None:
-    """Show what the members of `then` would own, by the rules that `now` and its owners show."""
+    """Show what the members of `then` would own. The owners of `now` show which rules apply."""
     from zkconsumer.admin.what_if import places
     from zkconsumer.cli import Exit
     from zkconsumer.protocol.group_assignment import assign_each_member
@@ -452,7 +453,7 @@ def show_later_group(
     *,
     topics: Selection | None = None,
 ) -> None:
-    """Show what each thread of a live group would own as one consumer of Kafka's own protocol.
+    """Show what each thread of a live group would own as a consumer of Kafka's own protocol.
 
     `topics` limits what is shown, and not what is computed.
 

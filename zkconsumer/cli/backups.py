@@ -23,7 +23,7 @@ from zkconsumer.protocol.model import JsonObject
 
 _NAME = re.compile(r"zkconsumer-backup-.*-(\d{8}T\d{6}\.\d{6}Z)-[0-9a-f]{12}\.json")
 _MAX_SLUG: Final = 120
-"""Characters of a directory's name; the hosts of a longer connect string are cut."""
+"""Maximum length of a directory's name in characters; a longer list of hosts is cut."""
 
 BackupDir = Annotated[
     Path | None,
@@ -48,7 +48,10 @@ def cluster_directory(hosts: str) -> Path:
 
 
 def made_directory(given: Path | None, hosts: str) -> Path:
-    """Return the directory for a new backup; the default one is created. Raises ConfigError."""
+    """Return the directory for a new backup; create the default one.
+
+    Raises ConfigError if the directory cannot be created.
+    """
     if given is not None:
         return given
     directory = cluster_directory(hosts)

@@ -94,26 +94,27 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Only these protocols of zookeeper-jvm, zookeeper, classic-eager,"
+            help="Compare only these of the protocols zookeeper-jvm, zookeeper, classic-eager,"
             " classic-cooperative and consumer; default: all.",
         ),
     ] = None,
     show: Annotated[
         Show,
         typer.Option(
-            help="costs of the script; growth of the cost of a join, as formulae; the measured"
-            " sizes of groups behind the formulae; split-brain: two members are cut off."
+            help="costs: of the script. growth: the cost of a join as a formula in n. sizes: the"
+            " measured groups behind the formulas. split-brain: two members are cut off."
         ),
     ] = Show.COSTS,
 ) -> None:
     """Compare what joins, departures and failures cost on the old and the later protocols.
 
     Simulated groups of each protocol run the script, with the default time-outs of their clients.
-    moved: partitions that get another owner; without_need: those beyond the fewest that a balanced
-    assignment requires; unowned_s: partition-seconds between two owners, and while the owner is
-    dead or frozen; stopped_s: partition-seconds in which a member stops what it keeps; pause_s: the
-    longest pause of a member; settled_s: the longest time until the group has settled after a step.
-    requests, notifications (of watches) and bytes are those of ZooKeeper or of the coordinator.
+    moved: partitions that get another owner; without_need: moved partitions beyond the minimum that
+    a balanced assignment requires; unowned_s: partition-seconds without an owner, or with a dead or
+    frozen one; stopped_s: partition-seconds in which a member does not read a partition that it
+    keeps; pause_s: the longest pause of a member; settled_s: the longest time until the group has
+    settled after a step. requests, notifications (of watches) and bytes are those of ZooKeeper or
+    of the coordinator.
 
     Example: zkconsumer compare --script "join; kill c2; freeze c1 10s; leave c3"
     """
@@ -141,7 +142,7 @@ def compare(
 
 
 def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Row, int]]:
-    """Return what may be shown besides the costs: columns, rows, and the number of runs."""
+    """Return the columns, the rows and the number of runs of a table other than the costs."""
     from zkconsumer.sim.compare import growth, split_brain
 
     measured: list[growth.Growth] = []

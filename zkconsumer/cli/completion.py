@@ -53,7 +53,7 @@ def consumers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the consumer ids of the group of the command line that begin with the text."""
     from zkconsumer.protocol import paths
 
-    # Behind an option without a value, arguments stay unparsed.
+    # If the last option has no value yet, click leaves the arguments in `ctx.args` unparsed.
     given = [ctx.params.get("group"), ctx.params.get("group_argument"), *ctx.args]
     name = next(filter(None, given), None)
     try:
@@ -100,7 +100,7 @@ def _read(ctx: typer.Context, read: Callable[[ZooKeeperClient], Iterable[str]]) 
         except BaseException:  # noqa: BLE001 - a thread boundary: completion is silent
             found.clear()
 
-    # A daemon thread: the process ends although a name or a server does not answer.
+    # A daemon thread does not keep the process alive if DNS or a server does not answer.
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(LIMIT_S)
@@ -172,7 +172,7 @@ def pass_line() -> None:
     from typer import core
     from typer._completion_classes import completion_init
 
-    completion_init()  # Typer does so only for its own options, which this command replaces
+    completion_init()  # Typer calls it only for its own completion options, which are off
     # Typer imports Pydantic to convert values, which takes 0.1 s, and completion needs only words.
     vars(core)["build_runtime_param"] = lambda descriptor: _Word()
     line = os.environ.get(LINE, "")
@@ -189,14 +189,14 @@ def pass_line() -> None:
 
 
 class _Word:
-    """Keeps the value of a parameter as the user typed it."""
+    """A parameter type that keeps the value as the user typed it."""
 
     def coerce(self, value: object, **_: object) -> object:
         return value
 
 
 class Shell(StrEnum):
-    """Shells for which there is a script."""
+    """Shells that have a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"

@@ -1,10 +1,11 @@
 """`zkconsumer consume`: write messages to standard output, like `kafka.tools.ConsoleConsumer`, or
 to files.
 
-The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. On
-standard output, the next poll, which follows the flush, marks a batch as finished, so it may be
-committed. A normal exit commits the last batch, too. After an error the in-flight batch is not
-committed. With `--to`, `cli.export` commits when a file is complete, and at no other time.
+The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. With
+standard output, a thread flushes a batch before its next poll; that poll marks the batch as
+finished, so it may be committed. A normal exit commits the last batch, too. After an error the
+in-flight batch is not committed. With `--to`, `cli.export` commits when a file is complete, and at
+no other time.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ if TYPE_CHECKING:
 BATCH = 500
 # Seconds that a poll waits for messages before the thread checks whether it should stop.
 TURN_S = 0.25
-# Seconds that the exit waits for a batch that is being written. After that it counts as unwritten.
+# Seconds that the exit waits for a batch that is being written. After that the batch counts as
+# unwritten.
 LAST_WRITE_S = 2.0
 # The same for files: writing a row group to a slow disk takes longer than writing to a pipe.
 LAST_FILE_WRITE_S = 60.0
 # The maximum number of messages of one poll for files: the size of a batch of columns.
 COLUMNS_BATCH = 16_000
-# Seconds between two looks at the progress of an export.
+# Seconds between two checks of the progress of an export.
 LOOK_S = 0.25
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -191,7 +193,7 @@ def _wanted(
 ) -> list[str] | TopicFilter:
     """Return the topics or the filter of the options.
 
-    Raises ConfigError unless there is exactly one kind, which ConsoleConsumer demands as well.
+    Raises ConfigError unless exactly one kind is given. ConsoleConsumer has the same rule.
     """
     from zkconsumer.protocol.filters import black_list, white_list
 
@@ -275,7 +277,7 @@ class Budget:
 
 
 class Sink(Protocol):
-    """Where the messages go. As a context manager it ends inside the connector's block."""
+    """The destination of the messages: a context manager that ends inside the connector's block."""
 
     most: int  # messages of one poll
     last_write_s: float  # seconds that the exit waits for a thread that is writing
@@ -283,7 +285,7 @@ class Sink(Protocol):
 
     def attach(self, connector: ConsumerConnector) -> None: ...
     def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
-        """Poll once, write what came, and return its number of messages."""
+        """Poll once, write the messages, and return their number."""
 
     def progress(self) -> None: ...
     def summary(self, count: int) -> str: ...
@@ -303,7 +305,7 @@ class _Lines:
         self.callbacks: RebalanceCallbacks | None = None
 
     def attach(self, connector: ConsumerConnector) -> None:
-        """Nothing here needs the connector."""
+        """Do nothing: this sink does not need the connector."""
 
     def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
         batch = stream.poll(max_messages=most, timeout_s=TURN_S)
@@ -326,11 +328,11 @@ class _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The connector commits."""
+        """Do nothing: the connector commits."""
 
 
 class _Files:
-    """Writes files into a directory, and commits what complete files contain."""
+    """Writes files into a directory, and commits the offsets of complete files."""
 
     most = COLUMNS_BATCH
     last_write_s = LAST_FILE_WRITE_S
@@ -498,7 +500,7 @@ class Run:
         try:
             used = self._sink.turn(stream, taken)
         except RebalanceBlockedError as error:
-            typer.echo(f"zkconsumer: {error}", err=True)  # the member keeps trying
+            typer.echo(f"zkconsumer: {error}", err=True)  # the member retries
         finally:
             self._budget.settle(taken, used)
         if used:

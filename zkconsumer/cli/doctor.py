@@ -60,14 +60,17 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Logs = Annotated[
     bool,
-    typer.Option("--logs/--no-logs", help="Compare offsets with the brokers' logs, or do not."),
+    typer.Option(
+        "--logs/--no-logs", help="Compare offsets with the brokers' logs, or skip this check."
+    ),
 ]
 Patience = Annotated[
     float,
     typer.Option(
         min=0.0,
         metavar="S",
-        help="Seconds after which a group is examined again if a rebalance may cause a finding.",
+        help="Seconds after which a group is examined again if a running rebalance may explain a"
+        " finding.",
     ),
 ]
 Fix = Annotated[
@@ -247,7 +250,7 @@ def verify(
     internal: Annotated[
         bool,
         typer.Option(
-            "--internal-topics", help="Check as for members with exclude.internal.topics=false."
+            "--internal-topics", help="Assume that the members have exclude.internal.topics=false."
         ),
     ] = False,
 ) -> None:

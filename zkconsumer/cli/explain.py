@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
 
 Click: TypeAlias = Any
-"""A context or a command of click. typer's own copy of click is not public."""
+"""A click context or command. The type is Any, since typer's own copy of click is not public."""
 
 _WIDTH = 80
 """Characters per line of a paragraph if standard output is not a terminal."""
@@ -78,7 +78,7 @@ def explain(
     group: OneGroup = None,
     topic: Topics = None,
 ) -> None:
-    """Explain in words how the members of a live group compute who owns what. Changes nothing.
+    """Explain how the members of a live group compute the owner of each partition. Changes nothing.
 
     The owner znodes show the strategy and the release (docs/releases.md). If no partition has an
     owner, partition.assignment.strategy of --config is used. Exit code 6: the assignment fails for

@@ -1,6 +1,6 @@
 """Rolling files of `zkconsumer consume --to DIRECTORY`: one open file for each partition.
 
-A file is written under a hidden name. When it is complete it gets these steps, in this order:
+A file is written under a hidden name. A complete file goes through these steps, in this order:
 
 1. its bytes are synced;
 2. it is renamed to `TOPIC-PARTITION-FIRST..LAST.FORMAT`, and the directory is synced;
@@ -44,7 +44,7 @@ BUFFERED_BYTES: Final = 256 << 20
 # The columns of a file: those of Spark's Kafka connector, without the fencing token.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
-# What the name of a file that is being written ends with.
+# Suffix of the name of a file that is being written.
 _OPEN: Final = ".open"
 _NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d+)\.\.(?P<last>\d+)\.\w+")
 
@@ -63,11 +63,11 @@ class Writer(Protocol):
 
     def write(self, batches: list[pa.RecordBatch]) -> None: ...
     def close(self) -> None:
-        """Write the end of the format; the file stays open."""
+        """Write the end of the file format; the file stays open."""
 
 
 class _Parquet:
-    """One row group for each call. The columns with few values are dictionaries."""
+    """Parquet: one row group for each call. The columns with few values are dictionaries."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         deltas = dict.fromkeys(("offset", "timestamp"), "DELTA_BINARY_PACKED")
@@ -226,14 +226,14 @@ class _OpenFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When a file is complete: at this many bytes, or this many seconds after its first message."""
+    """Size in bytes, or seconds since its first message, at which a file is complete."""
 
     file_bytes: int
     file_s: float
 
 
 class Group(Protocol):
-    """What an export needs of the member."""
+    """The methods of the member that an export calls."""
 
     def owns(self, tp: TopicPartition, token: int) -> bool: ...
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...
@@ -309,7 +309,7 @@ class Export:
             )
 
     def complete_due(self) -> None:
-        """Complete the files whose time is over."""
+        """Complete the files whose maximum age has passed."""
         oldest = time.monotonic() - self._limits.file_s
         if due := [tp for tp, one in list(self._open.items()) if one.opened_s <= oldest]:
             self.complete(due)
@@ -371,7 +371,7 @@ class Export:
             self.complete(wanted)
 
     def on_lost(self, tps: list[TopicPartition], /) -> None:
-        """Delete open files: another member may own the partitions by now."""
+        """Delete open files: another member may already own the partitions."""
         for tp in tps:
             with self._locked([tp]):
                 self._discard(tp)
@@ -395,7 +395,7 @@ class Export:
 
     @contextmanager
     def _locked(self, tps: Iterable[TopicPartition]) -> Iterator[None]:
-        """Hold the locks of these partitions; errors of the file system get their place."""
+        """Hold the locks of these partitions, and raise ZkConsumerError for an OSError."""
         with ExitStack() as stack:
             for tp in sorted(tps):  # in one order, so that two threads cannot wait for each other
                 stack.enter_context(self._locks[tp])

@@ -58,7 +58,7 @@ def delete(
     """
     from zkconsumer.admin.group_changes import plan_delete_group
 
-    if group is None:  # a group of the settings does not count: deleting needs an explicit name
+    if group is None:  # the group of the settings is not used: deleting needs an explicit name
         raise ConfigError("no group is named", remedy="give `zkconsumer groups delete GROUP`")
     name = validate_group(group)
     with common.connect(name) as connection:
@@ -112,7 +112,7 @@ def rename(
 
 
 def _pair(first: str, second: str | None, option: str | None) -> tuple[str, str]:
-    """Return the existing and the new group, of GROUP NEW or of --group GROUP NEW.
+    """Return the existing and the new group, from GROUP NEW or from --group GROUP NEW.
 
     Raises ConfigError, InvalidNameError.
     """

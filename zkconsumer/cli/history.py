@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 POLL_S = 1.0
-"""Seconds between two looks at the files with --follow."""
+"""Seconds between two checks of the files with --follow."""
 
 DataDirs = Annotated[
     list[Path],
@@ -56,7 +56,7 @@ TableName = Annotated[
 def _history() -> None:
     """Reconstruct what happened to groups from ZooKeeper's transaction logs and snapshots.
 
-    Nothing is written, and no server is asked: the files of a running server can be read.
+    The command writes nothing and connects to no server. It can read the files of a running server.
     """
 
 
@@ -70,7 +70,7 @@ def report(
     from_: From = None,
     to: To = None,
 ) -> None:
-    """Tell what happened to groups, and why: incidents, rebalances, and figures of each group.
+    """Report what happened to groups, and why: incidents, rebalances, and figures of each group.
 
     Times are in UTC. Exit code 1: a file is damaged, or transactions are missing; the result is
     computed from the other transactions.
@@ -99,7 +99,7 @@ def timeline(
     from_: From = None,
     to: To = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep running, and print what happens.")
+        bool, typer.Option("--follow", "-f", help="Keep running, and print new events.")
     ] = False,
 ) -> None:
     """List what happened to groups, one line per event: members, owners, commits, incidents.
@@ -131,8 +131,8 @@ def show(
 ) -> None:
     """Print the rows of one table.
 
-    The table `transactions` has every operation of the logs, also of other programs. With
-    `--output jsonl` it is printed while it is read.
+    The table `transactions` has every operation of the logs, including those of other programs.
+    With `--output jsonl` it is printed while it is read.
 
     Example: zkconsumer history show ownership --data-dir /var/lib/zookeeper --group billing
     """
@@ -231,7 +231,10 @@ def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[st
 
 
 def _summary(found: Described) -> None:
-    """Say on standard error what was read, and what the files lack; then the exit code is 1."""
+    """Report on standard error what was read and what is missing.
+
+    Exits with code 1 if anything is missing.
+    """
     from zkconsumer.cli import Exit
     from zkconsumer.history.report import time_text
 
@@ -352,7 +355,7 @@ def _follow(display: Display, lines: Iterator[Line]) -> None:
 
 
 def _plain(row: dict[str, object]) -> dict[str, object]:
-    """Return a row with times and numbers as people and JSON read them."""
+    """Return a row with its times and numbers in the form that the output format needs."""
     found: dict[str, object] = {}
     for name, value in row.items():
         if name in _IN_HEX and value is not None:

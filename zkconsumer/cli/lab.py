@@ -27,8 +27,8 @@ Traces = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="PATH",
-        help="Play a trace of members or of the simulator; of a directory, all its *.jsonl files as"
-        " one run. Twice: two runs side by side.",
+        help="Play a trace of members or of the simulator. A directory plays all its *.jsonl files"
+        " as one run. Give the option twice to compare two runs.",
     ),
 ]
 Histories = Annotated[
@@ -54,10 +54,14 @@ def lab(
     *,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the page; 8642 or, if it is taken, another."),
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port of the page; default: 8642, or a free port if 8642 is in use.",
+        ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines reach the page.")
     ] = "127.0.0.1",
     zookeeper: Annotated[
         str | None,
@@ -104,7 +108,7 @@ def lab(
     need("starlette", "uvicorn")
     others = (zookeeper, group, config, trace, history)
     if sandbox and any(others):
-        raise typer.BadParameter("--sandbox starts a group of its own: leave the others out")
+        raise typer.BadParameter("--sandbox starts a group of its own: leave out the other options")
     with listen(host, port) as sock, ExitStack() as stack:
         live: LiveSource | None = None
         if sandbox:
@@ -124,7 +128,7 @@ def lab(
 
 
 def _sandbox(stack: ExitStack) -> LiveSource:
-    """Start a real group, which ends with the stack."""
+    """Start a real group, and stop it when the exit stack closes."""
     from zkconsumer.lab.sandboxed import SandboxGroup, real_group
 
     return stack.enter_context(SandboxGroup(stack.enter_context(real_group())))

@@ -161,7 +161,7 @@ def _some(names: list[str]) -> str:
 # ---- the command ---------------------------------------------------------------------------------
 
 SLICE: Final = 500
-"""Groups that are read together; progress is shown after each slice."""
+"""Number of groups that are read together; progress is shown after each such slice."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -182,7 +182,7 @@ def lag(
             min=0.1,
             metavar="S",
             help="auto.commit.interval.ms of the members, in seconds. A partition without a commit"
-            " for twice as long counts as silent.",
+            " for twice this time counts as not committing.",
         ),
     ] = 60.0,
     fail_above: Annotated[
@@ -255,7 +255,7 @@ class Reader:
         self._windows: dict[tuple[str, str, int], Window] = {}
 
     def read(self) -> list[GroupLag]:
-        """Return the groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
+        """Read and return the groups. Raises UnknownGroupError, and what `group_lags` raises."""
         from zkconsumer.admin.groups import read_group_names, unknown_group
         from zkconsumer.admin.lag import group_lags
 
@@ -273,7 +273,7 @@ class Reader:
         return list(found.values())
 
     def observe(self) -> list[GroupLag]:
-        """Read the groups, and add the reading to the windows. Raises as `read`."""
+        """Read the groups, and add the reading to the windows. Raises what `read` raises."""
         from zkconsumer.admin.lag import Source, Window
 
         groups, now_s = self.read(), time.time()

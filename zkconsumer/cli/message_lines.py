@@ -28,7 +28,7 @@ def json_lines(messages: Iterable[Message[bytes, bytes]]) -> bytes:
 
 
 def json_lines_of_columns(batch: pyarrow.RecordBatch) -> bytes:
-    """Return the same objects for a batch of columns."""
+    """Return one JSON object for each message of a batch of columns."""
     times = [
         None if time is None else time // 1000
         for time in batch["timestamp"].cast("int64").to_pylist()

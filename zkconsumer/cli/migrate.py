@@ -55,21 +55,21 @@ def to_kafka(
         bool,
         typer.Option(
             "--preview",
-            help="Show instead which partitions each thread would own as one consumer of Kafka's"
-            " own protocol, and which would move. Reads ZooKeeper only, and writes nothing.",
+            help="Only show which partitions each thread would own as a consumer of Kafka's own"
+            " protocol, and which would move. Nothing is written, and only ZooKeeper is read.",
         ),
     ] = False,
     assignor: Annotated[
         AssignorName,
         typer.Option(
-            help="With --preview: the assignor of the new consumers. Kafka's default"
-            " since 3.0 has the effect of range."
+            help="With --preview: the assignor of the new consumers. Kafka's default since 3.0"
+            " assigns like range."
         ),
     ] = AssignorName.RANGE,
 ) -> None:
     """Copy ZooKeeper's offsets to Kafka. A dry run without --execute.
 
-    Do this before the group's members start with offsets.storage=kafka. After writing, the command
+    Run this before the group's members start with offsets.storage=kafka. After writing, the command
     reads the offsets back.
 
     The group must have no members, or its members must commit to both stores. In the second case
@@ -99,7 +99,7 @@ def to_zookeeper(
 ) -> None:
     """Copy Kafka's offsets to ZooKeeper. A dry run without --execute.
 
-    Do this before the group's members start with offsets.storage=zookeeper. After writing, the
+    Run this before the group's members start with offsets.storage=zookeeper. After writing, the
     command reads the offsets back.
 
     The group must have no members, or its members must commit to both stores. In the second case

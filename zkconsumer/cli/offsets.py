@@ -51,7 +51,7 @@ def export(
     all_groups: AllGroups = False,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A new file; default, or if -, standard output."),
+        typer.Option(metavar="FILE", help="File to create; default, or -: standard output."),
     ] = None,
     topic: Topics = None,
     format_: Annotated[
@@ -295,8 +295,8 @@ def set_(
         list[str],
         typer.Argument(
             metavar="GROUP|TOPIC:P=OFFSET",
-            help="The group, as with --group, and new offsets of partitions P; TOPIC=OFFSET sets"
-            " every partition of the topic.",
+            help="The group (as with --group), and the new offset of each partition P."
+            " TOPIC=OFFSET sets every partition of the topic.",
         ),
     ],
     group: OnlyOption = None,
@@ -330,7 +330,7 @@ def set_(
 
 
 def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
-    """Parse TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
+    """Parse arguments of the forms TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
     from zkconsumer.admin.offset_plans import parse_offset
 
     if not given:
@@ -347,7 +347,7 @@ def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
 def _wanted(
     connection: ZooKeeperClient, settings: Sequence[tuple[str, Selection, int]]
 ) -> dict[TopicPartition, int]:
-    """Return the new offset of each partition. Raises ConfigError if one has two new offsets."""
+    """Return the new offset of each partition. Raises ConfigError if one is given twice."""
     from zkconsumer.admin.offset_plans import partitions_of
 
     found: dict[TopicPartition, int] = {}
@@ -475,7 +475,7 @@ def _topics(
 
     if [bool(given), regex is not None, all_topics].count(True) != 1:
         raise ConfigError(
-            "the partitions are not selected by exactly one option",
+            "exactly one option must select the partitions",
             where=f"group {group}",
             remedy="give exactly one of --topic TOPIC[:P,P...], --topic-regex REGEX, --all-topics",
         )
@@ -501,8 +501,8 @@ def shift(
 ) -> None:
     """Move offsets forward or back by N messages, within the log. A dry run without --execute.
 
-    After an interruption use `zkconsumer apply BACKUP`. A second `shift` would move the offsets
-    again that are already moved.
+    After an interruption use `zkconsumer apply BACKUP`. A second `shift` would move some offsets
+    twice.
 
     Example: zkconsumer offsets shift -g billing --topic orders:0 --by -100 --execute
     """

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
 
 Value: TypeAlias = Any
-"""The value of an option, whose type the annotation of its parameter says."""
+"""The value of an option; the annotation of its parameter gives its type."""
 
 
 def _group(help_: str) -> object:
@@ -54,9 +54,9 @@ def _group(help_: str) -> object:
 OneGroup = Annotated[str | None, _group("Group name.")]
 Groups = Annotated[list[str] | None, _group("Group name; repeatable.")]
 OnlyOption = Annotated[str | None, _group("The group's name.")]
-"""A group in a command whose arguments are something else: files, topics, offsets."""
+"""A group in a command whose arguments are not groups but files, topics or offsets."""
 OnlyOptions = Annotated[list[str] | None, _group("Name of a group; repeatable.")]
-"""Groups in a command whose arguments are something else."""
+"""Groups in a command whose arguments are not groups."""
 AllGroups = Annotated[
     bool, typer.Option("--all-groups", help="All groups, even if the settings name one.")
 ]
@@ -202,8 +202,9 @@ class Connection:
     def groups(self, given: Sequence[str] | None, *, all_groups: bool) -> list[str] | None:
         """Return the groups that a reading command concerns; None means all groups.
 
-        Without a group on the command line, the other sources may name one; else all are read.
-        Raises ConfigError if groups are named twice or beside --all-groups, InvalidNameError.
+        Without a group on the command line, the group of the other sources is read, else all
+        groups. Raises ConfigError if groups are named twice or beside --all-groups,
+        InvalidNameError.
         """
         from zkconsumer.protocol.paths import validate_group
 
@@ -224,9 +225,9 @@ class Connection:
     def groups_to_change(
         self, given: Sequence[str] | None, *, all_groups: bool
     ) -> list[str] | None:
-        """Return the groups that a command changes; None, all groups, only with --all-groups.
+        """Return the groups that a command changes; None means all, and requires --all-groups.
 
-        Raises as `groups`, and ConfigError if no group is named.
+        Raises what `groups` raises, and ConfigError if no group is named.
         """
         names = self.groups(given, all_groups=all_groups)
         if names is None and not all_groups:
@@ -433,7 +434,7 @@ def merged(argument: Value, option: Value) -> Value:
 
 
 def _prepare(connection: Connection) -> None:
-    """Start the log of --debug, and warn of secrets that the list of processes shows."""
+    """Start the log of --debug, and warn of secrets, which other users see in the process list."""
     from zkconsumer.config.secrets import is_secret
 
     for text in connection.properties or ():

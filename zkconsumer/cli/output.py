@@ -32,7 +32,7 @@ Row = Mapping[str, Json]
 
 
 class Remediable(Protocol):
-    """An error or a finding: a remedy in words, and, where it has one, as data."""
+    """An error or a finding with a remedy in words; some have the remedy as data, too."""
 
     @property
     def remedy(self) -> str: ...
@@ -174,7 +174,7 @@ def select(table: Table, columns: str | None, sort: str | None) -> Table:
 def select_sections(
     sections: Mapping[str, Table], columns: str | None, sort: str | None
 ) -> dict[str, Table]:
-    """Return the sections that have the columns, as `select` does. Raises ConfigError."""
+    """Apply `select` to each section that has one of the columns, and drop the others."""
     every = {one.name: one for table in sections.values() for one in table.columns}
     chosen = None if columns is None else _names(columns, every, where="--columns")
     order = None if sort is None else _names(sort.removeprefix("-"), every, where="--sort")[0]
@@ -264,7 +264,7 @@ def say(text: str) -> None:
 
 
 def say_all(texts: Iterable[str]) -> None:
-    """Write messages to standard error, each different one once."""
+    """Write messages to standard error, without repetitions."""
     for text in dict.fromkeys(texts):
         say(text)
 
@@ -298,7 +298,7 @@ _COMMANDS: Mapping[Step, str] = {
 
 
 def command_of(advice: Advice) -> str:
-    """Return the command or option for an advice."""
+    """Return the command or option for a piece of advice."""
     return _COMMANDS[advice.step].format(group=advice.group, value=advice.value)
 
 
@@ -415,7 +415,7 @@ _FORMATS: Mapping[Output, Callable[[Table], str]] = {
 
 GAP = "  "
 _NARROWEST = 8
-"""Characters. A text column is never narrower, even if the line is then too long."""
+"""Minimum width of a text column in characters, even if the line is then too long."""
 
 
 def safe(text: str) -> str:
@@ -444,7 +444,7 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
         _narrow([shown[i] for i in keep], widths, keep, limit)
     lines = [_line([(shown[i], shown[i].title, widths[i], None) for i in keep])]
     lines = lines if to.headers else []
-    if limit is None and not to.color:  # a pipe: long tables are formatted by column, faster
+    if limit is None and not to.color:  # a pipe: formatting a long table by column is faster
         columns = [_padded(shown[i], cells[i], widths[i]) for i in keep]
         lines += [GAP.join(row).rstrip() for row in zip(*columns, strict=True)]
         return "".join(f"{line}\n" for line in lines), []

@@ -25,7 +25,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Peers(StrEnum):
-    """The members of the group: `sim.scenarios.Peers`, so that --help needs no simulator."""
+    """The kinds of members: `sim.scenarios.Peers`, copied so that --help imports no simulator."""
 
     OURS = "ours"
     JVM = "jvm"
@@ -33,7 +33,7 @@ class Peers(StrEnum):
 
 
 class Protocol(StrEnum):
-    """Group protocol: on ZooKeeper, with JVM members or zkconsumer's, or with a coordinator."""
+    """Group protocol: on ZooKeeper with JVM or zkconsumer members, or with a coordinator."""
 
     ZOOKEEPER_JVM = "zookeeper-jvm"
     ZOOKEEPER = "zookeeper"
@@ -135,7 +135,7 @@ def simulate(
 
 
 def _tell(scenario: str, peers: Peers | None, output: Output) -> None:
-    """Tell a story or a lesson of a group on ZooKeeper."""
+    """Print a scenario, a random run or a lesson of a group on ZooKeeper."""
     from zkconsumer.sim.lessons import LESSONS
     from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
     from zkconsumer.sim.scenarios import Peers as Kinds
@@ -181,7 +181,7 @@ def _list_later(output: Output) -> None:
 
 
 def _coordinated(protocol: str, scenario: str | None, output: Output, group: _Group) -> None:
-    """Tell a story, or a random run, of a group with a coordinator."""
+    """Print a scenario or a random run of a group with a coordinator."""
     from zkconsumer.sim.coordinated.stories import STORIES, tell, tell_seed
     from zkconsumer.sim.scenarios import names_of
 
@@ -203,7 +203,7 @@ def _coordinated(protocol: str, scenario: str | None, output: Output, group: _Gr
 
 
 def _known_later(scenario: str) -> str:
-    """Return the name of a story of the later protocols. Raises ConfigError."""
+    """Return the name of a scenario of the later protocols. Raises ConfigError."""
     from zkconsumer.errors import ConfigError
     from zkconsumer.sim.coordinated.stories import STORIES, WITHOUT
 

@@ -2,7 +2,7 @@
 
 A context has a name, ZooKeeper's address, a properties file and a group. The file
 `contexts.json` in the user's configuration directory holds all contexts and the name of the
-current one. It holds no secrets: these belong into the properties file of the context.
+current one. It holds no secrets: these belong in the properties file of the context.
 """
 
 from __future__ import annotations

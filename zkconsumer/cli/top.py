@@ -29,8 +29,8 @@ def top(
     status. Enter opens a group: its partitions with owners, its members, and the doctor's findings.
     The keys are those of htop and k9s; ? shows them.
 
-    The list counts offsets in ZooKeeper; an opened group also shows those in Kafka. Reading takes
-    at most 5 % of a core, so with thousands of groups a round takes longer than --interval.
+    The list uses the offsets in ZooKeeper; an opened group also shows those in Kafka. Reading uses
+    at most 5 % of a core, so a round over thousands of groups takes longer than --interval.
 
     Example: zkconsumer top -z zk1:2181/kafka
     """
@@ -44,7 +44,7 @@ def top(
             where="standard input and output",
             remedy="use `zkconsumer lag --watch` in a pipe",
         )
-    connection.connection_settings()  # wrong settings are an error before the screen changes
+    connection.connection_settings()  # report wrong settings before the screen changes
     from zkconsumer.cli.top_app import Top
     from zkconsumer.cli.top_feed import Feed
 

@@ -164,7 +164,7 @@ class Rows(Widget, can_focus=True):
         self.action_move(-3)
 
     def render(self) -> Text:
-        """Return the titles and the visible rows; text columns share what the numbers leave."""
+        """Return the titles and the visible rows; text columns share the rest of the width."""
         cells = [[_cell(one, row) for one in self._columns] for row in self.painted]
         widths = [
             max([width_of(one.title), *(width_of(row[n]) for row in cells)])
@@ -271,7 +271,7 @@ class Top(App[ZkConsumerError]):
         self.set_interval(TERMINAL_S, self._check_terminal)
 
     def _check_terminal(self) -> None:
-        """Exit if the terminal is gone: SIGHUP reaches only the session that it controls."""
+        """Exit if the terminal is gone: only processes of the terminal's own session get SIGHUP."""
         if not self._has_terminal():
             self.exit()
 

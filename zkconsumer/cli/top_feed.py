@@ -85,7 +85,7 @@ class History:
     offsets: dict[tuple[str, str, int], tuple[float, int]] = field(default_factory=dict)
 
     def observe(self, group: str, one: PartitionLag) -> tuple[float | None, Status | None]:
-        """Record a reading of a partition; return its rate and its status by all readings."""
+        """Record a reading of a partition; return its rate and its status."""
         from zkconsumer.admin.lag import Source, Window
 
         key, now_s = (group, one.topic, one.partition), time.time()
@@ -200,14 +200,16 @@ class Feed:
         started = time.process_time()
         members = {one.name: None if one.fault else one.members or 0 for one in groups(zk)}
         on_rows([GroupRow(name, count) for name, count in members.items()], True)
-        left = {name: None for name, count in members.items() if count is not None}  # in order
+        # A dict, since it keeps the order.
+        left = {name: None for name, count in members.items() if count is not None}
         while left:
             visible = [name for name in self.visible if name in left]
             now = visible or list(islice(left, SLICE))
             for name in now:
                 del left[name]
             on_rows(self._slice(zk, now, members), False)
-            # Of the whole process: kazoo's thread decodes the replies, and the main thread paints.
+            # CPU time of all threads: kazoo's thread decodes the replies, and the main thread
+            # paints.
             now_s = time.process_time()
             used, started = now_s - started, now_s
             if self._woken.wait(used / SHARE if left else 0):
@@ -220,7 +222,7 @@ class Feed:
         from zkconsumer.admin.lag import group_lags
 
         try:
-            # One request per group would ask Kafka for offsets; the details do.
+            # Kafka's offsets would take a request per group; only the details of a group read them.
             found = group_lags(
                 zk, names, limit_s=self._limit_s(zk), kafka=lambda brokers, name, mine: {}
             )

@@ -76,7 +76,7 @@ def check(
 ) -> None:
     """Replay a trace, and compare the decisions.
 
-    Exit code 6: the state machine decides otherwise than the trace says; the error names the line.
+    Exit code 6: a decision of the state machine differs from the trace; the error names the line.
 
     Example: zkconsumer trace check billing.jsonl
     """

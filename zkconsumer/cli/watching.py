@@ -53,7 +53,7 @@ def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> 
     Lines, YAML as a stream of documents, and CSV with its titles once.
 
     Raises what `read` raises, but ZooKeeperUnreachableError only for the first reading. Raises
-    ConfigError for an output format that is no stream.
+    ConfigError for an output format that cannot be repeated.
     """
     tables = common.output in (Output.TABLE, Output.WIDE)
     if common.output in (Output.LEGACY, Output.PROMETHEUS):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # ---- View ----------------------------------------------------------------------------------------
 
 
-# Terminal lines used for other things than partitions: frame, header, totals, last event.
+# Number of terminal lines besides those of the partitions: frame, header, totals, last event.
 _OTHER_LINES = 9
 
 
@@ -198,7 +198,7 @@ GROUP, TOPIC = "demo", "orders"
 # The session timeout in seconds. It is half the JVM's default, so that the killed member's session
 # expires sooner.
 SESSION_TIMEOUT_S = 3.0
-# Seconds between two events, so that the group is seen working.
+# Seconds between two events; during them the view shows the group at work.
 _PAUSE_S = 1.5
 # Seconds after which a group that has not settled counts as stuck: ten session timeouts.
 _PATIENCE_S = 30.0
@@ -244,7 +244,9 @@ class Result:
 
 
 class Play:
-    """One run. However it ends, also by Ctrl-C, all processes end and all files are removed."""
+    """One run of the demo. When it ends, even by Ctrl-C, it ends all processes and removes all
+    files.
+    """
 
     def __init__(self, *, messages: int, partitions: int, view: View) -> None:
         self._messages = messages

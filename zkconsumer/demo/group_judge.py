@@ -1,4 +1,4 @@
-"""What the members' records and the observer's log prove. Pure."""
+"""The check of the members' records against the observer's log. Performs no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Spell:
-    """What was delivered of a partition under one fencing token: to which members, and when."""
+    """The deliveries of a partition under one fencing token: their members and their times."""
 
     members: set[str]
     first_s: float
@@ -96,7 +96,7 @@ def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterat
 
     In the deliveries this is delivery under two tokens that overlap in time (tokens only grow from
     owner to owner), or delivery under one token by two members. In the owner znodes it is delivery
-    by a member that is not the znode's owner, or after the znode was deleted. The last one is
+    by a member that is not the znode's owner, or after the znode was deleted. The last case is
     certain, because the observer sees a deletion late, never early.
     """
     for partition, spells in enumerate(tally.spells):

@@ -184,7 +184,9 @@ class _Steady(Producing):
 
 
 class Play:
-    """One run. However it ends, also by Ctrl-C, all processes end and all files are removed."""
+    """One run of the demo. When it ends, even by Ctrl-C, it ends all processes and removes all
+    files.
+    """
 
     def __init__(self, *, messages: int, partitions: int, view: View) -> None:
         self._messages = messages

@@ -1,4 +1,4 @@
-"""Compare the query's Parquet and the JVM consumer's output with the log. Pure."""
+"""Compare the query's Parquet and the JVM consumer's output with the log. Performs no I/O."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def born(pid: int) -> str | None:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return None
-        # After the name, which may contain parentheses, come: state, ..., and as the 20th the start
-        # in clock ticks.
+        # The fields after the name, which may contain parentheses: the first is the state, the 20th
+        # is the start time in clock ticks.
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
     answer = subprocess.run(

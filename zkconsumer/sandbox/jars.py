@@ -169,7 +169,7 @@ def _digest(path: Path) -> str:
 
 
 def _download_missing(jars: list[Jar], cache: Path, *, title: str, progress: Progress) -> None:
-    """Download jars in daemon threads, so that an interrupt does not wait for a silent network."""
+    """Download jars in daemon threads, so that Ctrl-C does not wait for an unresponsive network."""
     _require_jgo(title)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -250,7 +250,7 @@ def download_one(jar: Jar, cache: Path, scratch: Path) -> None:
 
 
 def _install(got: Path, target: Path, sha256: str) -> None:
-    """Move a jar into the cache, unless another process has installed it meanwhile.
+    """Move a jar into the cache, unless another process has already installed it.
 
     The JVM refuses a class-data archive if a jar's modification time has changed since it was
     recorded.

@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 # itself.
 RANGE = range(20_000, 32_768)
 
-# A try fails with the probability that a port is in use, so 200 failures have another cause.
+# Number of tries. A try fails if its port is in use, so 200 failures have another cause.
 _TRIES = 200
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
@@ -67,8 +67,7 @@ def _hold(port: int) -> bool:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Set the option as the servers do: connections of a server that has just ended do not
-        # count.
+        # Set the option as the servers do: connections of a server that has just ended are ignored.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

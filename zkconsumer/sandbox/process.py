@@ -168,13 +168,13 @@ def launch(
 
 
 def uninterrupted(work: Callable[[], object]) -> None:
-    """Run `work` wholly or not at all, although Ctrl-C may come meanwhile. Raise what it raises.
+    """Run `work` completely or not at all, even if Ctrl-C arrives. Raises what `work` raises.
 
     Python raises KeyboardInterrupt in the main thread between any two steps, so `work` runs on
     another thread. An interrupted main thread waits until `work` has ended, and raises the
     KeyboardInterrupt then.
 
-    `Thread.join` cannot do that: up to Python 3.12, an interrupted `join` takes the thread for
+    `Thread.join` cannot do that: up to Python 3.12, an interrupted `join` marks the thread as
     ended, and a second `join` returns at once. Nor can an executor: if `Thread.start` is
     interrupted, the executor does not know its thread.
     """
@@ -184,7 +184,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
 
     def run() -> None:
         if not claim.acquire(blocking=False):
-            return  # the main thread was interrupted first, and has given the work up
+            return  # the main thread was interrupted before, and has abandoned the work
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
@@ -204,15 +204,15 @@ def uninterrupted(work: Callable[[], object]) -> None:
 
 
 class Startable(ABC):
-    """What is started and stopped; as a context manager, for the time of a block."""
+    """An object that can be started and stopped; as a context manager it runs during the block."""
 
     @abstractmethod
     def start(self) -> None:
-        """Starts it, wholly or not at all."""
+        """Start it completely or not at all."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stops what runs of it; it may be called again."""
+        """Stop all its processes that run; may be called again."""
 
     def __enter__(self) -> Self:
         self.start()

@@ -14,26 +14,28 @@ _LOOK_S = 0.05
 """Seconds between two checks whether a thread that waits for bytes should end."""
 
 WATCH_EVENT, PING = -1, -2
-"""ZooKeeper's numbers of a watch event, and of a ping and its reply, in place of a request's own.
+"""Request numbers (xid) that ZooKeeper uses for a watch event, and for a ping and its reply.
 """
 
 NO_FRAME = 1 << 26
-"""Bytes; no frame is as large. A four-letter word has such a number in place of a length."""
+"""Size in bytes that no frame reaches. The bytes of a four-letter word exceed it if read as a
+length."""
 
 
 class Wire(Enum):
-    """What happens to the bytes."""
+    """What the proxy does with the bytes of its connections."""
 
     PASS = "both directions pass"
     LOSE_REPLIES = "requests pass, and all replies are lost"
-    SILENT = "nothing passes, and neither side learns of it"
+    SILENT = "no bytes pass, and neither side is notified"
 
 
 class Proxy:
-    """Stands before one server; a context manager. `address` is for the client's connect string.
+    """A proxy before one server, as a context manager. `address` is for the client's connect
+    string.
 
     Attributes:
-        wire: what happens to the bytes of all connections.
+        wire: what the proxy does with the bytes of all connections.
     """
 
     def __init__(self, target: str) -> None:
@@ -173,7 +175,7 @@ class Proxy:
     def end(*sockets: socket.socket) -> None:
         """End both directions of connections."""
         for one in sockets:
-            with suppress(OSError):  # the other side was first
+            with suppress(OSError):  # the other side has already ended it
                 one.shutdown(socket.SHUT_RDWR)
 
 

@@ -138,7 +138,7 @@ class MemberProcess:
         self._frozen = False
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, even if it is frozen or hangs."""
         if self._process is not None:
             self._process.kill()
         self._release()
@@ -184,7 +184,7 @@ class Trickle:
         from confluent_kafka import Producer
 
         settings = topics.client_settings(zookeeper_connect)
-        # A message that a stopped broker does not take is dropped, so the queue stays small.
+        # A message that a stopped broker does not accept is dropped, so the queue stays small.
         more = {"log_level": 0, "message.timeout.ms": 10_000}
         self._producer = Producer({**settings, **more})
         self.topic, self.partitions = topic, partitions
@@ -214,9 +214,9 @@ class Trickle:
 
 
 class RealGroup:
-    """A ZooKeeper server, a broker, a producer, and members; entered, all but the members run.
+    """A ZooKeeper server, a broker, a producer, and members; entering starts all but the members.
 
-    Leaving the block ends everything. If this process dies, the sandbox's guard does.
+    Leaving the block ends everything. If this process dies, the sandbox's guard ends everything.
     """
 
     def __init__(

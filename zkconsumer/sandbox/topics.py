@@ -340,7 +340,7 @@ def produce_keyed(
     def deliver(number: int) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                # A delivered message has both numbers.
+                # A delivered message has a partition and an offset.
                 placed[number] = Placed(message.partition() or 0, message.offset() or 0)
             else:
                 failures.append(error.str())

@@ -2,7 +2,7 @@
 
 Spark plans once for each `load()`, so a DataFrame shows the same messages each time it is used. A
 batch read joins no group and writes nothing, even with `group.id`. `PushedFilters` turns a query's
-filters into bounds of what is read.
+filters into bounds of the offsets to read.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class PushedFilters:
         """Add a filter. Return whether it is applied exactly, so that Spark need not evaluate it
         again.
 
-        Of a list of offsets only the minimum and the maximum are used. Of timestamps only a lower
-        bound is used: producers set timestamps, so a message with a lower timestamp may follow one
+        A list of offsets counts only with its minimum and its maximum. Timestamps count only with a
+        lower bound: producers set timestamps, so a message with a lower timestamp may follow one
         with a higher timestamp.
         """
         match one:
@@ -175,7 +175,7 @@ class BatchReader(Pickled, DataSourceReader):
         return {"_columns": self._columns}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the tasks. Raises as `batch_ranges` does; an empty plan causes no error."""
+        """Plan the tasks; the plan may be empty. Raises what `batch_ranges` raises."""
         log_to_stderr()
         with one_sentence():
             cluster = ClusterLogs(partial(brokers_of, self._options.config))
@@ -190,7 +190,7 @@ class BatchReader(Pickled, DataSourceReader):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the records of one task. Raises as `task_reader.read_ranges` does."""
+        """Yield the records of one task. Raises what `task_reader.read_ranges` raises."""
         return read_task(partition, self._columns)
 
     def _filtered(

@@ -102,8 +102,8 @@ class Ledger:
     # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Serve these partitions from their offsets. If the member already holds one, an operator
-        has edited its offset, and it restarts there.
+        """Serve these partitions from their offsets. If the member already holds a partition, an
+        operator has edited its offset. The partition then restarts there.
         """
         with self._lock:
             self.changes += 1
@@ -219,7 +219,7 @@ class Ledger:
         return count
 
     def cancel(self) -> None:
-        """Drop what is in flight: it was never run."""
+        """Drop the batch in flight, which was never run."""
         with self._lock:
             for one in self._held.values():
                 one.until = None

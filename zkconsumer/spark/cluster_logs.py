@@ -1,4 +1,4 @@
-"""What the driver's side of a query knows of the brokers' logs: topics, partitions, and log ends.
+"""Topics, partitions and log ends, as the driver's side of a query caches them.
 
 Spark asks an idle query for new messages every 10 ms. Answers are therefore cached, and expensive
 answers are cached longer.
@@ -99,7 +99,7 @@ class ShortLogs:
 
 
 def brokers_of(config: ConsumerConfig) -> Brokers:
-    """Read the registered brokers in a separate session. Raises as `ZooKeeperClient` does."""
+    """Read the registered brokers in a separate session. Raises what `ZooKeeperClient` raises."""
     with ZooKeeperClient(config) as connection:
         return registered_brokers(connection)
 
@@ -167,7 +167,7 @@ class ClusterLogs:
     ) -> Mapping[TopicPartition, LogRange | str]:
         """Return where each log begins and ends, or the reason why that is unknown.
 
-        The beginning may be `STARTS_S` old; `renewed` returns a newer one.
+        A beginning may be up to `STARTS_S` seconds old; `renewed` returns a newer one.
         """
         if not self.is_fresh or not self._ends.keys() >= set(partitions):
             if self._client is None or not self._partitions.issuperset(partitions):

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOGGED_RANGES = 10  # ranges that one log line names at most
+_LOGGED_RANGES = 10  # maximum number of ranges that one log line names
 
 Positions = dict[TopicPartition, int]
 
@@ -186,8 +186,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._mirror.close()
 
     def _begin(self) -> None:
-        """Set up the process at the first call. Only the mirror's last commit needs an orderly end
-        of the process.
+        """Set up the process at the first call. The process needs an orderly end only for the
+        mirror's last commit.
         """
         if not self._has_begun:
             self._has_begun = True
@@ -270,8 +270,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def _within(
         self, positions: Mapping[TopicPartition, int], logs: offset_resolution.Logs
     ) -> tuple[Positions, Positions]:
-        """Return positions that the logs contain, and the ends of logs, except those that may be
-        too low for a moment.
+        """Return positions that the logs contain, and the logs' ends, without ends that may be too
+        low.
         """
         strict = self._options.fail_on_data_loss
         found = dict(positions)
@@ -313,8 +313,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._gone |= deleted
 
     def _deleted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions whose topic is not in ZooKeeper either: brokers may forget a topic
-        for a moment.
+        """Return the partitions whose topic is missing in ZooKeeper, too: brokers may forget a
+        topic.
         """
         now = time.monotonic()
         if not partitions or now - self._checked_at < TOPICS_S:

@@ -74,8 +74,7 @@ of the query. If another member takes longer to release its partitions, later ba
 
 UNREAD_S: Final = 0.5
 """Maximum wait for more partitions, in seconds, once the member owns some. The wait is short,
-because nobody reads the owned partitions during it.
-"""
+because no member reads the owned partitions during it. """
 
 FRAME_S: Final = LEAVE_S + 8.0
 """Seconds that a reader waits for the previous reader of its DataFrame to end, for instance that of
@@ -159,8 +158,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the trigger. The member joins after the warm-up batch, and only then the end of the
-        run is fixed.
+        """Note the trigger. The member joins after the warm-up batch, and only then does the reader
+        fix the end of the run.
         """
         self._begin()
         self._is_available_now = True
@@ -319,7 +318,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return hold
 
     def _joined(self) -> Membership:
-        """Return the member, which joins at the first call. A replay needs no member."""
+        """Return the member; the first call joins the group. A replay needs no member."""
         self._begin()
         if self._group is None:
             config = replace(self._options.config, release_grace_s=self._options.revoke_grace_s)
@@ -330,9 +329,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._group
 
     def _settle(self, group: Membership) -> None:
-        """Wait until the member owns its share, but only briefly once it owns partitions that
-        nobody reads yet.
-        """
+        """Wait until the member owns its share; once it owns partitions, wait only briefly."""
         owns_since: list[float] = []
 
         def is_over() -> bool:
@@ -357,8 +354,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """Connect to the brokers, and return the end of an empty batch.
 
         On a new driver the first batch takes seconds, because Spark compiles plans and starts
-        Python workers. If the member joined first, it would own partitions that nobody reads during
-        that time.
+        Python workers. If the member joined first, it would own partitions that no member reads
+        during that time.
         """
         self._begin()
         self._is_warm = True
@@ -378,8 +375,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
     def _finish(self, group: Membership, start: StreamOffset) -> None:
-        """Finish the batches that end at `start`; drop planned batches that it does not contain,
-        because Spark never runs them.
+        """Finish the batches that end at `start`; drop the other planned ones, since Spark never
+        runs them.
         """
         group.finish({one.tp: one.end for one in from_offset(start)})
         group.cancel()

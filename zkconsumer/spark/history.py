@@ -62,7 +62,8 @@ Value: TypeAlias = Any
 MOMENTS: Final = frozenset(
     {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}
 )
-"""Columns with a time since the epoch. In Spark they are timestamps; `column_name` names them."""
+"""Columns with a time since the epoch. They are timestamps in Spark; `column_name` returns their
+names."""
 
 _TYPES: Final[Mapping[type, DataType]] = {
     int: LongType(),
@@ -73,7 +74,7 @@ _TYPES: Final[Mapping[type, DataType]] = {
 }
 
 POLL_S: Final = 1.0
-"""Seconds between two looks at the files by a stream."""
+"""Seconds between two checks of the files by a stream."""
 
 ROWS: Final = 10_000
 """Rows of a record batch of the tables other than `transactions`."""
@@ -215,7 +216,7 @@ def _array(values: list[Value], name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _decoder() -> ColumnDecoder | None:
-    """Return the compiled decoder; None without the extra `fast`, which is slower."""
+    """Return the compiled decoder, or None without the extra `fast`; decoding is then slower."""
     return ColumnDecoder() if can_compile() else None
 
 
@@ -287,10 +288,10 @@ def transaction_batch(batch: Batch) -> pa.RecordBatch:
 
 
 class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what servers append: new logs and growing ones, each transaction once.
+    """Reads the transactions that servers append to new and growing logs, each transaction once.
 
-    The offset of a batch is the end of the last whole transaction of each log, in bytes. So the
-    checkpoint of the query makes each row come once, also after a restart of the query.
+    The offset of a batch is the end of the last whole transaction of each log, in bytes. So each
+    row is delivered exactly once, even if the query restarts from its checkpoint.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -308,7 +309,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 
     @one_sentence()
     def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
-        """Return the present ends of the logs; look at the files once per second at most."""
+        """Return the present ends of the logs; check the files at most once per second."""
         if self._target is not None:
             return self._target
         time.sleep(max(0.0, min(POLL_S, self._due_s - time.monotonic())))
@@ -326,7 +327,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
                     for _ in reader.batches():
                         pass
                 except DamagedFileError:
-                    pass  # what precedes the damage is read
+                    pass  # the rows before the damage are read
                 ends[log.name] = reader.offset
         return ends
 

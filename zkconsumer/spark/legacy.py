@@ -24,7 +24,8 @@ from zkconsumer.spark.process_lifecycle import load
 TopicAndPartition = TopicPartition
 Decoder = Callable[[Column], Column]
 
-# The old direct stream found its brokers through these; this package finds them in ZooKeeper.
+# The old direct stream found its brokers through these properties; this package finds them in
+# ZooKeeper.
 _BROKERS: Final = ("metadata.broker.list", "bootstrap.servers")
 
 

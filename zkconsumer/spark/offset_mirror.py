@@ -2,9 +2,9 @@
 group.
 
 Offsets only move forward: a higher offset that another client wrote stays. Each write is a
-compare-and-set on the znode's version, so no other client's write is overwritten unseen. While
-ZooKeeper is unreachable, a commit waits; `BackgroundMirror` waits on a thread of its own, so that
-the query continues.
+compare-and-set on the znode's version, so a concurrent write of another client is never overwritten
+unnoticed. While ZooKeeper is unreachable, a commit waits; `BackgroundMirror` waits on a thread of
+its own, so that the query continues.
 
 The mirror is not a group member. If the group has members, they would skip messages: at their next
 rebalance they read the mirrored offsets. So the mirror logs a warning about a group with members.
@@ -64,8 +64,8 @@ class _Stored(NamedTuple):
 class OffsetMirror:
     """Writes offsets of `config.group_id` to ZooKeeper; the first `commit` connects.
 
-    Only one thread may use it at a time. `close` is the only clean-up: the mirror holds nothing
-    that must survive.
+    Only one thread may use it at a time. `close` is the only clean-up; the mirror keeps no state
+    that must be saved.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -85,7 +85,7 @@ class OffsetMirror:
                 written.
             AccessDeniedError: ZooKeeper's access control forbids a write.
             CommitError: other clients' writes conflicted in every attempt.
-            ChrootMissingError, ConfigError: as `ZooKeeperSession.start` raises them.
+            ChrootMissingError, ConfigError: see `ZooKeeperSession.start`.
         """
         try:
             self._commit(self._connected(), offsets)

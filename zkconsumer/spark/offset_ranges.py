@@ -29,9 +29,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of offsets in the range. This is no `__len__`, because copying and
-        pickling a tuple use that.
-        """
+        """Return the number of offsets; not `__len__`, which copying and pickling a tuple use."""
         return max(0, self.end - self.start)
 
 
@@ -50,7 +48,7 @@ def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = No
     Topics and partitions are sorted, because Spark compares the forms as text. To Spark, text equal
     to `unlike` means that there are no new messages. If the same ranges must be read once more (an
     operator rewound the group, or a topic was created again), a third number makes the text
-    different. Without any partition, an empty topic name does that.
+    different. If there is no partition, an empty topic name makes it different.
     """
     found: StreamOffset = {}
     for one in sorted(ranges):

@@ -1,4 +1,4 @@
-"""Resolve a query's options to partitions and offsets: what is read, and from where to where.
+"""Resolve a query's options to partitions and to the offsets at which each one starts and ends.
 
 The rules are those of Spark's Kafka connector
 (`org.apache.spark.sql.kafka010.KafkaOffsetReaderAdmin`, Spark 4.3). For `zookeeper` they are those
@@ -163,9 +163,7 @@ def offsets_of(
 
 
 def _check_named(side: Side, position: Position, logs: Logs) -> None:
-    """Check that the position names exactly these partitions, as Spark's connector does: none is
-    forgotten.
-    """
+    """Check that the position names exactly these partitions, as Spark's connector does."""
     named = (
         position.offsets
         if isinstance(position, AtOffsets)
@@ -257,8 +255,7 @@ def stored_offsets(
     Raises:
         MalformedZnodeError: an offset znode does not hold an offset.
         SparkSourceError: Kafka does not return an offset of the group.
-        ZooKeeperUnreachableError, ChrootMissingError, ConfigError: as `ZooKeeperClient` raises
-            them.
+        ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `ZooKeeperClient`.
     """
     where = storage(config)
     found: dict[TopicPartition, int] = {}
@@ -318,7 +315,7 @@ def batch_ranges(options: SourceOptions, cluster: ClusterLogs) -> list[OffsetRan
     """Return the ranges that a batch read reads, empty ones included.
 
     `options` must come from `for_batch`. Raises SparkSourceError if a topic or partition that the
-    options name does not exist, and as `await_ends`, `offsets_of` and `within` do.
+    options name does not exist, and what `await_ends`, `offsets_of` and `within` raise.
     """
     limit_s = options.config.socket_timeout_s
     partitions = partitions_of(options, await_topics(cluster, limit_s=limit_s))

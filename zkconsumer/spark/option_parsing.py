@@ -59,8 +59,8 @@ def passed_on(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return librdkafka's properties, which begin with `kafka.`, and the other options.
 
-    Spark passes names in lower case, as are all names of librdkafka. `but` are names that look like
-    librdkafka's properties and are not.
+    Spark passes names in lower case, as are all names of librdkafka. `but` contains names that look
+    like librdkafka's properties but are not.
     """
     kafka = {
         key.lower(): str(value).strip()

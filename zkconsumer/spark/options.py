@@ -69,7 +69,7 @@ _MAX_LONG: Final = 2**63 - 1
 
 
 class Mode(Enum):
-    """How the query relates to the group."""
+    """Whether the query is a member of the group."""
 
     GROUP = "group"  # a member that reads the partitions it owns (KafkaInputDStream)
     DIRECT = "direct"  # all partitions, from the checkpoint's offsets (DirectKafkaInputDStream)

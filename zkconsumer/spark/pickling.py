@@ -1,4 +1,4 @@
-"""How readers reach the executors, with a clear error if the package is not installed there.
+"""Pickling of readers for the executors, with a clear error if the package is not installed there.
 
 Spark pickles a source and its reader on the driver and unpickles them on executors before any other
 code of this package runs there. So the function that unpickles them is sent by value.
@@ -39,8 +39,8 @@ def unpickled(packed: bytes) -> Unpickled:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise ModuleNotFoundError(
             f"an executor cannot read: {error} ({sys.executable} on {socket.gethostname()}): "
-            "install zkconsumer[spark] there, let PYSPARK_PYTHON name where it is, or send the "
-            "package with the job"
+            "install zkconsumer[spark] there, set PYSPARK_PYTHON to an interpreter that has it, or"
+            " send the package with the job"
         ) from None
     made: Unpickled = object.__new__(kind)
     made.__setstate__(state)

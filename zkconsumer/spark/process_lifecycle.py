@@ -1,4 +1,4 @@
-"""The Python processes that Spark starts: their end, their log, their errors, and their sockets.
+"""The end, the log, the errors and the sockets of the Python processes that Spark starts.
 
 Spark starts one Python process per query and source (`python_streaming_source_runner`). The process
 keeps one reader object as long as the query runs, and Spark ends it with SIGTERM. Spark calls
@@ -59,9 +59,9 @@ def end_on_sigterm(stop: Callable[[], None]) -> None:
 
     This must be called on the main thread. When the signal arrives, the main thread may be inside a
     call that nothing interrupts, so a Python signal handler would run too late. Libraries have
-    already started threads, so the signal cannot be blocked in all of them either. But on whatever
-    thread the signal arrives, the interpreter writes its number to a socket at once. Spark often
-    sends the signal twice; the second one is ignored.
+    already started threads, so the signal cannot be blocked in all of them either. But the
+    interpreter writes the signal's number to a socket at once, whichever thread receives the
+    signal. Spark often sends the signal twice; the second one is ignored.
     """
     receiving, sending = socket.socketpair()
     sending.setblocking(False)
@@ -97,7 +97,7 @@ def _exit() -> None:
 def log_to_stderr() -> None:
     """Log this package to standard error, which Spark copies to the driver's.
 
-    If the process has configured logging itself, nothing happens. Of kazoo only errors are logged:
+    If the process has configured logging itself, nothing happens. Only errors of kazoo are logged:
     its warnings concern connections, and this package logs their consequences. The lines of each
     rebalance (`consumer.jvm_log_lines`) are logged at level DEBUG only.
     """
@@ -119,7 +119,7 @@ def log_to_stderr() -> None:
 
 
 Hold = socket.socket
-"""The result of `hold`: it holds the name as long as the object and its process exist."""
+"""The result of `hold`; the name is held as long as this object and its process exist."""
 
 
 def hold(name: str, *, limit_s: float) -> Hold | None:
@@ -127,7 +127,7 @@ def hold(name: str, *, limit_s: float) -> Hold | None:
     `limit_s`.
 
     The name is an abstract Unix address, which the kernel frees when the process ends for whatever
-    reason. Systems other than Linux have none; there, nothing is checked.
+    reason. Systems other than Linux have no such addresses; there, nothing is checked.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     deadline = time.monotonic() + limit_s
@@ -194,7 +194,7 @@ def load(reader: DataFrameReader | DataStreamReader) -> DataFrame:
 
     Raises:
         SparkSourceError: Spark did not find the package. This replaces DATA_SOURCE_NOT_FOUND.
-        PySparkException: the format itself refuses, and gives its reason.
+        PySparkException: the format raised an error with its reason.
     """
     try:
         return reader.load()

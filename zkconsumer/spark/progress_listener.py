@@ -25,8 +25,8 @@ from zkconsumer.protocol.model import Json, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-# Partitions that one line names, those with the highest lag first. More would not fit into a line
-# of a terminal.
+# Maximum number of partitions that one line names, highest lag first. More would not fit into a
+# line of a terminal.
 LOGGED_PARTITIONS: Final = 4
 
 

@@ -1,4 +1,4 @@
-"""The columns of a record: those of Spark's Kafka connector, of which a schema may select some.
+"""The columns of a record: those of Spark's Kafka connector. A schema may select some of them.
 
 Source: `org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.kafkaSchema`, without headers.
 """
@@ -36,7 +36,8 @@ SCHEMA = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
 
 
 def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tuple[str, ...]:
-    """Return the names of the columns to read, in the user's order. Only these columns are built.
+    """Return the names of the columns to read, in the user's order. The other columns are not
+    built.
 
     Args:
         types: every column that the table has; by default the columns of a record.

@@ -1,4 +1,4 @@
-"""Where the batches of a query in group mode start in each partition.
+"""Start offsets of the batches of a query in group mode, for each partition.
 
 A query starts at the group's offsets, at those of its checkpoint, or by `auto.offset.reset`.
 """
@@ -28,7 +28,7 @@ Partitions = Mapping[TopicPartition, Served]
 
 
 class StartPositions:
-    """Where one query's batches start in each partition.
+    """The offset at which one query's next batch starts, for each partition.
 
     Attributes:
         replayed: the start of each batch that was replayed before the member joined.
@@ -91,9 +91,9 @@ class StartPositions:
     def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
         """Warn of group offsets that are lower than the checkpoint's and that the query ignores.
 
-        The JVM's tools leave no mark, so their reset looks like an offset that was never committed.
-        There is no warning if the group's offset is the start of the checkpoint's last batch: then
-        the query most likely died between the two commits.
+        The JVM's tools create no mark. So after their reset, the offset looks as if the later ones
+        had never been committed. There is no warning if the group's offset is the start of the
+        checkpoint's last batch: then the query most likely died between the two commits.
         """
         if self._options.on_restart != "max":
             return
@@ -175,7 +175,7 @@ class StartPositions:
 
 
 def few(things: Iterable[object]) -> str:
-    """Return a log line's list of things, with the number of those that it leaves out."""
+    """Return items as a list for a log line, with the number of items that it leaves out."""
     some = [str(one) for one in things]
     more = f" and {len(some) - _LOGGED_PARTITIONS} more" if len(some) > _LOGGED_PARTITIONS else ""
     return ", ".join(some[:_LOGGED_PARTITIONS]) + more

@@ -81,10 +81,10 @@ KEPT: Final = 3
 # as long as its application, and a consumer has connections, threads and a timer.
 IDLE_S: Final = 120.0
 
-# A range with a backlog behind it is read with at most this many fetches per partition, each sized
-# to its share of the range. The next fetch starts only when the queue is empty, so librdkafka
-# fetches nothing beyond the range. Longer ranges are fetched ahead, which is faster; the 3 MB that
-# this may fetch too much are little compared with such a range.
+# A range that is followed by further messages is read with at most this many fetches per partition,
+# each sized to its share of the range. The next fetch starts only when the queue is empty, so
+# librdkafka fetches nothing beyond the range. Longer ranges are fetched ahead, which is faster; the
+# 3 MB that this may fetch too much are little compared with such a range.
 SIZED_FETCHES: Final = 8
 
 # Smallest sized fetch in bytes: below this, bytes beyond the range cost nothing.
@@ -118,8 +118,8 @@ class ReadSettings:
         client: librdkafka's settings, from `client_settings`.
         patience_s: seconds without any message, for instance without a leader, after which the task
             fails.
-        fail_on_data_loss: whether the task fails if messages are no longer in the log.
-        has_backlog: whether the logs continue behind the ranges. Then a task fetches only as much
+        fail_on_data_loss: whether the task fails if messages are no longer in the log. has_backlog:
+        whether the logs contain messages after the ranges. Then a task fetches only as much
             as its ranges need, because the rest would be discarded.
         engine: `fetch.engine`. With `auto`, an executor without the extra `fast` uses librdkafka.
     """
@@ -132,7 +132,7 @@ class ReadSettings:
 
 
 def client_settings(config: ConsumerConfig, brokers: Brokers) -> Settings:
-    """Return librdkafka's settings for tasks. Raises FetchError as `broker_settings` does."""
+    """Return librdkafka's settings for tasks. Raises FetchError, see `broker_settings`."""
     return {
         **fetch_settings(config),
         **broker_settings(brokers),
@@ -149,7 +149,8 @@ def read_ranges(
 
     Raises:
         SparkSourceError: pyarrow is missing; messages are no longer in the log, and
-            `fail_on_data_loss` is true; no message arrived for `patience_s`; or the brokers refuse.
+            `fail_on_data_loss` is true; no message arrived for `patience_s`; or the brokers refuse
+            the request.
     """
     record_batches = _record_batches()
     left = [one for one in ranges if one.size]
@@ -409,7 +410,7 @@ class _Reader:
 
 
 def _reads_columns(settings: ReadSettings) -> bool:
-    """Tell whether this process reads with the columnar reader; if it lacks a package, log why."""
+    """Return whether this process reads with the columnar reader; log which package is missing."""
     needed = ("google_crc32c",) if settings.engine == "columns" else ("google_crc32c", "numba")
     if settings.engine == "librdkafka":
         return False
@@ -547,9 +548,7 @@ def _key_of(
 
 
 def _take(settings: Settings, make: Callable[[Settings], Fetcher]) -> Fetcher:
-    """Return a consumer without partitions. A new one needs 10 to 50 ms for connections and
-    look-ups.
-    """
+    """Return a consumer without partitions; a new one takes 10 to 50 ms to connect."""
     kept = _idle.get(os.getpid(), {}).pop(_key_of(settings, make), None)
     if kept is None:
         return make(settings)
@@ -649,9 +648,7 @@ def _is_limited(options: SourceOptions, ranges: Sequence[OffsetRange]) -> bool:
 
 
 def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the records of one task. Spark invents a task for an empty plan; that one yields
-    nothing.
-    """
+    """Yield the records of one task. Spark runs one even for an empty plan; it yields nothing."""
     if isinstance(partition, RangesPartition):
         with one_sentence():
             yield from read_ranges(partition.ranges, columns, partition.settings)

@@ -20,7 +20,7 @@ OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"
 
 def of_owners(examined: ExaminedGroup) -> Iterator[Finding]:
     """Yield what is wrong with the owner znodes; one finding at most for each znode."""
-    # Another check reports names that no topic can have, with all znodes below them.
+    # Another check reports parents whose names are no topic names, with all znodes below them.
     left = {tp: node for tp, node in examined.image.owners.items() if paths.is_topic(tp.topic)}
     for topic, held in groupby(list(left), lambda tp: tp.topic):
         there, fault = partitions_in(topic, examined.topics)
@@ -94,7 +94,7 @@ def _unregistered(
             code = FOREIGN_OWNER
             why = (
                 "it is a consumer id without a thread number, as kafka-node writes it; JVM members"
-                " and tools do not take it for a thread, and wait until the znode is deleted"
+                " and tools do not recognise it as a thread, and wait until the znode is deleted"
             )
         else:
             code = UNREGISTERED

@@ -177,7 +177,7 @@ def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
             DISAGREEMENT,
             examined.group,
             consumer,
-            f"it assigns by other rules than the rest of the group: {why}",
+            f"it assigns by other rules than the other members: {why}",
             "two members claim the same partition, one of them fails, and other partitions have no"
             " owner",
             "give all members the same partition.assignment.strategy, the same"

@@ -15,8 +15,8 @@ ANYONE = "world:anyone"
 
 
 SAMPLE = 1_000
-"""Offset znodes of a group whose access control lists are read at first. If these differ, all are
-read. In a group with more offsets, a single different list may be missed."""
+"""Number of a group's offset znodes whose access control lists are read first. If these lists
+differ, all lists are read. In a group with more offsets, a single different list may be missed."""
 
 
 def places(examined: ExaminedGroup) -> list[str]:
@@ -35,7 +35,7 @@ def places(examined: ExaminedGroup) -> list[str]:
 
 
 def more_places(examined: ExaminedGroup) -> list[str]:
-    """Return the offset znodes that `places` left out, if the lists of the others differ."""
+    """Return the offset znodes that `places` left out, if the lists already read differ."""
     lists = {
         found
         for path, found in examined.rights.items()
@@ -61,7 +61,7 @@ def _needed(examined: ExaminedGroup, path: str) -> tuple[int, str]:
 
 
 def _able(rights: tuple[Right, ...], needed: int) -> frozenset[str]:
-    """Return the identities that have all `needed` rights; only world:anyone if everyone has."""
+    """Return the identities with all `needed` rights; only world:anyone if everyone has them."""
     open_bits = 0
     for right in rights:
         open_bits |= right.permissions if right.identity == ANYONE else 0

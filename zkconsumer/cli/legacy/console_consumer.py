@@ -1,9 +1,9 @@
 """ConsoleConsumer in its ZooKeeper mode: options, message formatters, and the run.
 
 The tool consumes with a zkconsumer member. As in the original, `--topic` is a pattern, and the exit
-commits everything that was written. The help has the words of each release. It lists the options of
-the new consumer, which the tool refuses. The formatters are `kafka.tools.*MessageFormatter`, 0.8.2
-to 1.1.
+commits everything that was written. The help equals that of each release. It also lists the options
+of the new consumer, which the tool refuses. The formatters are `kafka.tools.*MessageFormatter`,
+0.8.2 to 1.1.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def formatter(java: str, properties: Mapping[str, str], release: Release) -> For
         case "kafka.tools.DefaultMessageFormatter":
             return _default(properties, release)
         case "kafka.tools.LoggingMessageFormatter" if modern:
-            # The messages it also logs go to a logger that the tools switch off.
+            # Kafka's class also logs each message, but the tools switch off its logger.
             return _default(properties, release)
         case "kafka.tools.NoOpMessageFormatter":
             return lambda message: b""
@@ -574,7 +574,7 @@ def _report(tool: Tool, ended: _End) -> None:
 
 
 def _consume(tool: Tool, request: _Request, group: str) -> _End:
-    """Consume to the end.
+    """Consume until a limit, a time-out, a signal or an error ends the run.
 
     A message that a signal or a closed pipe interrupts counts as unwritten, and is redelivered.
     """

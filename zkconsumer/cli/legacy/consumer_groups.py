@@ -1,6 +1,6 @@
 """ConsumerGroupCommand in its ZooKeeper mode: list, describe and delete groups.
 
-The help and the table of a group have the words and the form of each release. The help also lists
+The help and the table of a group equal those of each release. The help also lists
 the options of the new consumer and of `--reset-offsets`, which the tool refuses.
 """
 
@@ -443,7 +443,7 @@ HEAD_0_9 = "GROUP, TOPIC, PARTITION, CURRENT OFFSET, LOG END OFFSET, LAG, OWNER"
 HEAD = ("TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID")
 ROW = "{:<30} {:<10} {:<15} {:<15} {:<10} {:<50}"
 
-# Narrowest column of topics and of consumers in 1.1, in characters.
+# Minimum width of the columns of topics and of consumers in 1.1, in characters.
 _NARROWEST = 15
 
 

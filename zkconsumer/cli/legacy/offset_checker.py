@@ -62,7 +62,7 @@ def _show(
 
     numbers = zk.partitions(validate_topic(topic) for topic in topics)
     partitions = [TopicPartition(topic, one) for topic in sorted(topics) for one in numbers[topic]]
-    # The first partition without an offset may end the tool. Keep the old order of answers.
+    # The first partition without an offset may end the tool. Keep the old tool's order of answers.
     modern = tool.release.since(Release.R0_10)
     answered = sorted(numbers) if modern else mutable_map_order(numbers)
     asked_for = [TopicPartition(topic, one) for topic in answered for one in numbers[topic]]

@@ -71,8 +71,9 @@ def run(tool: Tool) -> None:
 def _brokers(tool: Tool, parser: Parser, listed: str) -> Brokers:
     """Return the brokers of --broker-list, as registrations of 0.8.
 
-    So they are asked with the protocol of 0.8, as the tool does. Brokers before 0.10 know no other
-    protocol. For a time, brokers answer it with segments, still in 3.9.
+    The client then uses the protocol of 0.8, as the old tool does. Brokers before 0.10 know no
+    other protocol. For a time in --time, brokers up to 3.9 answer it with the start offset of a log
+    segment.
     """
     ends = listed.split(",")
     matches = [_PORT.fullmatch(end) for end in ends]

@@ -26,11 +26,11 @@ FORMAT = "zkconsumer-groups"
 
 
 class TableArguments(TypedDict, total=False):
-    """Which groups a table contains, and how it is read. Only `zookeeper` is required.
+    """The groups that a table contains, and how it is read. Only `zookeeper` is required.
 
     Attributes:
         zookeeper: `host:port[,host:port...][/chroot]`.
-        groups: only these groups, as far as they exist; an empty collection is an error.
+        groups: only those of these groups that exist; an empty collection is an error.
         groups_pattern: only groups whose whole name matches this regex (in Java's syntax, as in a
             white list).
         topics: only owners and offsets of these topics; not for members.

@@ -3,8 +3,8 @@ rows.
 
 Everything here is pure. Spark's checkpoint contains the whole reading, compressed, so the rows of a
 batch follow from its two offsets alone. A replay returns the same rows, and the first batch after a
-pause reports what changed meanwhile. A reading grows only with the number of followed partitions,
-as the offsets of Spark's own Kafka source do.
+pause reports the changes during the pause. The size of a reading depends only on the number of
+followed partitions, as with the offsets of Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class State(NamedTuple):
 Reading = Mapping[Key, State]
 
 NOTHING: Final[JsonObject] = {}
-"""The offset before the first batch, without any reading."""
+"""The offset before the first batch; it contains no reading."""
 
 _WORDS: Final = {
     Table.OWNER_CHANGES: ("claimed", "moved", "released"),

@@ -1,7 +1,7 @@
 """The options of `format("zkconsumer-groups")`: which table, of which groups, and from where.
 
-Names are those of Spark's Kafka connector where it has the option, and otherwise the old consumer's
-properties.
+The names are those of Spark's Kafka connector if it has the option, and otherwise those of the old
+consumer's properties.
 """
 
 from __future__ import annotations

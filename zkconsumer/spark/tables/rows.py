@@ -161,7 +161,7 @@ class Reader:
         """Return the rows of these groups and topics. A group without read permission becomes one
         row with an error.
 
-        For other errors it raises as `ZooKeeperClient.read` does.
+        Raises what `ZooKeeperClient.read` raises for other errors.
         """
 
         def read(some: Sequence[str]) -> list[Row]:

@@ -105,7 +105,7 @@ def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece
 
 
 def chunks(pieces: Sequence[Piece]) -> Iterator[tuple[list[str], frozenset[str] | None]]:
-    """Yield what a task reads at once: groups, and which of their topics."""
+    """Yield the groups, with their topics, that a task reads together."""
     groups: list[str] = []
     topics: frozenset[str] | None = None
     size = 0
@@ -314,8 +314,8 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         """Return the present reading, or `start` itself if nothing changed, because Spark compares
         text.
 
-        Raises SparkSourceError if another source wrote the checkpoint, and as `ZooKeeperClient`
-        does.
+        Raises SparkSourceError if another source wrote the checkpoint, and what `ZooKeeperClient`
+        raises.
         """
         left_s = self._due_s - time.monotonic()
         if self._target is None and left_s > 0:

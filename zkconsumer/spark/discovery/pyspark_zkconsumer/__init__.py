@@ -1,4 +1,4 @@
-"""Found by Spark through its name: gives `format("zkconsumer")` without a registration."""
+"""Module that Spark finds by its name; it provides `format("zkconsumer")` unregistered."""
 
 from zkconsumer.spark.data_source import ZkConsumerSource as DefaultSource
 

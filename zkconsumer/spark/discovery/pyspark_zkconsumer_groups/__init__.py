@@ -1,4 +1,4 @@
-"""Found by Spark through its name: gives `format("zkconsumer-groups")` without a registration."""
+"""Module that Spark finds by its name; it provides `format("zkconsumer-groups")` unregistered."""
 
 from zkconsumer.spark.tables.source import GroupsSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Found by Spark through its name: gives `format("zkconsumer-history")` without a registration."""
+"""Module that Spark finds by its name; it provides `format("zkconsumer-history")` unregistered."""
 
 from zkconsumer.spark.history import HistorySource as DefaultSource
 
