@@ -253,9 +253,9 @@ def vote(
 ) -> None:
     """Show which assignor a group of the classic protocol chooses.
 
-    Each member votes for the first of its assignors that all members have, and most votes win. A
-    dash as the choice means that no assignor is common to all: Kafka refuses the last member with
-    INCONSISTENT_GROUP_PROTOCOL. No server is asked.
+    Each member votes for the first of its assignors that all members have, and the assignor with
+    the most votes wins. A dash as the choice means that no assignor is common to all: Kafka refuses
+    the last member with INCONSISTENT_GROUP_PROTOCOL. No server is asked.
 
     Example: zkconsumer explain vote m1=range,sticky m2=sticky,range m3=sticky
     """
@@ -309,8 +309,8 @@ def partitioner(
 
     The old producer takes the hash code of the key, as bytes (ByteArrayPartitioner) or as a string
     (DefaultPartitioner): (code & 0x7fffffff) % n in Kafka 0.8.0-0.8.1, |code| % n from 0.8.2 on.
-    The Java producer takes (murmur2(bytes) & 0x7fffffff) % n. So a key changes its partition if its
-    producer changes. No server is asked.
+    The Java producer takes (murmur2(bytes) & 0x7fffffff) % n. So the partition of a key may change
+    when the producer changes. No server is asked.
 
     Example: zkconsumer explain partitioner --key-hex 6b6579 --partitions 12
     """
@@ -334,7 +334,7 @@ def _partitioner(case: Case) -> list[Answer]:
     code = rules.murmur2(key)
     rows = [("murmur2", code, rules.partition_of_key(key, count))]
     codes = {"bytes": rules.bytes_hash(key)}
-    with suppress(UnicodeDecodeError):  # such a key cannot have been a string
+    with suppress(UnicodeDecodeError):  # only UTF-8 keys can be strings
         codes["string"] = java_hash(key.decode())
     for form, code in codes.items():
         rows.append((f"old-{form}", code, rules.partition_of_hash(code, count)))
@@ -462,9 +462,7 @@ def _show(
 ) -> None:
     """Write the rows of one case, or the results of a file of cases, after all are computed."""
     if (one is None) == (path is None):
-        raise ConfigError(
-            "the command needs either its own values or --cases, and not both", remedy=_REMEDY
-        )
+        raise ConfigError("give either the command's own values or --cases", remedy=_REMEDY)
     if path is None:
         assert one is not None
         display.write(compute(one), columns)

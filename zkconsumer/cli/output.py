@@ -558,7 +558,7 @@ class Progress:
         self._is_open = False
 
     def advanced(self, done: int, total: int) -> None:
-        """Record the amount, and show it if it is time. The result shows the end."""
+        """Record the amount, and show it at intervals, except at the end of the work."""
         self.done, self.total = done, total
         now = time.monotonic()
         if now < self._next_s or done == total:
