@@ -1,4 +1,4 @@
-"""Coverage of simulated runs: which rows of the machine's tables and which faults by phase they
+"""Coverage of simulated runs: the rows of the machine's tables, and the faults by phase, that they
 reach.
 
 A pair is (phase, event), (phase, outcome of an operation) or (phase, fault). `possible()` lists all
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 class Coverage(Watcher):
-    """Counts the pairs that a run reaches; a pair that is said not to occur ends the run."""
+    """Counts the pairs that a run reaches; a pair that `EXCLUDED` names ends the run."""
 
     def __init__(self) -> None:
         self.pairs: Counter[Pair] = Counter()
@@ -50,7 +50,7 @@ class Coverage(Watcher):
             self._count(before.phase, what)
 
     def acted(self, world: World, action: Action) -> None:
-        """Count a fault for the phases in which it finds the members that it concerns."""
+        """Count a fault for the phases of the members that it concerns."""
         if action.do in FAULTS:
             is_of_one = action.do in OF_A_MEMBER
             hit = (action.who,) if is_of_one else _live(world, but=action)

@@ -71,7 +71,7 @@ class Replica:
     def __init__(self, number: int, tree: Tree) -> None:
         self.number = number
         self.tree = tree
-        self.acls: Acls = {}  # as applied; a running transaction has changed the tree's already
+        self.acls: Acls = {}  # as applied; a running transaction has changed the tree's lists
         self.applied, self.zxid = 0, 0  # number of applied changes, and the zxid of the last one
         self.lag, self.is_cut = 0, False
         # A deposed leader answers `sync` until this time: see `Ensemble.depose`.
@@ -89,7 +89,7 @@ class Replica:
         return other
 
     def key(self) -> Hashable:
-        """Return its state as a value, without its position in the log."""
+        """Return the replica's state as a value, without its position in the log."""
         watches = [
             frozenset((path, frozenset(who)) for path, who in table.items())
             for table in (self.data, self.child)
@@ -192,17 +192,17 @@ class Ensemble:
     # ---- connections ----------------------------------------------------------------------------
 
     def disconnect(self, session: int) -> None:
-        """End a connection and its watches; the session lives until it times out."""
+        """End a connection and its watches; the session lives until its time-out."""
         connection = self._connections.pop(session, None)
         if connection is not None:
             self._replicas[connection.replica].forget(session)
 
     def is_connected(self, session: int) -> bool:
-        """Tell whether the session has a connection; servers close those of ended sessions."""
+        """Return whether the session has a connection; servers close those of ended sessions."""
         return session in self._connections
 
     def has_news(self, session: int) -> bool:
-        """Tell whether events wait for this session's connection, or the connection has ended."""
+        """Return whether events wait for this session's connection, or the connection has ended."""
         connection = self._connections.get(session)
         return connection is None or bool(connection.events)
 
@@ -225,7 +225,7 @@ class Ensemble:
     # ---- the log --------------------------------------------------------------------------------
 
     def _commit(self, changes: list[Change]) -> None:
-        """Append a transaction to the log; the leader's tree has its changes already."""
+        """Append a transaction to the log; the leader's tree already has its changes."""
         self._zxid += 1
         self.history += changes
         for replica in self._replicas:
@@ -237,7 +237,7 @@ class Ensemble:
             self._apply_until(replica, self._zxid - replica.lag)
 
     def _catch_up(self, replica: Replica) -> None:
-        """Apply everything: a client of the replica has got an answer from the leader."""
+        """Apply the whole log, because a client of the replica has got a reply from the leader."""
         self._apply_until(replica, self._zxid)
 
     def _apply_until(self, replica: Replica, zxid: int) -> None:
@@ -285,7 +285,7 @@ class Ensemble:
         self.set_lag(replica, 0)
 
     def cut_off(self, replica: int) -> None:
-        """Separate a replica from the leader; its clients stay and read what it has."""
+        """Separate a replica from the leader; its clients stay and read its old state."""
         server = self._replicas[replica]
         self._fork(server)
         server.is_cut = True

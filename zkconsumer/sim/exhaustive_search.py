@@ -1,15 +1,15 @@
 """Exhaustive search of a small world: breadth-first, each state once.
 
 The world is small. Some things that the random search varies are constant here
-(docs/verification.md lists them): an action takes no time; time advances only when nothing can
-happen except that users ask for messages; a member handles what it received before anything else
-happens, except a fault.
+(docs/verification.md lists them). An action takes no time. Time advances only when no other action
+is possible than a user's request for messages. A member handles what it received before any other
+action happens, except a fault.
 
-`Canon` gives worlds a key: two worlds that behave alike from now on have one key, whatever happened
-before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a member's
-operations) are replaced by their rank, and moments by their distance from now. The key contains
-what the monitor remembers, so that a history that could break a promise is never merged with
-another.
+`Canon` gives worlds a key: two worlds that will behave in the same way have the same key, whatever
+happened before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a
+member's operations) are replaced by their rank, and times by their distance from the present time.
+The key contains the monitor's state, so that a history that could break a promise is never merged
+with another one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ Value: TypeAlias = Any
 
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
-"""Distances from now, in seconds, beyond which all moments count as equal: a distant automatic
-commit, or a lease that ended long ago. The longest time that anything looks back is the patience
-with a blocker, 8 s.
-"""
+"""Distance from the present time, in seconds, beyond which all times count as equal: a distant
+automatic commit, or a lease that ended long ago. No rule looks back further than the patience with
+a blocker, 8 s."""
 
 MOMENTS = frozenset(
     {
@@ -80,7 +79,7 @@ def _names(kind: type[Value]) -> tuple[str, ...]:
 
 
 class Form:
-    """The form of one part of a world, and the numbers that are left out of it."""
+    """The form of one part of a world, and the numbers that it leaves out."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []
@@ -121,7 +120,8 @@ class Form:
 
 
 Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Of a form: the zxids, the `cversion`s of the list of consumers, the operations, the moments."""
+"""The numbers that a form leaves out: zxids, `cversion`s of the list of consumers, operations,
+times."""
 
 
 class Canon:
@@ -133,8 +133,8 @@ class Canon:
         self._states: dict[int, tuple[State, Hashable, Numbers]] = {}
 
     def key(self, world: World, monitor: Monitor) -> int:
-        """Return the hash of a world's key, which is equal for worlds that behave alike from now
-        on.
+        """Return the hash of a world's key, which is equal for worlds that will behave in the same
+        way.
         """
         now = world.now
         forms = [self._member(member) for member in world.members]
@@ -265,8 +265,8 @@ def _distance(seconds: float) -> float:
 
 
 FAR_OFF_S = 1e6
-"""Interval of automatic commits, in seconds: none happens within a search. Hand-overs still commit.
-"""
+"""Interval of automatic commits, in seconds, so long that none happens within a search. Hand-overs
+still commit."""
 
 KINDS = (
     Do.CUT,
@@ -301,7 +301,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has seen.
+    """The result of a search.
 
     Attributes:
         states: number of distinct states.
@@ -337,7 +337,7 @@ class SmallWorld(World):
         self.may_fail(scope.faults)
 
     def may_fail(self, faults: int) -> None:
-        """Allow this many more faults, of any kinds."""
+        """Allow this number of further faults, of any kinds."""
         self.faults_left = dict.fromkeys(KINDS, faults)
 
     def _wall_ms(self) -> int:
@@ -351,7 +351,7 @@ class SmallWorld(World):
     def choices(self) -> list[Action]:
         """Return all actions to try, in a fixed order."""
         actions = self.enabled()
-        # A member handles what it received first: later items come behind it anyway.
+        # A member first handles what it received: later items come after it anyway.
         first = next((action.who for action in actions if action.do is Do.RECEIVE), None)
         if first is not None:
             actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]
@@ -429,7 +429,7 @@ def _after(node: _Node, action: Action) -> _Node:
 
 
 def _must_converge(node: _Node) -> None:
-    """Check that the group settles as it should when all members run and no more fault happens
+    """Check that the group settles correctly when all members run and no further fault happens
     (I12).
     """
     copy = _after(node, Action(Do.TIME))

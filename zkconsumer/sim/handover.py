@@ -6,9 +6,9 @@ share, so the production code has no hooks. At each of these calls the scheduler
 thread continue. The threads are real threads; one runs at a time.
 
 The search is stateless: it replays a list of choices and continues from there. It cuts a schedule
-at a state that an earlier schedule has reached. A state consists of the shared data, what the judge
-remembers, and what each thread has read since its operation began. A thread's local variables
-follow from what it has read, so two schedules that reach one state continue alike.
+at a state that an earlier schedule has reached. A state consists of the shared data, the judge's
+state, and what each thread has read since its operation began. A thread's local variables follow
+from what it has read, so two schedules that reach the same state continue in the same way.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ object.
 """
 
 MAX_POINTS: Final = 20_000
-"""Upper bound of the points of one schedule. A schedule with more is reported as one that does not
-end.
+"""Upper bound of the points of one schedule. A schedule with more points is reported as endless.
 """
 
 Edit = tuple[str, str]
@@ -80,7 +79,7 @@ class HandOverViolation(AssertionError):
 
 
 class _Cut(BaseException):
-    """Unwinds the threads of a schedule that has ended."""
+    """Raised in the threads of a schedule that has ended, to unwind them."""
 
 
 # ---- the production code, with points -----------------------------------------------------------
@@ -112,7 +111,8 @@ class Code:
         before = {name: sys.modules.get(name) for name in names}
         modules: dict[str, Observed] = {}
         try:
-            # The instrumented modules import each other, so put them into sys.modules meanwhile.
+            # The instrumented modules import each other, so they are in sys.modules during the
+            # import.
             for name in names:
                 modules[name] = sys.modules[name] = self._compiled(name, todo)
         finally:
@@ -266,7 +266,7 @@ class _Thread:
         self.operation = 0  # the number of its script's operation
         self.history = 0  # the hash of what it has read since its operation began
         self.steps = 0
-        self.seen = -1  # steps of the others at its last wait for them
+        self.seen = -1  # the steps of the other threads at its last wait for them
         self.finished = False
         self.error: BaseException | None = None
 
@@ -276,9 +276,8 @@ class _Thread:
 
 
 Choose = Callable[[list["_Thread"]], "_Thread | None"]
-"""Picks the thread that continues; the first of the list is the one that ran last. None cuts the
-schedule.
-"""
+"""Picks the thread that continues; the first thread of the list is the one that ran last. None cuts
+the schedule."""
 
 
 class Scheduler:
@@ -373,7 +372,7 @@ class Scheduler:
         me.seen = self._steps_of_others(me)
 
     def is_behind(self, thread: _Thread) -> bool:
-        """Tell whether another thread has continued since the last wait of this one."""
+        """Return whether another thread has continued since this thread's last wait."""
         return self._steps_of_others(thread) > thread.seen
 
     def _steps_of_others(self, me: _Thread) -> int:
@@ -457,7 +456,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Explored:
-    """What a search has seen.
+    """The result of a search.
 
     Attributes:
         outcomes: the hashes of the states in which uncut schedules ended.
@@ -504,10 +503,10 @@ class _Judge:
     """Remembers what happened, and raises HandOverViolation at the call that breaks a promise.
 
     Attributes:
-        hands: the offsets that the user was given and has not finished.
+        hands: the offsets that the user got and has not finished.
         next: the offset that must be delivered next.
         sought: an offset that a seek allows instead, and whether the seek has returned.
-        finished: the offset below which the user has finished every message that it was given.
+        finished: the offset below which the user has finished every message that it got.
         answered: partitions of answered releases; none of their messages may be delivered.
         stopped: partitions that no call that begins from now on may deliver.
         barred: the stopped partitions at the start of the user's current call.
@@ -533,7 +532,7 @@ class _Judge:
     is_inside: bool = False
 
     def key(self) -> Hashable:
-        """Return everything it remembers, for comparison."""
+        """Return the judge's whole state, for comparison."""
         return tuple(
             [
                 (
@@ -552,7 +551,7 @@ class _Judge:
     # ---- called by the user's thread -------------------------------------------------------------
 
     def begins(self) -> None:
-        """The user asks for messages, so it has finished those it was given."""
+        """The user asks for messages, so it has finished those that it got before."""
         self.hands.clear()
         self.is_inside = True
         for key, offset in self.next.items():
@@ -620,7 +619,7 @@ class _Judge:
             self._settle_claims()
         for done in self.asked:
             # After a seek, a finished message counts as unfinished until the user asks again,
-            # because the user's thread finds the new PartitionState only then.
+            # because only then does the user's thread find the new PartitionState.
             held = any(self.hands.get(key) or key in self.told for key in done.partitions)
             if not (done.called or (held and not user_waits)):
                 raise HandOverViolation(f"the release of {done.partitions} is not answered")
@@ -645,8 +644,8 @@ class _Judge:
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher whose `consume` restarts the thread's history: what `StreamFetcher.fetch` and
-    `Stream._wait_for_messages` have read so far decides nothing after it.
+    """A fetcher whose `consume` restarts the thread's history: later decisions do not depend on
+    what `StreamFetcher.fetch` and `Stream._wait_for_messages` have read before it.
     """
 
     def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:
@@ -689,7 +688,7 @@ class _Play:
         )
         code.locks = [self.stream._partitions._writing]
         self._epoch = 100
-        self._held: Observed = None  # the state of the last message that the user was given
+        self._held: Observed = None  # the state of the last message that the user got
         for number in case.granted:
             self.grant(number, case.start)
 
@@ -718,7 +717,7 @@ class _Play:
             getattr(self, name)(*arguments)
 
     def state(self) -> Hashable:
-        """Return a value that is equal for two schedules that continue alike."""
+        """Return a value that is equal for two schedules that continue in the same way."""
         scheduler, stream, gate = self.scheduler, self.stream, self.gate
         partitions, fetcher = stream._partitions, stream._fetcher
         described, label = scheduler.described, scheduler.label
@@ -899,11 +898,11 @@ class _Play:
 def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")) -> Explored:
     """Run a case until every thread has continued from every state; stop at the first violation.
 
-    Without `prune` all schedules run to their ends, which only tiny cases allow.
+    Without `prune` all schedules run to their ends, which is feasible only for tiny cases.
     """
     started = time.monotonic()
     open_: dict[Hashable, list[int]] = {}  # state -> threads that have not continued from there
-    # A schedule runs through many other states after the first one with an open choice.
+    # A schedule passes through many other states after the first one with an open choice.
     todo: deque[tuple[tuple[int, ...], Hashable]] = deque()
     prefix: tuple[int, ...] = ()
     schedules = 0

@@ -11,7 +11,7 @@ connector. It models:
 - offsets that are read before the claim;
 - `rebalance.max.retries` attempts with `rebalance.backoff.ms` after each, then no attempt until the
   next trigger;
-- a new session that forgets what was consumed.
+- a new session that drops the consumed positions.
 
 It does not model wildcards, offsets in Kafka, the queues between fetchers and streams (a message is
 delivered as soon as the user asks), and the order of Scala's hash maps (partitions are sorted by
@@ -22,7 +22,7 @@ failures: it repeats a request until it is answered, even in a new session. Whil
 unreachable, messages are delivered as before.
 
 `MixedMonitor` checks a mixed group. A JVM member breaks these promises by design, so they are not
-checked of it:
+checked for JVM members:
 
 - I2, I3: until it learns that its session has ended, it delivers partitions that other members own.
 - I7: its commits are unconditional, so they lower offsets and overwrite an operator's edit.
@@ -30,7 +30,7 @@ checked of it:
 - I12: after four attempts it stays idle until the next change, although partitions are assigned to
   it.
 
-These promises are checked of JVM members: claims are ephemeral and their own (I1), no message is
+These promises are checked for JVM members: claims are ephemeral and their own (I1), no message is
 skipped (I5), only delivered messages are committed (I6), and delivery stops before a release (I9).
 zkconsumer's members are checked for every promise, with two exceptions: partitions whose owner
 znode a JVM member has deleted (they stop when they learn of it), and redeliveries, because a JVM
@@ -65,7 +65,7 @@ from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
 
 Answer: TypeAlias = Any
-"""What a member's program gets or returns; the request determines the type."""
+"""A value that a member's program receives or returns; the request determines the type."""
 
 # ---- the connector: a model of Kafka 1.1.1 -------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Connector:
         yield from self.rebalance()
 
     def new_session(self) -> Program:
-        """Forget the registry without a commit or a release."""
+        """Drop the registry without a commit or a release."""
         self._enter("expired", "its session is over: forgets what it owns, registers again")
         self.registry = {}
         yield from self._register()
@@ -432,7 +432,7 @@ class JvmMember:
 
     @property
     def settled(self) -> bool:
-        """Tell whether nothing is in progress; the member may own nothing because it gave up."""
+        """Return whether nothing is in progress. A member that gave up may then own nothing."""
         return not (self._threads or self._events or self.connector.wanted)
 
     @property
@@ -445,7 +445,7 @@ class JvmMember:
     # ---- called by the world ---------------------------------------------------------------------
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
-        """zkclient sends unanswered requests again, in whichever session."""
+        """zkclient sends unanswered requests again, even if the session is a new one."""
         self._now, self._connected = now, True
         before, self._session = self._session, session
         connector = self.connector
@@ -470,7 +470,7 @@ class JvmMember:
         self.inbox.append(fired)
 
     def overtake(self, now: float) -> None:
-        """Does nothing: no item overtakes here."""
+        """Do nothing: the model's inbox keeps its order."""
 
     def disconnect(self, now: float) -> None:
         """Fetching and delivery continue: zkclient hides the broken connection."""
@@ -529,7 +529,9 @@ class JvmMember:
         return feed is not None and (feed.delivered or 0) < log_end and self.may_ask(now)
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
-        """Deliver the next message; its position is then after the message, finished or not."""
+        """Deliver the next message; the position is then after the message, whether finished or
+        not.
+        """
         feed = self.feeds[tp]
         offset = feed.delivered or 0
         self.feeds[tp] = replace(feed, delivered=offset + 1, unfinished=True)
@@ -610,9 +612,8 @@ class JvmMember:
 
 
 SLOWNESS = 6
-"""A JVM member needs this many times the requests of zkconsumer's for a rebalance, one after the
-other. Runs are longer, and faults rarer, by this factor.
-"""
+"""A JVM member needs this many times as many requests for a rebalance as a zkconsumer member, one
+after the other. Runs are longer, and faults rarer, by this factor."""
 
 
 class MixedWorld(World):
@@ -627,7 +628,8 @@ class MixedWorld(World):
             streams = max(settings.subscription.values())
             static = replace(settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC)
             member = JvmMember(static, self._entered)
-            # A world uses both alike. Only the monitors read what `SimMember` has in addition.
+            # A world uses both kinds in the same way. Only the monitors read the additional
+            # attributes of `SimMember`.
             self.members[who] = cast(SimMember, member)
 
     def _entered(self, member: JvmMember, phase: str, text: str) -> None:
@@ -642,7 +644,7 @@ class MixedWorld(World):
 
 
 class MixedMonitor(Monitor):
-    """Checks the promises of a mixed group; the module lists them."""
+    """Checks the promises of a mixed group; the module's docstring lists them."""
 
     JUDGES_COMMITS = False
     """False: a JVM member whose session has ended releases partitions without a commit."""

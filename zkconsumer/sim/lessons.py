@@ -1,4 +1,4 @@
-"""Why the old design was replaced: two effects, counted by the simulator.
+"""Two effects for which the old design was replaced, counted by the simulator.
 
 Both lessons run a group of JVM members and a group of zkconsumer's members through the same events.
 """
@@ -63,7 +63,7 @@ class Counter(Watcher):
 
 
 class Crowd(MixedWorld):
-    """A large group that runs without listing all possible actions at each step."""
+    """A large group, which runs without a list of all possible actions at each step."""
 
     def run(self) -> None:
         """Execute the members' requests and replies in turn; time advances when none are left."""
@@ -89,7 +89,7 @@ class Crowd(MixedWorld):
                 self._do_receive(who)
 
     def distribute(self) -> None:
-        """As in any world, but only for connections with events."""
+        """Distribute watch events as `World` does, but only to connections with events."""
         waiting = [session for session, it in self.zookeeper._connections.items() if it.events]
         for session in waiting:
             who = next((n for n, link in enumerate(self.links) if link.session == session), None)
@@ -159,7 +159,8 @@ LOOK_S = 0.1
 class Witness(Watcher):
     """Counts deliveries by members that have lost the partition, and other effects of two views."""
 
-    doubles: int = 0  # deliveries by a member that does not own the partition, after its owner's
+    # Deliveries by a member that does not own the partition, after deliveries by the owner.
+    doubles: int = 0
     moved_back: int = 0
     refused: int = 0
     handed: int = 0
@@ -199,7 +200,7 @@ class Witness(Watcher):
 
 
 def split_brain() -> Iterator[Lesson]:
-    """Run members that act on different views: behind a cut-off server, and behind a hung owner."""
+    """Run members that act on different views: at a cut-off server, and with a hung owner."""
     lesson = Lesson(
         "split brain: two views of one group",
         (
@@ -275,7 +276,7 @@ def _hung(kind: str) -> tuple[object, ...]:
 def _row(
     name: str, on: Stage, witness: Witness, events: Callable[[], Iterator[float]]
 ) -> tuple[object, ...]:
-    """Perform the events, and sample every 0.1 s how many partitions nobody owns."""
+    """Perform the events, and sample every 0.1 s how many partitions have no owner."""
     unowned = 0.0
     witness.refused = 0
     for seconds in events():

@@ -31,7 +31,7 @@ def no_wait(ready: Callable[[], bool], timeout_s: float) -> None:
 
 
 class Log(Protocol):
-    """What a fetcher reads: the offsets of each partition, and the message at an offset."""
+    """The logs that a fetcher reads: offsets of each partition, and the message at an offset."""
 
     def start(self, tp: TopicPartition) -> int:
         """Return the first offset that retention has kept."""
@@ -75,8 +75,8 @@ class CountedLog:
 class MemoryFetcher:
     """The `Fetcher` of an in-memory log; `copy` returns a fetcher in the same state.
 
-    `consume` calls `wait` if it has nothing to return. With `no_wait` it returns at once, whatever
-    its time-out.
+    `consume` calls `wait` if it has nothing to return. With `no_wait` it returns at once,
+    regardless of its time-out.
     """
 
     wait_s = 0.0
@@ -115,7 +115,7 @@ class MemoryFetcher:
         return found
 
     def _ready(self) -> bool:
-        """Tell whether there is a message or a fault to return."""
+        """Return whether there is a message or a fault to return."""
         return bool(self.faults) or any(
             offset < self._log.end(tp) or self._is_out_of_range(tp, offset)
             for tp, offset in self.positions.items()

@@ -71,7 +71,7 @@ class Replayed:
 
 
 def begin(command: cmd.Command, me: Identity, now: float) -> tuple[int, Replayed]:
-    """Create a copyable operation; otherwise as `operation`."""
+    """Create an operation as `operation` does, but one that can be copied."""
     op, running = operation(command, me, now)
     return op, Replayed(command, me, now, (), running)
 
@@ -95,7 +95,7 @@ class Feed:
 
 
 class SimStreams:
-    """The streams of a member as one sink, with the user's side of them.
+    """The streams of a member as one sink, including the user's side.
 
     Attributes:
         feeds: the partitions that were granted and not withdrawn.
@@ -123,7 +123,8 @@ class SimStreams:
             self.feeds.pop(tp, None)
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        assert isinstance(done, ReleaseDone)  # a value, so a copied member can answer with its own
+        # A value and not a method, so that a copied member answers with its own streams.
+        assert isinstance(done, ReleaseDone)
         for tp in tps:
             if tp in self.feeds:
                 self.feeds[tp] = replace(self.feeds[tp], asked=True)
@@ -148,19 +149,19 @@ class SimStreams:
         return {tp: at for tp, at in found.items() if at is not None}
 
     def explain(self, idle_reason: str) -> None:
-        """Does nothing: no user reads the reason here."""
+        """Do nothing: no user reads the reason here."""
 
     def fail(self, error: Exception) -> None:
-        """Does nothing: no user catches the error here."""
+        """Do nothing: no user catches the error here."""
 
     def end(self, error: ZkConsumerError) -> None:
-        """Deliver no more, because the member gives up."""
+        """Stop delivery, because the member gives up."""
         self.feeds, self.releases = {}, ()
 
     # ---- called by the user ----------------------------------------------------------------------
 
     def finish_all(self) -> None:
-        """The user asks for the next message, which finishes the messages before."""
+        """The user asks for the next message, which finishes the earlier messages."""
         for tp, feed in self.feeds.items():
             if feed.unfinished:
                 self.feeds[tp] = replace(feed, unfinished=False)
@@ -168,7 +169,7 @@ class SimStreams:
             self._answer_releases()
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
-        """Hand out the next message of `tp`; return (offset, epoch)."""
+        """Deliver the next message of `tp`; return (offset, epoch)."""
         feed = self.feeds[tp]
         offset = feed.delivered or 0
         self.feeds[tp] = replace(feed, delivered=offset + 1, unfinished=True)
@@ -328,11 +329,13 @@ class SimMember:
         self.post(fired)
 
     def read(self) -> None:
-        """The client reads one more reply or watch before it finds its connection broken."""
+        """The client reads one more reply or watch event before it notices that its connection is
+        broken.
+        """
         self.session.read += 1
 
     def disconnect(self, now: float) -> None:
-        """The client finds its connection broken."""
+        """The client notices that its connection is broken."""
         self.session.broke()
 
     def client_died(self, now: float, *, reason: str, refused: bool) -> None:
@@ -346,7 +349,7 @@ class SimMember:
     # ---- actions of the user ---------------------------------------------------------------------
 
     def commit(self, now: float) -> None:
-        """Commit everything that was handed out."""
+        """Commit every delivered message."""
         self.post(COMMIT)
 
     def leave(self, now: float) -> None:
@@ -356,12 +359,12 @@ class SimMember:
         return now < self.gate
 
     def finish_all(self, now: float) -> None:
-        """The user asks for the next message, which finishes the messages before."""
+        """The user asks for the next message, which finishes the earlier messages."""
         self.turn_at = now
         self.streams.finish_all()
 
     def deliverable(self, tp: TopicPartition, log_end: int, now: float) -> bool:
-        """Tell whether a message may be handed out (`auto.offset.reset=smallest`)."""
+        """Return whether a message may be delivered (`auto.offset.reset=smallest`)."""
         feed = self.feeds.get(tp)
         return (
             feed is not None
@@ -371,7 +374,7 @@ class SimMember:
         )
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
-        """Hand out the next message of `tp`; return (offset, epoch)."""
+        """Deliver the next message of `tp`; return (offset, epoch)."""
         return self.streams.deliver(tp)
 
     # ---- the loop's host and gate ----------------------------------------------------------------
@@ -391,7 +394,7 @@ class SimMember:
         self._on_transition(self, before, event, commands)
 
     def noticed(self, notice: cmd.Notice, error: ZkConsumerError) -> None:
-        """Does nothing: notices are commands, which `observe` shows."""
+        """Do nothing: notices are commands, which `observe` shows."""
 
     def recreate_client(self) -> None:
         self.session.has_client = True

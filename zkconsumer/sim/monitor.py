@@ -1,9 +1,9 @@
 """The invariants, checked after every action of a simulated world or along a real run's traces.
 
 docs/verification.md lists the invariants by number. The promises do not cover changes that another
-client makes to the group's znodes. For the partitions that such a change concerns (`by_hand`), only
-the promises that hold regardless are checked. ZooKeeper's history shows which session wrote, so the
-monitor finds these changes itself.
+client makes to the group's znodes. For the partitions that such a change concerns (`by_hand`), the
+monitor checks only the promises that hold despite the change. ZooKeeper's history shows which
+session wrote, so the monitor finds these changes itself.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 
 MAX_UNDER_WAY = 8
-"""Upper bound of one member's operations: of a rebalance, a lease, a commit, and stale ones."""
+"""Upper bound of one member's operations: those of a rebalance, a lease and a commit, and stale
+ones."""
 
 MAX_COMMITS = 16
-"""Upper bound of the commits waiting in one member: an automatic one, those of a hand-over and of a
-leave, and the user's.
-"""
+"""Upper bound of the commits waiting in one member: an automatic commit, those of a hand-over and
+of a leave, and those of the user."""
 
 COMMIT_SLACK_S = 2.0
 """Seconds, beyond the commit interval, within which a member that can commit must store a finished
@@ -61,14 +61,14 @@ EXCUSES = frozenset(
 """Notices that report a failed commit of a partition, or an offset that another client wrote."""
 
 TURNS = frozenset({Do.RECEIVE, Do.OVERTAKE})
-"""Actions in which a member's loop takes a turn with an item."""
+"""Actions in which a member's loop handles an item of its inbox."""
 
 HARMLESS = frozenset({Do.GROW, Do.LAG})
 """Faults after which no finished message may be redelivered."""
 
 
 class Subject(Protocol):
-    """What a monitor reads of a member: it serves the partitions in `feeds` until `gate`."""
+    """The part of a member that a monitor reads; it serves partitions in `feeds` until `gate`."""
 
     @property
     def name(self) -> str: ...
@@ -89,14 +89,16 @@ class Subject(Protocol):
 
 
 class Sessions(Protocol):
-    """What a monitor reads of ZooKeeper besides its writes: the live sessions."""
+    """The part of ZooKeeper, besides its writes, that a monitor reads: the live sessions."""
 
     @property
     def sessions(self) -> Collection[int]: ...
 
 
 class Scene(Protocol):
-    """What a monitor judges: a simulated world, or a real run reconstructed from its records."""
+    """The run that a monitor judges: a simulated world, or a real run reconstructed from its
+    records.
+    """
 
     @property
     def now(self) -> float: ...
@@ -127,7 +129,7 @@ def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
 
 
 def _can_commit(world: World, who: int) -> bool:
-    """Tell whether nothing prevents a member from committing and it has no work in progress."""
+    """Return whether a member can commit: nothing prevents it, and it has no work in progress."""
     link, member, wrong = world.links[who], world.members[who], world.active_faults
     if not link.joined or not link.connected or link.muted_at is not None or link.lost:
         return False
@@ -135,15 +137,15 @@ def _can_commit(world: World, who: int) -> bool:
         return False
     if wrong.no_quorum or link.replica in (*wrong.isolated, *wrong.lagging):
         return False
-    # The world may let others act while a member's timer is due; then the member has not had its
-    # turn.
+    # The world may let other members act while a member's timer is due; then this member has not
+    # had its turn.
     has_turned = member.due > world.now
     state = member.state
     return has_turned and state.connected and state.registered and not state.fenced
 
 
 def _retried_with(notices: Iterable[cmd.Notice], refused: object) -> bool:
-    """Tell whether a commit is tried again, with a notice that contains the refusals."""
+    """Return whether a commit is retried after a notice that contains the refusals."""
     texts = [one.text for one in notices if one.kind is NoticeKind.COMMIT_RETRIED]
     reasons = refused.values() if isinstance(refused, Mapping) else ()
     return any(all(reason in text for reason in reasons) for text in texts)
@@ -365,7 +367,7 @@ class Monitor(Watcher):
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
     def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
-        """Tell whether a message is finished after its hand-over's grace, so it is redelivered."""
+        """Return whether a message is finished after its hand-over's grace and so redelivered."""
         state = world.members[who].state
         return tp in state.revoking and state.phase is not Phase.STOPPING
 
@@ -436,7 +438,7 @@ class Monitor(Watcher):
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
         self.done[tp] = min(self.done.get(tp, 0), offset)
         self.rewound[tp] = epoch, offset
-        self.edited.pop(tp, None)  # the user has the last word, or the edit is out of range
+        self.edited.pop(tp, None)  # the user's seek overrides the edit, or the edit is out of range
         self.next_offset[tp, epoch] = offset
         self.owed.pop(tp, None)
         owner, finished = self.finished_in.get(tp, (-1, 0))
@@ -448,7 +450,9 @@ class Monitor(Watcher):
     # ---- znodes ----------------------------------------------------------------------------------
 
     def _is_on_time(self, world: World, who: int) -> None:
-        """Check that no deadline is overdue after a turn, however many items the inbox holds."""
+        """Check that no deadline is overdue after a turn, regardless of the number of items in the
+        inbox.
+        """
         member = world.members[who]
         if member.due <= world.now and not member.closed:
             raise InvariantViolation("I14", f"{who} misses a deadline while its inbox is busy")
@@ -456,13 +460,13 @@ class Monitor(Watcher):
     def acted(self, world: World, action: Action) -> None:
         self.harmed |= action.do in FAULTS and action.do not in HARMLESS
         if action.do is Do.DELETE_TOPIC:
-            # Its owners withdraw it and start no more commits of it.
+            # Its owners withdraw it and start no further commits of it.
             owners = world.owners().items()
             self.deleted = {tp: at for tp, (_, _, at) in owners if tp.topic == world.TOPIC}
         if action.do is Do.REVIVE:
             self.asked.pop(action.who, None)  # the callers ended with the process
         if action.do is Do.CREATE_TOPIC:
-            # Offsets of the old topic say nothing about the new one.
+            # Offsets of the old topic do not apply to the new one.
             for ownership in [one for one in self.next_offset if one[0].topic == world.TOPIC]:
                 del self.next_offset[ownership]
         history = world.zookeeper.history
@@ -541,7 +545,7 @@ class Monitor(Watcher):
                 raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
 
     def _by_hand(self, world: Scene, kind: Kind, tp: TopicPartition, entry: Change) -> None:
-        """Record a write by a client that is not a member."""
+        """Record a write of a client that is not a member."""
         sessions = {link.session for link in world.links}
         is_members = entry.old is not None and entry.old.stat.owner in sessions
         self.unmarked = {tp: at for tp, at in self.unmarked.items() if at == entry.zxid}
@@ -614,7 +618,7 @@ class Monitor(Watcher):
     # ---- at the end ------------------------------------------------------------------------------
 
     def converged(self, world: Scene) -> str:
-        """Return why the world is not yet as it should be; empty if it is (I5, I12, I15)."""
+        """Return why the world has not converged; empty if it has (I5, I12, I15)."""
         if not world.settled():
             return f"not settled: {[m.name for m in world.members if not m.settled]}"
         pairs = list(zip(world.members, world.links, strict=True))

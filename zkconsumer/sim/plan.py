@@ -13,16 +13,16 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Do(Enum):
-    """What can happen next: ordinary actions, faults, and the ends of faults."""
+    """The kinds of actions: ordinary actions, faults, and the ends of faults."""
 
     JOIN = "join"
     LEAVE = "leave"
     SERVE = "serve"  # the server executes a member's next request
     RECEIVE = "receive"  # a member takes the next item of its inbox
     OVERTAKE = "overtake"  # a connection change is handled before older replies
-    READ = "read"  # a client reads one more reply or watch from a broken connection
+    READ = "read"  # a client reads one more reply or watch event from a broken connection
     CONNECT = "connect"
-    NOTICE = "notice"  # a member finds its connection broken
+    NOTICE = "notice"  # a member notices that its connection is broken
     ASK = "ask"  # the user asks for the next message, and gets it if there is one
     POLL = "poll"  # a user of a production stream polls a batch
     COMMIT = "commit"
@@ -54,13 +54,13 @@ class Do(Enum):
     HOSTILE = "hostile"  # a registration that cannot be read or evaluated
     STUCK = "stuck"  # another client's session owns a partition
     ORPHAN = "orphan"  # a persistent owner znode
-    REFUSE = "refuse"  # an access control list refuses what members do
+    REFUSE = "refuse"  # an access control list denies members a right
     LAG = "lag"  # a replica of ZooKeeper stays some transactions behind
     ISOLATE = "isolate"  # a replica loses its leader, and keeps its clients
     NO_QUORUM = "no_quorum"
     RESTART = "restart"  # all servers of ZooKeeper stop and start
     REVIVE = "revive"  # a member that was killed or has left starts again under its id
-    KAFKA_DOWN = "kafka_down"  # the offset coordinator refuses, moves, or loses its replies
+    KAFKA_DOWN = "kafka_down"  # the offset coordinator refuses or moves, or its replies are lost
     APPLY = "apply"  # an operator plans a reset of offsets, and applies the plan
     LOSE_TOOL = "lose_tool"  # the tool's requests are executed, and their replies lost
     KILL_TOOL = "kill_tool"  # the tool is killed between two requests
@@ -135,7 +135,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message that a user was given."""
+    """One message that a user got."""
 
     now: float
     who: int
@@ -149,11 +149,11 @@ class Link:
     """A member's connection and process.
 
     Attributes:
-        lost: the connection is broken, and the member does not know yet.
+        lost: the connection is broken, but the member has not noticed it yet.
         dead: the process has ended.
         slow: the user does not finish its message.
         locked_out: ZooKeeper refuses the member's credential.
-        muted_at: since when the network drops everything, in virtual seconds; None if it does not.
+        muted_at: the virtual time from which the network drops everything; None if it does not.
     """
 
     session: int = 0
@@ -181,7 +181,9 @@ class ActiveFaults:
     stuck: tuple[TopicPartition, ...] = ()
     lagging: tuple[int, ...] = ()
     isolated: tuple[int, ...] = ()
-    kafka: int = 0  # 1: the offset coordinator refuses; 2: it stores, and its replies are lost
+    kafka: int = (
+        0  # 1: the offset coordinator refuses commits; 2: it stores them, and its replies are lost
+    )
     taken: tuple[int, ...] = ()  # members under whose ids another client has registered
 
 
@@ -191,7 +193,7 @@ class Plan:
 
     Attributes:
         flow: messages that each partition gets whenever time advances.
-        repair_rarity: one in so many chances to end a fault is taken.
+        repair_rarity: one of this many chances to end a fault is used.
         faults: how many times each fault may happen.
         topics: further topics, each with two partitions.
         sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.

@@ -1,11 +1,11 @@
 """A simulated query of Spark in group mode: the production membership, ledger and start positions.
 
-The query's actor does what Spark does with a source. It plans a batch and writes its end to the
+The query's actor calls the source as Spark does. It plans a batch and writes its end to the
 checkpoint. It runs the batch, and finishes it when it plans the next one. A killed query starts
 again from its checkpoint, and first runs the last batch once more, without being a member.
 
 The simulator replaces Spark and the coordinator's thread. A batch counts as delivered when it is
-planned: its tasks hold no lease, so a batch that outlives its release is redelivered.
+planned: its tasks hold no lease, so a batch that runs longer than its release waits is redelivered.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class QueryMember(ReportingMember):
         return self._group.reached()
 
     def is_busy(self, now: float) -> bool:
-        """Tell whether the query can run its batch, finish it, or plan another one.
+        """Return whether the query can run its batch, finish it, or plan another one.
 
         Spark stops the batch in flight before it lets the reader leave the group.
         """
@@ -205,8 +205,8 @@ class QueryMember(ReportingMember):
     def post(self, item: object) -> None:
         """Put an item into the inbox; check that a release waits for the batch in flight (I9).
 
-        An answer in another phase comes too late and is ignored: the partition was withdrawn,
-        because the grace is over or the member leaves.
+        An answer in another phase comes too late and is ignored: the partition was withdrawn
+        because the grace has ended or the member leaves.
         """
         is_awaited = self.state.phase is Phase.STOPPING
         if isinstance(item, ReleaseReady) and self._has_begun and is_awaited:

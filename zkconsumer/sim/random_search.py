@@ -1,7 +1,7 @@
 """Random runs: each seed draws a world, faults and an order of actions; decisions replay any run.
 
 A run that breaks a promise is shrunk and saved as a file: the decisions that replay it (`load`,
-then `run`), and the story of what happened in columns, one for each member.
+then `run`), and the run's story, with one column for each member.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from zkconsumer.sim.world import Watcher, World, possible, repairs
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
-"""Upper bound of actions after the faults have ended; a world that has not settled by then never
-will.
-"""
+"""Upper bound of actions after the faults have ended; a world that has not settled by then counts
+as stuck."""
 
 CONVERGENCE_S = 60.0
 """Virtual seconds from the end of the faults until the world is settled: session timeouts,
@@ -42,7 +41,7 @@ back-off, and the time after which a member looks for idle peers.
 """
 
 NO_BACKOFF_S = 1_000.0
-"""A back-off, in seconds, that never ends within a run, so that watches must report every change.
+"""A back-off, in seconds, that is longer than any run, so that only watches report changes.
 """
 
 NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE, Do.TAKE_ID})
@@ -104,7 +103,7 @@ run faster, and their failures shrink to less.
 """
 
 AIMED = 7
-"""One world in AIMED has its faults aimed at one phase."""
+"""One of AIMED worlds has its faults aimed at one phase."""
 
 Drawn = tuple[Plan, int, int]
 
@@ -138,7 +137,8 @@ def draw_full(decide: Decide) -> Drawn:
 
 
 def draw_aimed(decide: Decide) -> Drawn:
-    """Draw a world whose members often start and leave, and whose faults hit one phase of theirs.
+    """Draw a world whose members often start and leave, and whose faults hit one phase of its
+    members.
 
     A member passes through most phases in a few steps, so faults at random moments rarely hit them.
     """
@@ -183,7 +183,7 @@ AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
 """Phases at which a world aims; members rest in SETTLED, so faults often hit that phase anyway."""
 
 CHURN = (Do.LEAVE, Do.REVIVE, Do.COMMIT)
-"""What members of aimed worlds do often."""
+"""Actions that are frequent in aimed worlds."""
 
 
 def draw_plan(decide: Decide) -> Drawn:
@@ -283,7 +283,7 @@ PATTERNS = (
     (Pattern.WHITE_LIST, "t.*"),
     (Pattern.BLACK_LIST, "x|y"),
 )
-"""What every other member may subscribe to; each pattern matches the one topic."""
+"""Patterns to which every second member may subscribe; each of them matches the only topic."""
 
 
 def draw_settings(decide: Decide, possible: dict[Do, int]) -> Callable[[Settings], Settings]:
@@ -363,7 +363,7 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     """Return the next action: rarely a fault or its end, otherwise one of the ordinary `actions`.
 
     Time rarely advances while there is work. After the first member, members rarely join: otherwise
-    all would join before the first message, and no member would hand over what it has read.
+    all members would join before the first message, and no member would hand over a read partition.
     """
     if world.plan.aim is not None and (found := _aimed(world, world.plan.aim, decide)):
         return found[decide(len(found))]
@@ -381,8 +381,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
 
 
 def _aimed(world: World, aim: Phase, decide: Decide) -> list[Action]:
-    """Return faults of one kind that hit a member in the phase `aim`, or starts and leaves; often,
-    there are none.
+    """Return faults of one kind that hit a member in the phase `aim`, or starts and leaves; often
+    none.
     """
     hit = [
         who
@@ -395,7 +395,7 @@ def _aimed(world: World, aim: Phase, decide: Decide) -> list[Action]:
     if hit:
         found = [one for one in found if one.do not in OF_A_MEMBER or one.who in hit]
     else:
-        # A member leaves only while it has something to hand over.
+        # A member leaves only while it owns partitions to hand over.
         found = [one for one in found if one.do in CHURN]
         found = [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
     kinds = list(dict.fromkeys(one.do for one in found))

@@ -1,8 +1,8 @@
 """Records a simulated world as the entries of a trace.
 
 The steps of zkconsumer's members are the lines of a production trace; `zkconsumer trace check`
-replays them. Other entries record what happens around them: `scene` and `note` (of the narrator),
-`writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member), `gone`.
+replays them. Other entries record what happens outside of the members: `scene` and `note` (of the
+narrator), `writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member), `gone`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Recorder(Watcher):
         self._seen = len(world.zookeeper.history)
 
     def note(self, world: World, text: str) -> None:
-        """Record something that a member cannot know."""
+        """Record an event that a member cannot know."""
         self._written(world)
         self._put(world, note=text)
 
     def scene(self, world: World, text: str) -> None:
-        """Record the situation at the start of the story, without how it came about."""
+        """Record the situation at the start of the story, without the events before it."""
         self._written(world)
         self._put(world, scene=text)
 

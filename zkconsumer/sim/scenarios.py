@@ -4,7 +4,7 @@ Each story shows what happens when a consumer joins, dies, freezes and so on, un
 table "What happens when…" in docs/behaviour.md, and names the function that decides in it.
 tests/traces/ holds the golden traces of the stories.
 
-A narrated run is a group of any size and kind, with faults drawn from a seed.
+A narrated run is a run of a group of any size and kind, with faults drawn from a seed.
 """
 
 from __future__ import annotations
@@ -456,11 +456,11 @@ times.
 """
 
 RARITY = 40
-"""One in so many actions is a fault or the end of one, while any are left."""
+"""One of this many actions is a fault or the end of a fault, while faults are left."""
 
 
 class Peers(Enum):
-    """Which kinds of members are in the group."""
+    """The kinds of members in the group."""
 
     OURS = "ours"
     JVM = "jvm"
@@ -481,9 +481,8 @@ class NarratedRun:
     """How a narrated run ended.
 
     Attributes:
-        unowned: partitions without an owner at the end; groups with JVM members may settle with
-            some.
-        violation: the promise that was broken, if any.
+        unowned: partitions without an owner at the end; a group with JVM members may settle
+        although some partitions have no owner. violation: the promise that was broken, if any.
         rest: why the world did not settle, if it did not.
     """
 
@@ -552,7 +551,9 @@ def run_seed(
 
 
 def _choose(world: World, decide: Decisions) -> Action:
-    """Choose rarely a fault or its end, and otherwise an ordinary action; time rarely advances."""
+    """Choose rarely a fault or its end, rarely the advance of time, and otherwise an ordinary
+    action.
+    """
     if decide(RARITY) == 0:
         wrong = [*possible(world), *repairs(world)]
         if wrong:

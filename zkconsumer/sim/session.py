@@ -81,7 +81,7 @@ class SimSession:
     # ---- called by the executor (`consumer.executor.Session`, `AskKafka`) ------------------------
 
     def is_over(self, session_id: int) -> bool:
-        """Tell whether another session has replaced this one."""
+        """Return whether another session has replaced this one."""
         return self.session_id != session_id
 
     def submit(self, batch: Batch, done: Done) -> None:
@@ -106,7 +106,7 @@ class SimSession:
         """Put an item into the inbox."""
         if self._overtakes(item):
             self.inbox.appendleft(item)
-            self.read += self.read > 0  # it goes before replies that have been read
+            self.read += self.read > 0  # it is handled before replies that have been read
         else:
             self.inbox.append(item)
 
@@ -120,7 +120,7 @@ class SimSession:
         return item
 
     def may_overtake(self) -> bool:
-        """Tell whether a connection change lets an item come before replies or watches."""
+        """Return whether a connection change may be handled before earlier replies or watches."""
         return self.changes > 0 and isinstance(self.inbox[0], CALLBACKS)
 
     def overtake(self) -> object:
@@ -148,11 +148,11 @@ class SimSession:
         self.post(Resume(ticket, replies))
 
     def unread(self) -> bool:
-        """Tell whether a broken connection would lose a reply or a watch."""
+        """Return whether a broken connection would lose a reply or a watch."""
         return sum(isinstance(item, CALLBACKS) for item in self.inbox) > self.read
 
     def broke(self) -> None:
-        """The client finds its connection broken, and loses what it has not read."""
+        """The client notices that its connection is broken, and loses what it has not read."""
         self._lose_unread()
         self._changed(None)
 

@@ -18,20 +18,19 @@ from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.world import Watcher, World
 
 LIMIT_S = 120.0
-"""Virtual seconds within which a story's condition must come true: many session timeouts and
-back-offs.
-"""
+"""Virtual seconds within which a story's condition must become true: many session timeouts and
+back-offs."""
 
 ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.ASK, Do.TIME})
 """Actions that happen without an order of the script."""
 
 
 class StoryStuckError(AssertionError):
-    """A condition that a story waits for has not come true."""
+    """A condition that a story waits for has not become true."""
 
 
 class Narrator(Protocol):
-    """Receives what a story says, for instance a `Recorder`."""
+    """Receives the announcements of a story, for instance a `Recorder`."""
 
     def note(self, world: World, text: str) -> None: ...
     def scene(self, world: World, text: str) -> None: ...
@@ -84,7 +83,7 @@ class Stage:
     # ---- actions that need no order --------------------------------------------------------------
 
     def next(self) -> Action | None:
-        """Return the ordinary action that the rule puts next; None if there is none."""
+        """Return the next ordinary action according to the rule; None if there is none."""
         possible = self.possible()
         busy = [one for one in possible if one.do is not Do.TIME]
         if busy:
@@ -110,14 +109,14 @@ class Stage:
         self.act(action)
 
     def until(self, done: Callable[[], object], what: str) -> None:
-        """Run until `done()`; raise StoryStuckError if it does not come true within `LIMIT_S`."""
+        """Run until `done()` is true; raise StoryStuckError if it is not within `LIMIT_S`."""
         deadline = self.world.now + LIMIT_S
         while not done():
             if not self.step() or self.world.now > deadline:
                 raise StoryStuckError(f"{what} has not come about at {self.world.now:.1f} s")
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, with everything that happens meanwhile."""
+        """Let time pass, and perform everything that becomes due."""
         world = self.world
         end = world.now + seconds
         while world.now < end:
@@ -134,7 +133,7 @@ class Stage:
     # ---- queries ---------------------------------------------------------------------------------
 
     def rests(self) -> bool:
-        """Tell whether nothing is in progress and no dead member's session remains."""
+        """Return whether nothing is in progress and no dead member's session remains."""
         links, members = self.world.links, self.world.members
         gone = {link.session for link in links if link.dead}
         return (

@@ -2,8 +2,8 @@
 
 The streams (`consumer.stream`, `stream_fetcher`, `stream_partitions`, `messages`) read the world's
 logs through `sim.logs.MemoryFetcher`. No thread runs: a call of a user begins and ends within one
-action of the world, and waits for nothing. `sim.handover` explores what the coordinator may do
-while such a call is running.
+action of the world, and never waits. `sim.handover` explores what the coordinator may do while such
+a call is running.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ POLLED = 3
 
 OnReport = Callable[[SimMember, StreamReport], None]
 Read = tuple[TopicPartition, int, int]
-"""A message that the user was given: (partition, offset, fencing token)."""
+"""A message that the user got: (partition, offset, fencing token)."""
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher that an interrupt of the user's thread may end after it has taken messages."""
+    """A fetcher that an interrupt of the user's thread may stop after it has taken messages."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -63,7 +63,7 @@ class User:
 
     Attributes:
         held: partition -> (fencing token, offset after the last message) of the messages that the
-            user was given and has not finished.
+        user got and has not finished.
     """
 
     stream: AnyStream
@@ -211,7 +211,7 @@ class StreamMember(ReportingMember):
     # ---- actions of the users --------------------------------------------------------------------
 
     def ask(self, user: User, now: float, *, is_poll: bool) -> list[Read]:
-        """Let a user ask for messages, which finishes the messages before; return what it gets."""
+        """Let a user ask for messages, which finishes the earlier messages; return what it gets."""
         self.turn_at = now
         self._turns = self.users.index(user) + 1
         user.held.clear()
@@ -239,7 +239,7 @@ class StreamMember(ReportingMember):
             user.stream.resume(user.stream.paused)
 
     def seek(self, tp: TopicPartition, offset: int, now: float) -> None:
-        """Continue at `offset`. The message in hand no longer counts: it may be delivered again."""
+        """Continue at `offset`. The unfinished message no longer counts: it may be redelivered."""
         self.turn_at = now
         self.feeds[tp].seek(tp, offset)
         for user in self.users:
@@ -295,7 +295,7 @@ class StreamMember(ReportingMember):
     # ---- the loop's host and gate ----------------------------------------------------------------
 
     def post(self, item: object) -> None:
-        """Put an item into the inbox; check that a release waits for the messages in hand (I9)."""
+        """Put an item into the inbox; check that a release waits for unfinished messages (I9)."""
         if isinstance(item, events.ReleaseReady):
             held = [tp for user in self.users for tp in item.partitions.intersection(user.held)]
             if held:

@@ -1,4 +1,4 @@
-"""A world whose members deliver through production streams, with what their users may do.
+"""A world whose members deliver through production streams, with the actions of their users.
 
 The users iterate, poll, hold messages, pause, resume and seek. They commit offsets of their choice,
 reach the time-out of a commit, and raise in the middle of a loop or of a fetch.
@@ -146,7 +146,7 @@ class StreamWorld(World):
         self._read(who, is_poll=True)
 
     def _read(self, who: int, *, is_poll: bool) -> None:
-        """Let a user ask for messages, which finishes those that it holds."""
+        """Let a user ask for messages, which finishes the messages that it holds."""
         member = self._member(who)
         user = member.busy_user(self.now)
         if user is None:
@@ -158,7 +158,7 @@ class StreamWorld(World):
             self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
 
     def _do_give(self, who: int) -> None:
-        """A user commits offsets of its choice, up to the messages that it was given."""
+        """A user commits offsets of its choice, up to the messages that it got."""
         member = self._member(who)
         reached = member.loop.positions(Coverage.DELIVERED)
         given = {tp: self._chosen(at.offset) for tp, at in reached.items() if tp in member.feeds}
@@ -179,12 +179,12 @@ class StreamWorld(World):
         self._server(tp).seek(tp, self._chosen(self.handed.get(tp, 0)), self.now)
 
     def _do_retain(self, tp: TopicPartition) -> None:
-        """Retention deletes messages, also those that nobody has read."""
+        """Retention deletes messages, including those that no member has read."""
         first = self._chosen(self.log_end[tp])
         self.log_start[tp] = max(self.log_start.get(tp, 0), first)
 
     def _chosen(self, limit: int) -> int:
-        """Return an offset up to `limit`; the moment determines it."""
+        """Return an offset up to `limit`; the virtual time determines it."""
         return round(self.now / STEP_S) % (limit + 1)
 
     def _do_raise(self, who: int) -> None:

@@ -174,11 +174,11 @@ class Tool:
         self._start(task, then=lambda: self._take_up(made[0], self._live))
 
     def kill(self) -> None:
-        """End the tool's process; each request that it sent was executed or will never be."""
+        """End the tool's process; a request that is not executed yet will never be executed."""
         self.pending = self._task = None
 
     def retire(self) -> None:
-        """Let the operator do nothing more."""
+        """End the operator's actions."""
         self.kill()
         self.is_over = True
         self._directory.cleanup()
@@ -212,7 +212,7 @@ class Tool:
             return
         assert self.plan is not None
         self.is_over = True
-        # A value that another client wrote meanwhile counts as done if it is the planned one.
+        # A value that another client wrote in between counts as done if it is the planned one.
         seen = {
             (change.path, change.new.data)
             for change in self._world.zookeeper.history

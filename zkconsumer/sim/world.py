@@ -70,7 +70,7 @@ _BY_A_LEADER = _OF_PARTITIONS | {
     Do.APPLY,
     Do.LOSE_TOOL,
 }
-"""Faults that need a quorum, or make no sense without one."""
+"""Faults that need a quorum, or have no meaning without one."""
 
 
 def possible(world: World) -> list[Action]:
@@ -141,8 +141,8 @@ def _of_the_tool(world: World) -> dict[Do, Iterable[int]]:
 
 
 def repairs(world: World) -> list[Action]:
-    """Return the actions that would end a fault, in a fixed order; without a quorum only its
-    return.
+    """Return the actions that would end a fault, in a fixed order; without a quorum only the
+    quorum's return.
     """
     wrong = world.active_faults
     if wrong.no_quorum:
@@ -186,8 +186,8 @@ def unmute(world: World, who: int) -> None:
 
 
 def expire(world: World, who: int) -> None:
-    """ZooKeeper ends a live session and its connection; the member handles that before anything
-    else.
+    """ZooKeeper ends a live session and its connection; the member handles this event before any
+    other.
 
     The lease cannot protect against another client that ends the session: nothing protects the
     member's partitions until the member knows.
@@ -214,18 +214,16 @@ def admit(world: World, who: int) -> None:
 
 
 def kill(world: World, who: int) -> None:
-    """The process is gone. Its requests that were sent may still be executed; its session times
-    out.
-    """
+    """The process ends. Requests that it sent may still be executed; its session times out."""
     link = world.links[who]
     link.dead, link.lost = True, False
     world.members[who].inbox.clear()
 
 
 def revive(world: World, who: int) -> None:
-    """The process starts again under its id, while its old session may still be alive.
+    """The process starts again under its id; its old session may still be alive.
 
-    Its registration differs from the last one, so a member that confuses the two is wrong.
+    Its registration differs from the last one, so that confusing the two is detected as an error.
     Requests of the old process that no server has executed are lost with its connection.
     """
     old = world.links[who]
@@ -292,7 +290,7 @@ def free_id(world: World, who: int) -> None:
 
 
 def stuck(world: World, tp: TopicPartition) -> None:
-    """Another client's session claims a partition that nobody owns."""
+    """Another client's session claims a partition that has no owner."""
     _stand_in(world, tp, rq.Create(_owner(world, tp), _STRANGER.encode(), ephemeral=True))
 
 
@@ -373,8 +371,8 @@ def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write
 
 
 def kafka_down(world: World, how: int) -> None:
-    """Fault 1: the offset coordinator moves or refuses. Fault 2: it stores, and its replies are
-    lost.
+    """Fault 1: the offset coordinator moves or refuses commits. Fault 2: it stores them, and its
+    replies are lost.
     """
     world.active_faults.kafka = how
 
@@ -592,7 +590,7 @@ STEP_S = 0.001
 """Seconds by which the clock advances with each action."""
 
 PATIENCE = 2 / 3
-"""Share of the session timeout after which a client drops a silent connection (kazoo)."""
+"""Fraction of the session timeout after which a client drops a connection without data (kazoo)."""
 
 NEVER = float("inf")
 
@@ -601,7 +599,7 @@ MORE_PARTITIONS = 2
 
 
 class Watcher:
-    """Observes a run; a monitor overrides its methods, which are called after the fact."""
+    """Observes a run; a monitor overrides its methods. Each is called after its event."""
 
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
@@ -609,7 +607,7 @@ class Watcher:
         """A member's machine has made a step."""
 
     def delivered(self, world: World, message: Delivered) -> None:
-        """A user was given a message."""
+        """A user has got a message."""
 
     def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
         """A user has finished all messages of a partition below this offset."""
@@ -727,7 +725,7 @@ class World:
         return reply
 
     def is_foreign(self, session: int) -> bool:
-        """Tell whether a session is that of the client that is not a member."""
+        """Return whether a session is that of the client that is not a member."""
         return session == self._stranger
 
     def _transition(
@@ -774,7 +772,7 @@ class World:
             self._of_reader(actions, who)
 
     def _of_reader(self, actions: list[Action], who: int) -> None:
-        """Add what the user may do to get or finish a message."""
+        """Add the actions with which the user gets or finishes a message."""
         member = self.members[who]
         if member.feeds and self._has_work(member):
             actions.append(Action(Do.ASK, who))
@@ -804,7 +802,7 @@ class World:
         )
 
     def _has_work(self, member: SimMember) -> bool:
-        """Tell whether the user could get a message or finish one."""
+        """Return whether the user could get a message or finish one."""
         is_open = member.may_ask(self.now)
         for tp, feed in member.feeds.items():
             if feed.unfinished or (
@@ -923,7 +921,7 @@ class World:
         self._after(who)
 
     def overtake(self, who: int) -> None:
-        """A member takes the first item that is neither a reply nor a watch."""
+        """A member takes the first item that is neither a reply nor a watch event."""
         self.members[who].overtake(self.now)
         self._after(who)
 
@@ -963,7 +961,7 @@ class World:
         self.members[who].commit(self.now)
 
     def notice(self, who: int) -> None:
-        """A member's client finds its connection broken."""
+        """A member's client notices that its connection is broken."""
         self.links[who].lost = False
         self.members[who].disconnect(self.now)
 
@@ -996,7 +994,7 @@ class World:
         return muted_at + self.plan.session_of(who) * PATIENCE
 
     def next_moment(self) -> float:
-        """Return when something is due or a silent session may end."""
+        """Return the next time at which something is due or a session without data may end."""
         return min(self._moments(), default=NEVER)
 
     def _moments(self) -> Iterator[float]:
@@ -1015,8 +1013,8 @@ class World:
             yield self.now + self.plan.session_s / 2
 
     def drop(self, who: int) -> None:
-        """Break a member's connection: requests and replies are lost, and the member does not know
-        yet.
+        """Break a member's connection: requests and replies are lost, and the member has not
+        noticed it yet.
         """
         link = self.links[who]
         if link.connected:
@@ -1053,7 +1051,7 @@ class World:
         }
 
     def settled(self) -> bool:
-        """Tell whether every live member is settled and nothing is in progress."""
+        """Return whether every live member is settled and nothing is in progress."""
         return all(
             link.dead
             or link.frozen

@@ -1,4 +1,4 @@
-"""The tree of znodes of a simulated ZooKeeper: what a write changes, or why it is refused.
+"""The znode tree of a simulated ZooKeeper: the changes of a write, or the reason of its refusal.
 
 The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`). The contract
 suite and random operations compare them with a real server.
@@ -84,7 +84,7 @@ Acls = Mapping[str, Acl]
 
 
 def allows(acls: Acls, path: str, permission: str, auth: Collection[str]) -> bool:
-    """Tell whether a client with these identities has this permission on the znode."""
+    """Return whether a client with these identities has this permission on the znode."""
     acl = acls.get(path, OPEN)
     return SUPER in auth or any(
         permission in granted and (who == ANYONE or who in auth) for who, granted in acl
@@ -130,7 +130,9 @@ class Tree:
     def plan(
         self, write: Write, *, zxid: int, session: int, auth: Collection[str]
     ) -> Change | Reply | None:
-        """Return what `write` would change, None for nothing (a check), or the refusal."""
+        """Return the change that `write` would make, None for a check without a change, or the
+        refusal.
+        """
         match write:
             case rq.Create():
                 return self._create(write, zxid, session, auth)

@@ -1,4 +1,4 @@
-"""A ZooKeeper ensemble in memory: passive and deterministic, in the caller's time.
+"""A ZooKeeper ensemble in memory: passive, deterministic, and on the caller's clock.
 
 The caller passes the time to every call that needs it. Nothing here waits, draws random numbers or
 starts threads. The caller also decides when replies and events arrive, and which are lost. A
@@ -54,7 +54,7 @@ _WITH_DATA = (rq.Create, rq.SetData)
 
 
 def is_too_large(request: rq.Request | Write) -> bool:
-    """Tell whether the server drops the connection that sends this request."""
+    """Return whether the server drops the connection that sends this request."""
     writes = request.writes if isinstance(request, rq.Multi) else (request,)
     # A character takes at most four bytes, so few requests need the exact size.
     about = 64
@@ -92,7 +92,9 @@ class NotConnected(Exception):
 
 
 class ReplicaBehind(NotConnected):
-    """The replica has not applied what the client has seen; a real server hangs up."""
+    """The replica has not applied a transaction that the client has seen; a real server closes the
+    connection.
+    """
 
 
 class Unreachable(NotConnected):
@@ -131,7 +133,7 @@ class SimZooKeeper(Ensemble):
         self._sessions: dict[int, Session] = {}
         self._next_session = 1
         self._must_restart_timers = False
-        self._first_expiry = 0.0  # timers only restart, so no expiry comes earlier
+        self._first_expiry = 0.0  # timers only restart, so no expiry gets earlier
 
     # ---- sessions -------------------------------------------------------------------------------
 
@@ -266,7 +268,9 @@ class SimZooKeeper(Ensemble):
         super().regain_quorum()
 
     def depose(self, replica: int, *, leads_until: float) -> None:
-        """As in `Ensemble`; the new leader restarts all sessions' timers at the next `tick`."""
+        """Depose a leader as `Ensemble` does; the new leader restarts all timers at the next
+        `tick`.
+        """
         self._must_restart_timers = True
         super().depose(replica, leads_until=leads_until)
 
@@ -288,8 +292,8 @@ class SimZooKeeper(Ensemble):
         Watch events that must precede the reply are in `take_events` when this returns.
 
         Returns:
-            The reply; a refusal has the name of kazoo's error. None if no answer comes: nothing was
-                written, and every later request of this connection waits without an answer too.
+            The reply; a refusal has the name of kazoo's error. None if there is no reply: nothing
+            was written, and every later request of this connection waits without a reply, too.
                 `BROKEN` if the session has ended, or the connection has ended before or at this
                 request.
         """
@@ -377,7 +381,7 @@ class SimZooKeeper(Ensemble):
         return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
 
     def forbid(self, path: str, *permissions: str) -> None:
-        """Take these permissions (of `znodes.ALL`) from every client, and give back all others.
+        """Deny these permissions (of `znodes.ALL`) to every client, and restore all others.
 
         Permissions of single identities stay.
         """
@@ -395,13 +399,14 @@ class SimZooKeeper(Ensemble):
         return other
 
     def key(self, now: float | None = None, *, ranks: Mapping[int, int] | None = None) -> Hashable:
-        """Return all that affects the future, as a value; two ensembles with one key behave alike.
+        """Return everything that affects later behaviour, as a value; ensembles with equal keys
+        behave equally.
 
         Args:
             now: if given, the key contains how much time each session has left. None suits a search
                 that decides itself when a session expires.
-            ranks: the rank of every zxid in `zxids()`. A caller that holds zxids of its own ranks
-                both together. None ranks these alone.
+            ranks: the rank of every zxid in `zxids()`. A caller that holds further zxids ranks all
+            of them together. None ranks only those of `zxids()`.
         """
         if ranks is None:
             ranks = {zxid: rank for rank, zxid in enumerate(sorted(self.zxids()))}
@@ -411,7 +416,7 @@ class SimZooKeeper(Ensemble):
                 number,
                 it.timeout_s,
                 None if now is None else round(it.expires_at(self._tick_s) - now, 6),
-                # Only a replica that lags now can be behind what a session has seen so far.
+                # Only a replica that lags now can be behind a transaction that a session has seen.
                 tuple(replica.number for replica in behind if it.seen > replica.zxid),
             )
             for number, it in self._sessions.items()

@@ -1,1 +1,1 @@
-"""One script of joins, departures and failures on several group protocols, and what it costs."""
+"""The costs of one script of joins, departures and failures on several group protocols."""

@@ -1,5 +1,4 @@
-"""A group with a coordinator under a script: the classic protocol, eager or cooperative, or
-KIP-848."""
+"""A scripted group with a coordinator: the classic protocol, eager or cooperative, or KIP-848."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from zkconsumer.sim.coordinated.world import Delivered, Plan, Watcher, World
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a group of a later protocol is set up."""
+    """The set-up of a group of a later protocol."""
 
     messages: str  # "classic" or "consumer"
     assignors: tuple[str, ...] = ()
@@ -34,7 +33,7 @@ PROTOCOLS = {
 
 
 class _Observer(Watcher):
-    """Feeds a meter."""
+    """Passes what it observes to a meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -82,7 +81,7 @@ class CoordinatedGroup:
         getattr(self.world, what)(who)
 
     def advance(self, until: float) -> None:
-        """Let this moment come, with everything that happens before."""
+        """Advance the clock to this moment, and execute everything that is due until then."""
         self.world.run(until - self.now)
 
     def produce(self) -> None:

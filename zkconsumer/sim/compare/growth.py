@@ -1,4 +1,4 @@
-"""What one more member costs as the group grows: the herd effect, with fitted formulae."""
+"""The cost of one more member as the group grows: the herd effect, with fitted formulas."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PER_MEMBER = 2
 WHAT = ("requests", "notifications", "bytes")
 
 TINY = 1e-6
-"""Coefficients below this are errors of the arithmetic."""
+"""Coefficients below this are rounding errors."""
 
 FIT = 0.05
-"""A straight line is used if no measured value differs from it by more than this share."""
+"""A straight line is used if no measured value differs from it by more than this fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What the join of one more member costs a group of `members`."""
+    """The cost of one more member's join in a group of `members`."""
 
     protocol: str
     members: int
@@ -49,7 +49,7 @@ class Law:
 
 
 def growth(protocols: Sequence[str], sizes: Sequence[int] = SIZES) -> Iterator[Growth]:
-    """Yield what a join costs, from small to large groups."""
+    """Yield the cost of a join, from small to large groups."""
     for protocol in protocols:
         for size in sizes:
             yield Growth(protocol, size, *_cost(protocol, size))

@@ -1,9 +1,9 @@
-"""Measures what a script costs: who delivers which partition, and when nobody does.
+"""Measure the costs of a script: which member delivers which partition, and when no member does.
 
 A partition is either delivered by a member or not. The time without a delivery between two members,
 or because its member is dead or frozen, counts as unowned. The time in which a living member stops
-a partition and then delivers it again counts as stopped: this is the price of a protocol that stops
-the world.
+a partition and then delivers it again counts as stopped: this is the cost of a stop-the-world
+protocol.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Cost:
 
     Attributes:
         protocol: the name of the protocol.
-        moved: partitions that another member delivered next.
-        without_need: moved partitions beyond the fewest that a balanced assignment requires.
+        moved: partitions that another member delivered afterwards.
+        without_need: moved partitions beyond the minimum that a balanced assignment requires.
         unowned_s: partition-seconds without a delivery between two owners, or while the owner was
             dead or frozen.
         stopped_s: partition-seconds in which a living member had stopped a partition that it then
@@ -53,7 +53,7 @@ class Cost:
 
 
 class Meter:
-    """Follows one run; `observe` is called whenever something may have changed."""
+    """Measures one run; `observe` is called whenever something may have changed."""
 
     def __init__(self) -> None:
         self.owners: dict[TopicPartition, int] = {}  # the last member that delivered a partition
@@ -62,17 +62,19 @@ class Meter:
         self.changed_at = 0.0  # when a member last began to deliver a partition
         self._serving: dict[TopicPartition, int] = {}
         self._stopped: dict[TopicPartition, float] = {}
-        self._hurt: set[TopicPartition] = set()  # stopped because its member died or froze
+        self._hurt: set[TopicPartition] = (
+            set()
+        )  # partitions that stopped because their member died or froze
         self._idle: dict[int, float] = {}
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self) -> None:
-        """Count from here; what is delivered by whom is kept."""
+        """Start to count; keep the present members and their partitions."""
         self.moved = self.redelivered = 0
         self.unowned_s = self.stopped_s = self.pause_s = 0.0
 
     def observe(self, now: float, serving: Serving, away: Collection[int]) -> None:
-        """Take notice of who delivers what; `away` are the members that are dead or frozen."""
+        """Record which member delivers which partition; `away` are dead or frozen members."""
         if serving == self._serving and not away:
             return
         for tp in self._serving.keys() - serving.keys():
@@ -97,7 +99,7 @@ class Meter:
         self.changed_at = now
 
     def _pauses(self, now: float, serving: Serving, away: Collection[int]) -> None:
-        """Measure how long a living member delivers nothing."""
+        """Measure the pauses of living members in which they deliver nothing."""
         had, has = set(self._serving.values()), set(serving.values())
         for who in had - has:
             self._idle[who] = now

@@ -1,4 +1,4 @@
-"""Runs one script on each protocol: `zkconsumer compare`.
+"""Run one script on each protocol, for `zkconsumer compare`.
 
 Each step begins some seconds after the group has settled. One message a second arrives in
 each partition. A message between two hosts takes a millisecond, and all time-outs and intervals are
@@ -122,7 +122,7 @@ def _check(steps: list[Step], members: int) -> None:
 # ---- runs ----------------------------------------------------------------------------------------
 
 LOOK_S = 0.25
-"""A run checks after each such time, in virtual seconds, whether the group has settled."""
+"""Interval, in virtual seconds, at which a run checks whether the group has settled."""
 
 LIMIT_S = 900.0
 """Virtual seconds within which a group must settle after a step: several session timeouts and a
@@ -159,7 +159,7 @@ def new_group(protocol: str, members: int, partitions: int) -> Group:
 
 
 def check(partitions: int, protocols: Sequence[str]) -> None:
-    """Check what a comparison needs besides its script.
+    """Check the arguments of a comparison other than its script.
 
     Raises:
         ConfigError: a number is out of range, or a protocol is unknown.
@@ -180,7 +180,7 @@ def check(partitions: int, protocols: Sequence[str]) -> None:
 def compare(
     steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
 ) -> Iterator[Cost]:
-    """Yield what the script costs on each protocol.
+    """Yield the costs of the script on each protocol.
 
     Raises:
         ConfigError: a number is out of range, or a protocol is unknown.

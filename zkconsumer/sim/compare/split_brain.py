@@ -1,4 +1,4 @@
-"""Two views of one group: what members do that have lost their partitions, and what refuses it."""
+"""Two views of one group: what members do after they lost their partitions, and what refuses it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from zkconsumer.sim.lessons import split_brain as on_zookeeper
 
 MEMBERS, PARTITIONS = 4, 12
 SPLIT_S = 90.0
-"""Seconds for which nothing that two members send reaches their coordinator: two session
-timeouts."""
+"""Seconds for which two members' messages do not reach their coordinator: two session timeouts."""
 
 FENCES = {
     "zookeeper-jvm": "the owner znode refuses claims, but neither deliveries nor commits",
@@ -27,7 +26,7 @@ FENCES = {
     ),
     "consumer": "the coordinator refuses an old member epoch; deliveries end with its answer",
 }
-"""What keeps a member that has lost its partitions from doing harm."""
+"""Protocol -> what limits the harm that a member does after it lost its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Split:
         late: messages that a member delivered after another one had taken the partition.
         moved_back: stored offsets that went back.
         redelivered: messages that were delivered again.
-        fence: what the protocol has against it.
+        fence: what in the protocol limits the harm.
     """
 
     protocol: str
@@ -51,7 +50,7 @@ class Split:
 
 
 def split_brain(protocols: Sequence[str]) -> Iterator[Split]:
-    """Yield what each protocol lets two cut-off members do."""
+    """Yield, for each protocol, what two cut-off members do."""
     rows = {}
     if set(protocols) & set(ZOOKEEPER_GROUPS):
         *_, lesson = on_zookeeper()
@@ -70,7 +69,7 @@ def split_brain(protocols: Sequence[str]) -> Iterator[Split]:
 
 
 class _Witness(Watcher):
-    """Counts what the cut-off members do."""
+    """Counts the deliveries and commits of the cut-off members."""
 
     def __init__(self) -> None:
         self.refused = self.late = self.moved_back = self.redelivered = 0

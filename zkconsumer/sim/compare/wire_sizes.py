@@ -1,4 +1,4 @@
-"""How many bytes requests and responses have on the wire, their length fields included."""
+"""The sizes of requests and responses on the wire in bytes, including their length fields."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _UUID = 16
 def of_kafka(client: str, request: msg.Request, response: msg.Response) -> int:
     """Return the bytes of a request and its response.
 
-    The coordinator's host is taken to be `localhost`. Error messages are left out.
+    The coordinator's host is assumed to be `localhost`. Error messages are left out.
     """
     head = 4 + 2 + 2 + 4 + (2 + len(client.encode())) + 1
     if isinstance(request, msg.OffsetCommit):

@@ -1,4 +1,4 @@
-"""A group on ZooKeeper under a script: zkconsumer's members, or JVM members."""
+"""A scripted group on ZooKeeper, of zkconsumer's members or of JVM members."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTO_COMMIT_S = 60.0
 
 
 class _Observer(Watcher):
-    """Feeds a meter."""
+    """Passes what it observes to a meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -87,7 +87,7 @@ class ZooKeeperGroup:
         self._stage.do(Do[what.upper()], who)
 
     def advance(self, until: float) -> None:
-        """Let this moment come, with everything that happens before."""
+        """Advance the clock to this moment, and execute everything that is due until then."""
         before = self.now
         self._stage.wait(until - before)
         links = self._stage.world.links
@@ -115,7 +115,7 @@ ZOOKEEPER_GROUPS: dict[str, Callable[[int, int], ZooKeeperGroup]] = {
 def cost_of_join(members: int, partitions: int, *, is_jvm: bool) -> tuple[int, int, int]:
     """Return the requests, watch events and bytes of one more member's join.
 
-    The members act in turn, and no time passes; so no pings count.
+    The members act in turn, and no time passes, so there are no pings.
     """
     plan = Plan(members=members + 1, partitions=partitions, messages=0)
     jvm = frozenset(range(members + 1)) if is_jvm else frozenset[int]()

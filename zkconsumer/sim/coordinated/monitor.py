@@ -6,14 +6,14 @@
   but one of them: a fenced member may deliver until it learns that it is fenced (a zombie).
 - C3: the coordinator stores offsets only for a member that it knows, in the member's generation or
   epoch.
-- C4: a member delivers a partition from its stored offset on, without a gap.
+- C4: a member delivers a partition from its stored offset without a gap.
 - C5: only delivered messages are committed.
 - C6: a stored offset never goes back.
 - C7: after the last fault the group settles: each partition is delivered by one member, and all
   messages are delivered.
 
-A zombie can still be harmful: it delivers messages that another member delivers, too. But what it
-commits is refused (C3), which ZooKeeper's old consumer could not do.
+A zombie can still do harm: it delivers messages that another member delivers, too. But the
+coordinator refuses its commits (C3). ZooKeeper could not refuse them for the old consumer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Monitor(Watcher):
     """Raises `InvariantViolation` when a promise is broken.
 
     Attributes:
-        deliveries: messages that users were given, and `duplicates` those given again.
+        deliveries: messages that users got; `duplicates` counts those that they got again.
         refused: commits that the coordinator refused.
-        rebalances: assignments that members have taken over.
+        rebalances: assignments that members have applied.
     """
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class Monitor(Watcher):
                 self._give(request.generation, who_has, frozenset(partitions))
 
     def _give(self, generation: int, member: str, partitions: frozenset[TopicPartition]) -> None:
-        """C1: note what a member of a generation is assigned.
+        """C1: record the assignment of a member in a generation.
 
-        A static member that restarts gets another member id, so its instance id counts.
+        A static member gets another member id when it restarts, so its instance id identifies it.
         """
         if generation != self._generation:
             self._generation, self._assigned = generation, {}
@@ -112,7 +112,9 @@ class Monitor(Watcher):
             self._stored[tp] = stored.offset
 
     def moved(self, world: World, broker: int | None) -> None:
-        """A new coordinator continues from what was stored, possibly an earlier generation."""
+        """Record that a new coordinator continues from the stored state, possibly an earlier
+        generation.
+        """
         self._generation, self._assigned = -1, {}
 
     def acted(self, world: World) -> None:
@@ -129,7 +131,7 @@ class Monitor(Watcher):
                 raise InvariantViolation("C2", f"{tp} is delivered by {' and '.join(names)}")
 
     def check_rest(self, world: World, seconds: float) -> None:
-        """C7: the world has had this time to settle."""
+        """C7: check that the group has settled within the time allowed for it."""
         if not world.settled():
             states = [f"{one.name} {one.state.phase.value}" for one in world.members if one.lives]
             text = f"after {seconds:g} s: {', '.join(states)}; coordinator {world.known()}"
@@ -137,7 +139,7 @@ class Monitor(Watcher):
 
 
 def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
-    """Tell whether the coordinator knows a member under the id that the member has.
+    """Return whether the coordinator knows a member under the member's present id.
 
     A static member that did not join in time stays in the group, but its generation is fenced.
     """

@@ -1,6 +1,7 @@
 """Records a coordinated world as entries that `trace.story` shows, one column for each member.
 
-Heartbeats that change nothing, and automatic commits while nothing else happens, are left out.
+Two kinds of events are left out: heartbeats that change nothing, and automatic commits while
+nothing else happens.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Recorder(Watcher):
         self._last = -1.0, ""
 
     def note(self, world: World, text: str) -> None:
-        """Record what the script orders."""
+        """Record an order of the script."""
         self._put(world, note=text)
 
     def scene(self, world: World, text: str) -> None:
-        """Record the situation at the start of the story, without how it came about."""
+        """Record the situation at the start of the story, without the events before it."""
         self._put(world, scene=text)
 
     def transition(
@@ -62,7 +63,7 @@ class Recorder(Watcher):
             self._put(world, member=member.name, phase=phase, text=text)
 
     def _repeats(self, who: int, event: ev.Event, commands: Iterable[ev.Command]) -> bool:
-        """Tell whether a member only commits again what it has committed before."""
+        """Return whether a member only commits again what it has committed before."""
         commits = [
             one.request.offsets
             for one in commands
@@ -75,7 +76,7 @@ class Recorder(Watcher):
         return is_alone and isinstance(event, ev.Tick) and commits[-1] == before
 
     def _searches_again(self, who: int, after: Value, commands: Iterable[ev.Command]) -> bool:
-        """Tell whether a member only repeats its search for the coordinator."""
+        """Return whether a member only repeats its search for the coordinator."""
         if after.link.coordinator is not None:
             self._searching.discard(who)
             return False
@@ -124,7 +125,7 @@ class Recorder(Watcher):
             self._by_coordinator(world, text)
 
     def _by_coordinator(self, world: World, text: str) -> None:
-        """Record what the coordinator does, once if it does the same several times at once."""
+        """Record the coordinator's actions; record equal actions at one moment once."""
         if (world.now, text) != self._last:
             self._last = world.now, text
             self._put(world, member=COORDINATOR, phase="", text=text)
@@ -134,7 +135,7 @@ class Recorder(Watcher):
 
 
 def _is_routine(command: ev.Command) -> bool:
-    """Tell whether a command is a commit, or a heartbeat that tells nothing new."""
+    """Return whether a command is a commit, or a heartbeat without news."""
     match command:
         case ev.Send(request=msg.ConsumerGroupHeartbeat(epoch=epoch, owned=None)):
             return epoch > 0
@@ -230,7 +231,7 @@ def _sent(request: msg.Request, broker: int) -> Iterator[str]:
 
 
 def short(member: str) -> str:
-    """Return the client id of a member id, which is what stories call a member."""
+    """Return the client id in a member id; stories use it as the member's name."""
     return member.rpartition("-")[0] or member
 
 

@@ -1,6 +1,6 @@
 """Random runs of coordinated groups: a seed draws the protocol, the delays and the faults.
 
-A run ends its faults after a while. Then the group must settle (C7 of `monitor`).
+A run ends all faults after some time. Then the group must settle (C7 of `monitor`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FAULTS = 8
 """The most faults of a run."""
 
 REST_S = 900.0
-"""Virtual seconds in which a group must settle after the last fault: a rebalance timeout, a session
-timeout and the age of the metadata, twice."""
+"""Virtual seconds in which a group must settle after the last fault: twice the sum of a rebalance
+timeout, a session timeout and the age of the metadata."""
 
 LOOK_S = 2.0
-"""A run checks after each such time whether the group has settled, in virtual seconds."""
+"""Interval, in virtual seconds, at which a run checks whether the group has settled."""
 
 QUIET_S = 15.0
 """Virtual seconds for which the settled group is observed: several heartbeats and commits."""
@@ -136,8 +136,8 @@ def _possible(world: World) -> list[tuple[str, int]]:
     No partition is added to the topic of static members: 1. The leader, a static member, is closed.
     2. A partition is added. 3. The leader starts again and keeps the stored assignment
     (`skip_assignment`). It remembers the new number of partitions as the basis of this assignment,
-    so it sees no change, and nobody gets the partition until the next rebalance. Kafka 3.9.1 does
-    the same.
+    so it sees no change, and no member gets the partition until the next rebalance. Kafka 3.9.1
+    does the same.
     """
     is_static = any(member.state.settings.instance for member in world.members)
     found: list[tuple[str, int]] = [("move", 0), ("no coordinator", 0)]
@@ -191,7 +191,7 @@ HANDLERS: dict[str, Callable[[World, int], None]] = {
 
 
 def _rest(world: World) -> None:
-    """Wait until the group has settled, and observe it for a while."""
+    """Wait until the group has settled, and observe it for some heartbeats."""
     deadline = world.now + REST_S
     while not world.settled() and world.now < deadline:
         world.run(LOOK_S)
@@ -200,7 +200,7 @@ def _rest(world: World) -> None:
 
 
 def mend(world: World) -> None:
-    """End all faults; at least one member lives afterwards."""
+    """End all faults, and make sure that at least one member lives."""
     for who, member in enumerate(world.members):
         if member.muted:
             world.unmute(who)

@@ -1,4 +1,4 @@
-"""The stories of `zkconsumer simulate --protocol`: what happens when…, with a group coordinator.
+"""The stories of `zkconsumer simulate --protocol`: "What happens when…" with a group coordinator.
 
 A story has the title of the same story on ZooKeeper (`sim.scenarios`), if there is one. Some
 stories exist only here, and `WITHOUT` says why some do not.
@@ -25,7 +25,7 @@ Value: TypeAlias = Any
 """A state, a record or a setting of either group protocol; the protocol determines its class."""
 
 LIMIT_S = 700.0
-"""Virtual seconds within which a story's condition must come true: a rebalance timeout and the age
+"""Virtual seconds within which a story's condition must become true: a rebalance timeout, the age
 of the metadata, and some session timeouts."""
 
 ASSIGNORS: dict[str, tuple[str, ...]] = {
@@ -71,7 +71,7 @@ class Director:
         self.rest()
 
     def until(self, done: Callable[[], object], what: str) -> None:
-        """Run until `done()`; raise StoryStuckError if it does not come true within `LIMIT_S`."""
+        """Run until `done()` is true; raise StoryStuckError if it is not within `LIMIT_S`."""
         deadline = self.world.now + LIMIT_S
         while not done():
             if self.world.now > deadline or not self.world.step():

@@ -2,8 +2,8 @@
 
 The members run `later.classic_member` or `later.consumer_member`, and the brokers
 `later.group_coordinator`. Everything that happens is an entry of one queue, ordered by its time.
-The delays of the network come from one function, so a run is determined by it and by the orders of
-its script.
+One function returns all delays of the network, so this function and the orders of the script
+determine a run.
 
 A connection keeps the order of its requests and of its responses. A broken connection loses both.
 """
@@ -74,7 +74,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A message that a user was given."""
+    """A message that a user got."""
 
     who: int
     tp: TopicPartition
@@ -82,7 +82,7 @@ class Delivered:
 
 
 class Watcher:
-    """Observes a run; its methods are called after the fact."""
+    """Observes a run; each method is called after its event."""
 
     def transition(
         self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
@@ -98,7 +98,7 @@ class Watcher:
         """A broker has sent a response."""
 
     def delivered(self, world: World, message: Delivered) -> None:
-        """A user was given a message."""
+        """A user has got a message."""
 
     def moved(self, world: World, broker: int | None) -> None:
         """Another broker has become the group's coordinator; None: there is none."""
@@ -148,10 +148,10 @@ class Member:
 
     Attributes:
         machine: the module of its state machine.
-        life: how often the process has been started.
+        life: number of starts of the process.
         fetching: partition -> position, of the partitions that are delivered.
-        held: requests that a slow network holds back; None: it does not.
-        inbox: what has arrived while the process was frozen.
+        held: requests that a slow network holds back; None if the network is not slow.
+        inbox: what arrived while the process was frozen.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Wire:
 
 
 class World:
-    """One run: `step` performs what is next, and the other methods are a script's orders."""
+    """One run: `step` performs the next event, and the other methods are orders of a script."""
 
     def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
         self.plan = plan
@@ -248,9 +248,9 @@ class World:
         return found
 
     def settled(self) -> bool:
-        """Tell whether every partition is delivered, by members that are stable.
+        """Return whether every partition is delivered, by members that are stable.
 
-        Nobody who has ended is a member any more, and all messages are delivered.
+        Ended processes must no longer be members, and all messages must be delivered.
         """
         known = self.known()
         live = [one for one in self.members if one.lives]
@@ -266,7 +266,7 @@ class World:
         )
 
     def _is_steady(self) -> bool:
-        """Tell whether the coordinator has nothing to change."""
+        """Return whether the coordinator has nothing to change."""
         broker = self.brokers[self.leader or 0]
         group = group_coordinator.group_of(broker, GROUP)
         if isinstance(group, ConsumerGroup):
@@ -276,16 +276,16 @@ class World:
     # ---- the queue -------------------------------------------------------------------------------
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Put an action into the queue."""
+        """Put an action at a time into the queue."""
         self._number += 1
         heapq.heappush(self._queue, (max(when, self.now), self._number, action))
 
     def next_moment(self) -> float:
-        """Return when something happens next; infinity if nothing does."""
+        """Return the time of the next event; infinity if there is none."""
         return self._queue[0][0] if self._queue else NEVER
 
     def step(self) -> bool:
-        """Perform what is next; return False if there is nothing."""
+        """Perform the next event; return False if there is none."""
         if not self._queue:
             return False
         self.now, _, action = heapq.heappop(self._queue)
@@ -333,7 +333,7 @@ class World:
         self.watcher.acted(self)
 
     def thaw(self, who: int) -> None:
-        """The process continues with what has arrived meanwhile."""
+        """The process continues, and handles what arrived while it was frozen."""
         member = self.members[who]
         member.frozen = False
         waiting, member.inbox = member.inbox, deque()
@@ -466,7 +466,7 @@ class World:
     # ---- members ---------------------------------------------------------------------------------
 
     def _happens(self, who: int, event: ev.Event) -> None:
-        """Let an event happen to a member, now or when it is no longer frozen."""
+        """Pass an event to a member now, or when it is no longer frozen."""
         member = self.members[who]
         if not member.lives:
             return
@@ -606,7 +606,7 @@ class World:
         self._at_broker(broker, ge.Received(self._number, request, client, fresh))
 
     def _at_broker(self, broker: int, event: ge.Event) -> None:
-        """Let an event happen to a broker's coordinator, and send its replies."""
+        """Pass an event to a broker's coordinator, and send its replies."""
         if broker in self.down:
             return
         state, replies = group_coordinator.step(self.brokers[broker], event, self.now)
