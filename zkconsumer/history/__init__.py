@@ -1,1 +1,1 @@
-"""What happened to groups, read from ZooKeeper's transaction logs and snapshots."""
+"""The history of groups, read from ZooKeeper's transaction logs and snapshots."""

@@ -17,7 +17,7 @@ from zkconsumer.history.transactions import RowTuple
 try:
     import numba
     import numpy as np
-except ImportError:  # without the extra `fast`, rows still become columns
+except ImportError:  # numba is optional: the plain decoder's rows become columns without it
     numba = np = None  # type: ignore[assignment]
 
 Array: TypeAlias = Any
@@ -44,23 +44,23 @@ SCHEMA = pa.schema(
 """The fields of `transactions.Row`, in their order."""
 
 BATCH_ROWS = 1 << 16
-"""Rows of one record batch: the columns of a batch, about 10 MB, fit into a processor's cache."""
+"""Number of rows of one record batch: its columns, about 10 MB, fit into a processor's cache."""
 
 BATCH_BYTES = 8 << 20
-"""Bytes of a batch's paths, and of its data; one transaction may need more."""
+"""Number of bytes for a batch's paths, and for its data; a single transaction may need more."""
 
 
 class _Columns(NamedTuple):
     """The arrays that the compiled loop fills.
 
-    They are few, because passing an array to a compiled function costs as much as decoding a field.
+    There are only a few arrays, because passing an array to a compiled function costs as much as
+    decoding a field.
 
     Attributes:
-        numbers: one line of rows for each of the numeric fields, in the order of `_NUMBERS`.
-        ends: for each of the texts path, data and acl: where each row's text ends; one row more.
-        given: for each of the texts: 1 if the row has it, else 0.
-        texts: the bytes of all paths, of all data and of all acls.
-        used: how many bytes of each text are used.
+        numbers: an array of the rows' values for each numeric field, in the order of `_NUMBERS`.
+        ends: for each of the texts path, data and acl: the end of each row's text, after a leading
+        0. given: for each of the texts: 1 if the row has it, else 0. texts: the bytes of all paths,
+        of all data and of all acls. used: the number of bytes used in each array of texts.
     """
 
     numbers: Array
@@ -163,7 +163,7 @@ def to_batch(rows: list[tx.Row]) -> pa.RecordBatch:
 def to_tuples(batch: pa.RecordBatch) -> list[RowTuple]:
     """Return a record batch as tuples with the fields of `transactions.Row`.
 
-    Equal paths become one object, which costs a third of decoding each of them.
+    Equal paths become one object, which takes a third of the time of decoding each path.
     """
     paths = batch.column("path").dictionary_encode()
     names = [*paths.dictionary.to_pylist(), None]
@@ -191,7 +191,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def compiled(function: F) -> F:
-    """Have numba compile a function at its first call, if numba is installed."""
+    """Let numba compile a function at its first call, if numba is installed."""
     return function if numba is None else cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
@@ -414,7 +414,7 @@ def _read_multi(buffer: Array, at: int, stop: int, head: Array, c: Array, first:
         n += 1
     if at != stop and at + tx.DIGEST != stop:
         return -1
-    if failed:  # nothing of it happened
+    if failed:  # a failed multi changed nothing
         c.used[0], c.used[1], c.used[2] = used
         _begin_row(c, first, head, tx.MULTI, -1)
         c.numbers[_NUMBER, first] = error

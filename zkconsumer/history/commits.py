@@ -18,11 +18,12 @@ from zkconsumer.history.tables import Commits
 from zkconsumer.history.transactions import RowTuple
 
 FOREIGN: Final = -2
-"""The number of a path that no group has a use for; all its rows are skipped."""
+"""The number for a path that belongs to no described group; all its rows are skipped."""
 
 _FREE: Final = -1
 _DIGITS: Final = 18
-"""Digits of an offset that the loop reads; a longer one may not fit into 64 bits."""
+"""Maximum number of digits of an offset that the loop reads; a longer one may not fit into 64
+bits."""
 
 _SESSION, _LAST, _LAST_MS, _LAST_ZXID, _COUNT, _PAUSE = range(6)
 _SLOTS: Final = 1 << 10
@@ -32,11 +33,12 @@ class _State(NamedTuple):
     """The arrays of the compiled loop. Both hash tables have open addressing.
 
     Attributes:
-        runs: one line of partitions for each of session, last offset, time and zxid of the last
-            commit, number of commits, longest pause. The session is -1 if the next commit must be
+        runs: an array of the partitions' values for each of: session, last offset, time and zxid of
+        the last commit, number of commits, longest pause. The session is -1 if the next commit must
+        be
             examined.
         numbers: path's slot -> number of the partition, or FOREIGN, or _FREE.
-        places: path's slot -> where the path begins and ends in `texts`.
+        places: path's slot -> begin and end of the path in `texts`.
         texts: the bytes of the paths.
         sessions: session's slot -> session (0: free), and the time of its last write.
         used: the number of paths, of bytes of paths, and of sessions.
@@ -102,7 +104,7 @@ class ColumnRows:
 
 
 def _text(column: pa.Array) -> tuple[Array, Array]:
-    """Return where the texts of a column end, with the beginning of the first, and their bytes."""
+    """Return the offsets between the texts of a column, and the bytes of the texts."""
     _, ends, content = column.buffers()
     ends = np.frombuffer(ends, np.int32)[column.offset :]
     return ends, np.frombuffer(b"" if content is None else content, np.uint8)
@@ -132,7 +134,7 @@ class CommitRuns:
         return self._partitions - 1
 
     def learn(self, path: str, number: int) -> None:
-        """Remember the partition of a path, or that the path is FOREIGN."""
+        """Record the partition of a path, or that the path is FOREIGN."""
         text = np.frombuffer(path.encode(), np.uint8)
         while not _inserted(self._state, text, number):
             self._grow(len(text))
@@ -151,7 +153,7 @@ class CommitRuns:
         _copied(old, self._state)
 
     def forget_paths(self) -> None:
-        """Forget all paths; the runs stay."""
+        """Drop all paths; keep the runs."""
         self._state.numbers[:] = _FREE
         self._state.used[:2] = 0
 
@@ -265,7 +267,7 @@ def _copied(old: Array, new: Array) -> None:
 
 @compiled
 def _written(s: Array, session: int, time_ms: int) -> Number:
-    """Note the time of a session's write; return False if the table of sessions is too full."""
+    """Record the time of a session's write; return False if the table of sessions is too full."""
     slot = _session_slot(s.sessions, session)
     if s.sessions[0, slot] == 0:
         if 2 * (s.used[2] + 1) > s.sessions.shape[1]:

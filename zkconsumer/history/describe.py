@@ -19,7 +19,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Described:
-    """The tables of a history, what its files lack, and its first and last time."""
+    """The tables of a history, the problems of its files, and its first and last time."""
 
     tables: Tables
     problems: list[Problem]
@@ -33,7 +33,7 @@ class Description:
     """Reads servers into tables; call `read` again to continue with what they have appended."""
 
     def __init__(self, servers: Sequence[Server], groups: Collection[str] = ()) -> None:
-        """Take the servers, and the groups to describe; all groups if there are none."""
+        """Take the servers, and the groups to describe; no groups means all groups."""
         self._fold = GroupHistory(groups)
         self._problems: list[Problem] = []
         self._rows = self._from_ms = 0
@@ -81,11 +81,11 @@ class Description:
             yield batch
 
     def look_again(self, servers: Sequence[Server]) -> None:
-        """Look for files that the servers have begun since the last look, such as a new log."""
+        """Look for files that the servers have created since the last check, such as a new log."""
         self._history.servers = list(servers)
 
     def so_far(self) -> Described:
-        """Return the tables up to now; rebalances that last are not complete."""
+        """Return the tables up to now; running rebalances are incomplete."""
         return self._described(self._fold.update())
 
     def result(self) -> Described:

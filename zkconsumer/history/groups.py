@@ -1,7 +1,7 @@
-"""What transactions mean for groups: sessions, members, owners, rebalances and commits.
+"""Turn transactions into the history of groups: sessions, members, owners, rebalances and commits.
 
 `GroupHistory` takes rows in the order of their zxids and fills `Tables`. It keeps the present state
-of each group, and no transaction, so its memory depends on the number of events other than commits.
+of each group but no transactions, so its memory depends on the number of events other than commits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from zkconsumer.history.commits import CommitRuns
 
 Fields: TypeAlias = dict[str, Any]
-"""Keyword arguments that the rows of several tables have in common."""
+"""Keyword arguments of the fields that all rows have."""
 
 QUIET_MS: Final = 5_000
 """An owner znode that changes within this time after a group settled belongs to that rebalance. A
@@ -48,10 +48,10 @@ STUCK_MS: Final = 10_000
 change: JVM members give up after four attempts, 2 s apart."""
 
 MAX_PATHS: Final = 200_000
-"""Paths whose meaning is remembered, 40 MB; after that they are parsed again."""
+"""Number of paths whose meaning is cached, in 40 MB. Then the cache is emptied."""
 
 MAX_ASSIGNMENTS: Final = 64
-"""Number of assignments that are remembered for a group. A flapping member alternates between two.
+"""Number of assignments that are cached for a group. A flapping member alternates between two.
 """
 
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
@@ -63,7 +63,7 @@ At = tuple[str, Located]
 
 @dataclass(slots=True)
 class _Partition:
-    """The commits of a partition: the current run, and what the znode holds."""
+    """The commits of a partition: the current run, and the content of its znode."""
 
     group: _Group
     tp: TopicPartition
@@ -103,7 +103,7 @@ class _Group:
     wanted_known: bool = False
     known: dict[object, dict[TopicPartition, str] | None] = field(default_factory=dict)
     unexplained: set[object] = field(default_factory=set)
-    """Registrations and owners that no rules explain, since the topics have last changed."""
+    """Registrations and owners, since the last change of the topics, that no rules explain."""
 
     def input(self) -> GroupInput:
         """Return what the members compute the assignment from."""
@@ -120,7 +120,7 @@ class _Group:
 
 
 def _computed(group: _Group) -> dict[TopicPartition, str] | None:
-    """Return what the members assign, by the rules last found; None if one of them fails."""
+    """Return the assignment by the rules found last; None if it fails for a member."""
     if not group.topics:
         return None
     profile, given = DEFAULT, group.input()
@@ -136,10 +136,10 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
 
 
 class GroupHistory:
-    """Fills tables from rows; `finish` completes the rows that still last."""
+    """Fills tables from rows; `finish` completes the rows of events that still last."""
 
     def __init__(self, groups: Collection[str] = ()) -> None:
-        """Take the names of the groups to describe; all groups if there are none."""
+        """Take the names of the groups to describe; no names means all groups."""
         self.tables = Tables()
         self._wanted = frozenset(groups)
         self._groups: dict[tuple[str, str], _Group] = {}
@@ -193,7 +193,7 @@ class GroupHistory:
                 place = places.get(path or "")
                 if type(place) is _Partition:
                     run = place.run
-                    # Up to 18 digits are surely an offset; `_commit` examines more.
+                    # Up to 18 digits are always an offset; `_commit` examines longer texts.
                     if session == place.session and data and len(data) < 19 and data.isdigit():
                         offset = int(data)
                         if run is not None and offset >= run.last:
@@ -306,7 +306,7 @@ class GroupHistory:
     # ---- places --------------------------------------------------------------------------------
 
     def _place(self, path: str) -> At:
-        """Return the chroot and the meaning of a path, and remember it; offsets become objects."""
+        """Return the chroot and the meaning of a path, and cache them; offsets become objects."""
         chroot, place = locate_below_chroot(path)
         if place.group and self._wanted and place.group not in self._wanted:
             chroot, place = "", _NOTHING
@@ -344,7 +344,7 @@ class GroupHistory:
     # ---- sessions ------------------------------------------------------------------------------
 
     def _touch(self, session: int, group: _Group) -> Session:
-        """Return a session that a group uses; from now on it has a row."""
+        """Return a session that a group uses; add its row if it is new."""
         live = self._sessions.get(session)
         if live is None:
             live = Session(**self._event(), session=session, timeout_ms=None)
@@ -356,7 +356,9 @@ class GroupHistory:
         return live
 
     def _closed(self, session: int, *, is_expiry: bool) -> None:
-        """End a session: with cxid 0 by a server, which is an expiry, else by its client."""
+        """End a session. With cxid 0 the server ended it, which is an expiry; otherwise its client
+        closed it.
+        """
         live = self._sessions.pop(session, None)
         last_ms = self._last_write_ms(session)
         if live is not None:
@@ -389,7 +391,7 @@ class GroupHistory:
                 rebalance.refused[name] = rebalance.refused.get(name, 0) + 1
 
     def _leader_changed(self, zxid: int, time_ms: int) -> None:
-        """Note how long no transaction was written when a new leader began."""
+        """Record for how long no transaction was written before a new leader began."""
         silence = time_ms - self._time_ms
         self.tables.incidents.append(
             Incident(
@@ -534,7 +536,7 @@ class GroupHistory:
     # ---- rebalances ----------------------------------------------------------------------------
 
     def _trigger(self, group: _Group, why: str) -> None:
-        """Begin a rebalance, or note another trigger of the one that has not settled."""
+        """Begin a rebalance, or add a trigger to the rebalance that has not settled."""
         rebalance = group.rebalance
         if rebalance is not None and rebalance.settled_ms is None:
             rebalance.triggers.append(why)
@@ -557,7 +559,7 @@ class GroupHistory:
             rebalance.settled_ms = None
 
     def _check(self, group: _Group) -> None:
-        """Note the time if the owners are now what the assignor assigns."""
+        """Record the time if the owners now equal the assignor's assignment."""
         rebalance = group.rebalance
         if rebalance is None:
             return
@@ -580,7 +582,7 @@ class GroupHistory:
             rebalance.why = f"the owners follow {rules}"
 
     def _is_waiting(self, group: _Group) -> bool:
-        """Return whether a partition without an owner is surely one that a member subscribes to.
+        """Return whether it is certain that a member subscribes to a partition without an owner.
 
         This saves the computation of assignments while partitions change their owners.
         """
@@ -655,7 +657,7 @@ class GroupHistory:
             self._diagnose(group, rebalance)
 
     def _diagnose(self, group: _Group, rebalance: Rebalance) -> None:
-        """Say why a group did not settle; report members that gave up, and what blocks them."""
+        """Find why a group did not settle; report members that gave up, and what blocks them."""
         wanted = self._assignment(group)
         if wanted is None:
             rebalance.why = "the assignment is unknown: a registration or a topic cannot be read"
@@ -764,7 +766,7 @@ class GroupHistory:
             self._runs.store(partition.number, partition.session, partition.run)
 
     def _examine_next(self, group: _Group, tp: TopicPartition) -> None:
-        """Have the next commit of a partition examined, because its owner has changed."""
+        """Request an examination of a partition's next commit, because its owner has changed."""
         partition = group.partitions.get(tp)
         if partition is not None:
             self._load(partition)
@@ -787,7 +789,7 @@ class GroupHistory:
         )
 
     def _edited(self, chroot: str, place: Located) -> None:
-        """Note that an operator's tool changes offsets in this transaction."""
+        """Record that an operator's tool changes offsets in this transaction."""
         group = self._group(chroot, place.group)
         group.edit_zxid = self._zxid
         for run in group.touched:
@@ -804,7 +806,7 @@ class GroupHistory:
         return self.tables
 
     def finish(self) -> Tables:
-        """Complete the rows that still last, and return the tables."""
+        """Complete the rows of events that still last, and return the tables."""
         for group in self._groups.values():
             rebalance = group.rebalance
             self._end(group)

@@ -1,7 +1,7 @@
 """Incidents that the tables show: each kind with the rule that recognises it.
 
-`GroupHistory` itself reports the kinds for which it needs the state of a moment: `new leader`,
-`member gave up`, `blocked partition` and `offset deleted`.
+`GroupHistory` itself reports the kinds that require the state of a group at some time: `new
+leader`, `member gave up`, `blocked partition` and `offset deleted`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from zkconsumer.history.inputs import Problem
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Ownership, Tables
 
 STORM: Final = (5, 300_000)
-"""This many triggers of rebalances of a group within this time (milliseconds) are a storm."""
+"""Number of triggers of a group's rebalances, and the time in milliseconds: that many within that
+time are a storm."""
 
 FLAPS: Final = (2, 600_000)
-"""This many expiries of a consumer id within this time are flapping: long pauses of its process."""
+"""Number of expiries of a consumer id, and the time in milliseconds: that many within that time are
+flapping, caused by long pauses of its process."""
 
 SILENCE_MS: Final = 60_000
 """Milliseconds without a commit after which a member counts as stopped. It must have committed
@@ -27,7 +29,7 @@ log does not show whether the member had messages.
 
 ORPHAN_MS: Final = 5_000
 """Milliseconds after which an owner without a registration is reported. A JVM member that leaves
-deletes its registration and its owner znodes shortly after each other.
+deletes its registration and its owner znodes one shortly after the other.
 """
 
 KINDS: Final = {
@@ -186,7 +188,7 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
     held: dict[tuple[str, str, int], list[Ownership]] = defaultdict(list)
     for owner in tables.ownership:
         held[owner.chroot, owner.group, owner.session].append(owner)
-    # The latest commits of each group; the second one is that of another session than the first.
+    # The latest commit of each group, and the latest commit of a different session.
     latest: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for (chroot, group, session), (_, time_ms, _) in last.items():
         found = latest[chroot, group]
@@ -208,7 +210,7 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
 
 
 def _orphans(tables: Tables, until_ms: int) -> Iterator[Incident]:
-    """Find owner znodes whose consumer was not registered for a part of their time."""
+    """Find owner znodes whose consumer was not registered during part of their existence."""
     registered: dict[tuple[str, str, str], list[list[int]]] = defaultdict(list)
     for row in tables.members:
         spans = registered[row.chroot, row.group, row.consumer]

@@ -35,8 +35,9 @@ MAX_DEPTH: Final = 4
 """Number of directory levels below a given directory that are searched for files of servers."""
 
 FAST_FROM: Final = 32 << 20
-"""Bytes of logs from which the compiled decoder is used. Loading it takes 0.5 s, and compiling it
-takes 10 s the first time on a machine; the plain decoder reads this much in less than 1 s."""
+"""Minimum size of the logs, in bytes, for which the compiled decoder is used. Loading it takes 0.5
+s, and compiling it takes 10 s the first time on a machine; the plain decoder reads this much in
+less than 1 s."""
 
 
 @dataclass
@@ -191,8 +192,8 @@ def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
 class History:
     """The transactions of one server or of an ensemble, ordered by zxid, each once.
 
-    Iterate over `batches`; `problems` then names what was missing, damaged or different. A
-    second iteration continues with what the servers have written meanwhile.
+    Iterate over `batches`; `problems` then names missing, damaged and different transactions. A
+    second iteration continues with the transactions that the servers have written since.
     """
 
     def __init__(self, servers: Sequence[Server], *, after: int = 0) -> None:
@@ -210,7 +211,7 @@ class History:
         yield from streams[0] if len(streams) == 1 else self._merged(streams)
 
     def _of_server(self, server: Server) -> Iterator[Batch]:
-        """Yield a server's rows after the last zxid, in order, and note gaps and damage."""
+        """Yield a server's rows after the last zxid, in order, and record gaps and damage."""
         last = self.last_zxid
         for log in _needed(server.logs, last):
             reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
@@ -228,7 +229,7 @@ class History:
         self.last_zxid = max(last, self.last_zxid)
 
     def _check_order(self, batch: Batch, last: int) -> int:
-        """Note gaps after the zxid `last`; return the greatest zxid."""
+        """Record gaps after the zxid `last`; return the highest zxid."""
         zxids = batch.zxids
         if batch.is_compiled and _is_gapless(zxids, last):
             return int(zxids[-1])
@@ -245,7 +246,7 @@ class History:
     # ---- several servers -----------------------------------------------------------------------
 
     def _merged(self, streams: list[Iterator[Batch]]) -> Iterator[Batch]:
-        """Merge the servers' rows; where they differ, the rows of most servers are taken."""
+        """Merge the servers' rows; where they differ, use the rows of the majority."""
         ahead: dict[int, list[Row]] = {}
         files: dict[int, str] = {}
         begins: dict[int, int] = {}
@@ -271,7 +272,7 @@ class History:
                 yield Batch(files[next(iter(cut))], first)
 
     def _agreed(self, cut: dict[int, list[Row]], begins: dict[int, int]) -> list[Row]:
-        """Return the rows of the majority, and note where servers disagree.
+        """Return the rows of the majority, and record where servers disagree.
 
         A server covers the zxids between its first and its last transaction. A transaction that
         fewer than half of the covering servers have was never committed: its leader lost its role.
@@ -296,7 +297,7 @@ class History:
         return agreed
 
     def _disagree(self, zxid: int, numbers: Iterable[int], what: str, *, taken: bool) -> None:
-        """Note a disagreement; a run of the same one is noted once, at its first zxid."""
+        """Record a disagreement; record consecutive equal ones once, at the first zxid."""
         names = ", ".join(self.servers[n].name for n in numbers)
         if taken:
             text = f"these servers {what} 0x{{:x}} of the others"

@@ -1,7 +1,7 @@
-"""Read one transaction log from its beginning, or from where the last reading ended.
+"""Read one transaction log from its beginning, or from the end of the last reading.
 
-The memory that a reading needs does not depend on the size of the log: it is a window of 4 MB and
-the rows of the window, or one transaction if that is larger.
+The memory of a reading does not depend on the size of the log: it holds a window of 4 MB and its
+rows, or one transaction if that is larger.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Source:
     """A file that can be opened more than once: on disk, in an archive, or in memory.
 
     Attributes:
-        name: how errors and tables name the file.
+        name: the name of the file in errors and tables.
         open_raw: opens it for reading from its beginning, as stored.
         size: bytes as stored.
     """
@@ -108,7 +108,7 @@ class Batch:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the compiled decoder has read the rows, so that columns are at hand."""
+        """Whether the compiled decoder has read the rows, so that there are columns."""
         return self._rows is None
 
     @property
@@ -152,7 +152,7 @@ class End(Enum):
 
 @dataclass
 class LogReader:
-    """Reads a transaction log; call `batches` again to continue with what was appended meanwhile.
+    """Reads a transaction log; call `batches` again to continue with appended transactions.
 
     Attributes:
         offset: where the next transaction begins; 0 before the header has been read.
@@ -217,8 +217,8 @@ class LogReader:
             try:
                 self.end = self._judge(window, file, stop, where, why)
             except DamagedFileError:
-                # The server has appended meanwhile, so zeros or a part of a transaction are
-                # complete now.
+                # The server may have appended since then, so zeros or a partial transaction may now
+                # be complete.
                 file.seek(self.offset)
                 again = file.read(len(window))
                 if again == window:

@@ -19,10 +19,11 @@ from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalanc
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
 
 MAX_LINES: Final = 40
-"""Incidents and rebalances that a report lists for all groups; it counts the others."""
+"""Maximum numbers of incidents and of rebalances that a report of all groups lists; it counts the
+others."""
 
 MAX_BARS: Final = 20_000
-"""Intervals of ownership that a page draws; a browser is slow with more."""
+"""Maximum number of intervals of ownership that a page draws; a browser is slow with more."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Window:
     to_ms: int | None = None
 
     def has(self, row: Event) -> bool:
-        """Return whether the row's time, or its span, touches the window."""
+        """Return whether the row's time, or its span, overlaps the window."""
         end = getattr(row, "ended_ms", None) or getattr(row, "last_ms", None)
         lasts = end is None and hasattr(row, "ended_ms")
         before = self.to_ms is not None and row.time_ms > self.to_ms
@@ -42,7 +43,7 @@ class Window:
 
 
 def within(found: Described, window: Window) -> Described:
-    """Return the rows that touch a window of time."""
+    """Return the rows that overlap a window of time."""
     tables = Tables(
         *(
             [row for row in getattr(found.tables, name) if window.has(row)]
@@ -64,7 +65,7 @@ def time_text(time_ms: int | None) -> str:
 
 
 def seconds_text(milliseconds: float) -> str:
-    """Return a duration for people."""
+    """Return a duration as readable text."""
     if milliseconds < 120_000:
         return f"{milliseconds / 1000:.1f} s"
     return f"{milliseconds / 60_000:.1f} min"
@@ -161,7 +162,7 @@ class Line:
 
 
 def timeline(tables: Tables) -> list[Line]:
-    """Return what happened, in the order of the zxids; commits are summarised as runs."""
+    """Return the events in the order of their zxids; commits are summarised as runs."""
     return sorted([*_member_lines(tables), *_owner_lines(tables), *_other_lines(tables)])
 
 
@@ -223,7 +224,7 @@ slider.addEventListener("input", move); move();
 
 
 def page(found: Described, window: Window) -> str:
-    """Return a page with the report and a lane per partition, to scrub through the time.
+    """Return a page with the report, a lane for each partition, and a time slider.
 
     The page is self-contained: it loads no script, style sheet or picture.
     """

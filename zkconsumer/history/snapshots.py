@@ -25,8 +25,8 @@ from zkconsumer.history.transactions import Row
 MAGIC: Final = b"ZKSN"
 VERSION: Final = 2
 _SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
-_BLOCK: Final = 1 << 20  # bytes that are read at a time
-_MAX_COUNT: Final = 100_000_000  # sessions or access lists; a greater count is damage
+_BLOCK: Final = 1 << 20  # number of bytes that are read at a time
+_MAX_COUNT: Final = 100_000_000  # sessions or access lists; a higher number is damage
 _CONTAINER: Final = -(1 << 63)  # the owner of a container znode (EphemeralType)
 _TTL: Final = 0xFF << 56  # the highest byte of the owner of a znode with a TTL
 
@@ -88,8 +88,8 @@ class Tree:
     def apply(self, rows: Iterable[Row]) -> None:
         """Replay transactions as a server does (`DataTree.processTxn`).
 
-        What a fuzzy snapshot already contains is ignored: the creation of a znode that exists, and
-        the change or deletion of one that does not.
+        Changes that a fuzzy snapshot already contains are ignored: the creation of a znode that
+        exists, and the change or deletion of a znode that does not exist.
         """
         for row in rows:
             self.zxid = max(self.zxid, row.zxid)

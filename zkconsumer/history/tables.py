@@ -1,8 +1,8 @@
 """The tables that describe what happened to groups, as rows with typed columns.
 
 Times are milliseconds since the epoch by the leader's wall clock. Each row has the zxid and the
-time at which its event begins, and the file that contains it. `ended_ms` is None while something
-lasts.
+time at which its event begins, and the file that contains it. `ended_ms` is None for an event that
+still lasts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkconsumer.history.transactions import ERRORS, KINDS, Row
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """The fields of every row: when its event begins, in which transaction, and in which file."""
+    """The fields of every row: the time, the transaction and the file in which its event begins."""
 
     zxid: int
     time_ms: int
@@ -45,7 +45,7 @@ class Session(Event):
 
     Attributes:
         ended: `closed` by its client, `expired`, or empty while it lasts.
-        silent_ms: how long the session had written nothing when it ended. Reads and heartbeats are
+        silent_ms: the time from the session's last write to its end. Reads and heartbeats are
             not logged, so it was in contact for longer.
         consumers: the consumer ids that registered with it.
     """
@@ -82,8 +82,8 @@ class Ownership(Event):
     """An interval in which a thread owned a partition.
 
     Attributes:
-        czxid: the owner znode's creation; as a fencing token, a greater one is later.
-        gap_ms: how long the partition had no owner before; None if it never had one.
+        czxid: the zxid of the owner znode's creation; as a fencing token, it is higher for a later
+        owner. gap_ms: how long the partition had no owner before; None if it had no owner before.
         ended: `released` by its owner, `closed` or `expired` with its session, `removed` by another
             session, or empty while it lasts.
     """
@@ -104,18 +104,20 @@ class Ownership(Event):
 
 @dataclass(slots=True, kw_only=True)
 class Rebalance(Event):
-    """From the first trigger until the owners fit the assignment, or until the next rebalance.
+    """A rebalance, from its first trigger until the owners equal the assignment, or until the next
+    one.
 
     Attributes:
-        triggers: what began it, and what happened before it ended, one text each.
-        released, claimed: owner znodes deleted and created; `first_release_ms` and the like are
+        triggers: the change that began the rebalance, and further changes before its end, one text
+        each. released, claimed: owner znodes deleted and created; `first_release_ms` and the like
+        are
             times.
         refused: session (hexadecimal) -> refused writes. The log names neither path nor operation.
-        settled_ms: when the owners were what the assignor of the release assigns; None if never.
-        why: the rules that the owners follow, or why the group did not settle.
-        unowned_s: partition-seconds without an owner.
-        moved: partitions with another member than before.
-        moved_without_need: those of `moved` whose old and new owner were members all the time.
+        settled_ms: when the owners equalled the assignment of the release's assignor; None if they
+        never did. why: the rules that the owners follow, or why the group did not settle.
+        unowned_s: partition-seconds without an owner. moved: partitions that another member owned
+        before. moved_without_need: those of `moved` whose old and new owners were members during
+        the whole rebalance.
     """
 
     chroot: str
@@ -167,7 +169,7 @@ class Commits(Event):
 
 @dataclass(slots=True, kw_only=True)
 class Incident(Event):
-    """Something that an operator should know.
+    """An incident that an operator should know about.
 
     Attributes:
         kind: a word for programs; `incidents` documents them.

@@ -56,10 +56,11 @@ ERRORS: Final = {
 
 MAX_TRANSACTION: Final = 64 << 20
 """Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default.
-A greater length is reported as damage, so a wrong length costs no memory."""
+A longer length is reported as damage, so that a wrong length allocates no memory."""
 
 MAX_SEARCH: Final = 64 << 10
-"""Bytes in which `complete_at` looks for the end of a transaction: longer ones are rare."""
+"""Number of bytes in which `complete_at` looks for the end of a transaction: longer transactions
+are rare."""
 
 DIGEST: Final = 12  # bytes of the digest after a record: a version and the digest of the tree
 OVERHEAD: Final = 12  # bytes of the checksum and the length before a transaction's header
@@ -79,7 +80,7 @@ class Row(NamedTuple):
 
     Attributes:
         time_ms: the leader's wall clock, in milliseconds since the epoch.
-        cxid: the client's number of the request; 0 for what a server did, such as an expiry.
+        cxid: the client's number of the request; 0 for an action of a server, such as an expiry.
         part: the number of the part within its multi; -1 for a transaction of its own.
         data: the znode's data; for CLOSE_SESSION the encoded list of deleted paths, if any.
         version: the new version; for creates the parent's new version of children, -1 if unknown.
@@ -105,11 +106,11 @@ RowTuple: TypeAlias = tuple[Any, ...]
 """The fields of a `Row` without their names: making a tuple takes a third of the time."""
 
 Values = tuple[str | None, bytes | None, int, int, bytes | None]
-"""What a record says: path, data, version, number, acl."""
+"""The content of a record: path, data, version, number, acl."""
 
 
 class _Fault(Exception):
-    """A record is malformed: where in the window, and why."""
+    """Raised for a malformed record, with its place in the window and the reason."""
 
     def __init__(self, at: int, why: str) -> None:
         super().__init__(at, why)
@@ -197,7 +198,9 @@ def _end(window: bytes, at: int, stop: int, slack: int) -> None:
 
 
 def _new_znode(window: bytes, at: int, stop: int) -> tuple[str, bytes | None, bytes | None, int]:
-    """Return what every record of a creation begins with: path, data, acl and the offset after."""
+    """Return the fields with which every record of a creation begins (path, data, acl), and the
+    offset after them.
+    """
     path, at = _path(window, at, stop)
     data, at = _buffer(window, at, stop)
     acl, at = _acl(window, at, stop)
@@ -318,7 +321,7 @@ _ALONE: Final[dict[int, Decode]] = {
 
 
 def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int, Values]]:
-    """Yield (kind, values) of each part of a multi, as the log has it: nothing is left out."""
+    """Yield (kind, values) of each part of a multi in the log, even if it had no effect."""
     (count,) = _INT.unpack_from(window, at)
     if count < 0 or count * 8 > stop - at:
         raise _Fault(at, f"{count} parts do not fit into their multi")
@@ -351,7 +354,7 @@ def parts_of(window: bytes, at: int, stop: int) -> list[tuple[int, Values]]:
 
 
 class Stop(Enum):
-    """Why no transaction can be decoded at an offset."""
+    """The reasons for which no transaction can be decoded at an offset."""
 
     MORE = "the window ends within a transaction"
     ZEROS = "the file was preallocated, and nothing was written here"
@@ -380,7 +383,8 @@ def decode(window: bytes, at: int, rows: list[Row]) -> int:
             break
         at += 44
         try:
-            if kind == SET_DATA:  # four of five transactions are commits: no call for them
+            # Four of five transactions are commits, so they are decoded without a function call.
+            if kind == SET_DATA:
                 end = at + 4 + integer(window, at)[0]
                 path = window[at + 4 : end].decode()
                 (length,) = integer(window, end)
@@ -414,7 +418,7 @@ def _rest(window: bytes, at: int, stop: int, kind: int) -> list[tuple[object, ..
 
 
 def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
-    """Return why `decode` stopped at an offset: the reason, its own offset, and its words."""
+    """Return why `decode` stopped at an offset: the reason, the offset of the fault, and a text."""
     if len(window) - at < OVERHEAD:
         return Stop.MORE, at, ""
     checksum, size = struct.unpack_from(">Qi", window, at)

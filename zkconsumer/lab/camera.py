@@ -4,11 +4,11 @@ A picture has members, partitions, the tree of znodes, the state of ZooKeeper, a
 holds only the parts that a move has changed, so a page can play, scrub and export a run without the
 simulator. Live groups and traces give pictures and frames of the same form.
 
-Keys of a frame: `t` virtual seconds; `d` the move; `l` what happens, as a sentence; `m` number of a
-member -> its view; `p` number of a partition -> [owner, stored, delivered, end]; `new` names of
-added partitions; `flow` messages that every partition gets; `z` path -> [data, session] or null;
-`k` ZooKeeper's state; `c` the counters; `x` events; `o` whether an owner has changed; `say` the
-narrator's words.
+Keys of a frame: `t` virtual seconds; `d` the move; `l` a sentence that describes the move; `m`
+number of a member -> its view; `p` number of a partition -> [owner, stored, delivered, end]; `new`
+names of added partitions; `flow` number of messages that every partition gets; `z` path -> [data,
+session] or null; `k` ZooKeeper's state; `c` the counters; `x` events; `o` whether an owner has
+changed; `say` the announcement of the story.
 
 An owner is the number of a member, NOBODY or STRANGER.
 """
@@ -42,12 +42,11 @@ from zkconsumer.sim.znodes import Change, End
 NOBODY, STRANGER = -1, -2
 
 SHOWN_MESSAGES = 4
-"""Maximum number of requests, and of inbox items, of a member that a view names; it counts the
-others.
-"""
+"""Maximum number of requests, and of inbox items, that the view of a member names. The view counts
+the others. """
 
 SHOWN_DATA = 200
-"""Characters of a znode's payload that a picture contains; the rest is cut."""
+"""Number of characters of a znode's payload that a picture contains; the rest is cut off."""
 
 COUNTERS = (
     "notifications",
@@ -172,7 +171,7 @@ class Camera(Counter):
         return found
 
     def _log_ends(self, world: World, frame: JsonObject) -> None:
-        """Note added partitions and messages."""
+        """Record added partitions and messages."""
         added = [tp for tp in world.log_end if tp not in self.index]
         for tp in added:
             self.index[tp] = len(self.index)
@@ -191,7 +190,7 @@ class Camera(Counter):
         self._ends = dict(world.log_end)
 
     def _read_history(self, world: World) -> JsonObject:
-        """Take in the writes since the last call; return the changed znodes."""
+        """Record the writes since the last call; return the changed znodes."""
         for who, link in enumerate(world.links):
             if link.session:
                 self._sessions[link.session] = who
@@ -231,9 +230,7 @@ class Camera(Counter):
     # ---- views -----------------------------------------------------------------------------------
 
     def _print(self, world: World, who: int) -> tuple[object, ...]:
-        """Return values that differ if two views of a member differ; cheaper to compute than the
-        views.
-        """
+        """Return values that differ if two views of a member differ; they are faster to compute."""
         member, link = world.members[who], world.links[who]
         return (
             link.joined,
@@ -412,7 +409,7 @@ def short(path: str) -> str:
 
 
 def request_text(request: Json) -> str:
-    """Return what a request asks for, in a few words."""
+    """Describe a request in a few words."""
     match request:
         case rq.Multi(writes=writes):
             shown = next((one for one in writes if not isinstance(one, rq.Check)), writes[0])
@@ -440,7 +437,7 @@ _VERBS = {
 
 
 def item_text(item: object) -> str:
-    """Return what an item of a member's inbox is, in a few words."""
+    """Describe an item of a member's inbox in a few words."""
     match item:
         case WatchFired(kind, path):
             return f"watch: {short(path)} {kind.lower()}"
@@ -511,7 +508,7 @@ _SENTENCES: dict[Do, str] = {
 
 
 def sentence(world: World, move: Move) -> str:
-    """Return what a move does, before it is performed."""
+    """Return a sentence that describes a move before it is performed."""
     name = world.members[move.who].name if 0 <= move.who < len(world.members) else ""
     action = move.action
     if action is None:
@@ -528,7 +525,9 @@ def sentence(world: World, move: Move) -> str:
 
 
 def spoken(move: Move, name: str) -> str:
-    """Return what a move does to a member with this name, or to what the move itself names."""
+    """Return a sentence that describes a move on the member with this name, or on the object that
+    the move names.
+    """
     action = move.action
     if action is not None:
         words: str = _SENTENCES.get(action.do, action.do.value.replace("_", " ") + " {0}")

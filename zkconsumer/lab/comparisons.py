@@ -201,9 +201,11 @@ def _coordinated(
 
 
 class Film:
-    """A group with a coordinator as a picture and frames: who delivers each partition.
+    """A group with a coordinator as a picture and frames, which show the member that delivers each
+    partition.
 
-    A partition of a dead or frozen member stays that member's until the coordinator removes it.
+    A partition of a dead or frozen member is shown as that member's until the coordinator removes
+    the member.
     """
 
     def __init__(self, protocol: str, *, members: int, joined: int, partitions: int) -> None:
@@ -229,7 +231,7 @@ class Film:
         self.frames: list[JsonObject] = []
 
     def order(self, words: str, order: Callable[[int], None], who: int) -> None:
-        """Let something happen to a member, and make a frame of it."""
+        """Pass an order to a member, and make a frame of it."""
         if order == self.world.leave:
             self._left.add(who)
         order(who)

@@ -60,7 +60,7 @@ ELECTION_S = 0.5
 """Seconds without a leader when ZooKeeper's leader dies; real elections take 0.2 s to a few s."""
 
 HERD_SIZES = (2, 5, 10, 20, 40)
-"""Members of the groups that the lesson on the herd effect compares; more take over 2 s."""
+"""Sizes of the groups that the lesson on the herd effect compares; larger groups take over 2 s."""
 
 LEADER_DIES, QUORUM_LOST = "leader_dies", "quorum_lost"
 
@@ -178,7 +178,7 @@ class Engine:
         ]
 
     def _table(self, command: JsonObject) -> list[JsonObject]:
-        """Return the table of a counted lesson: how costs grow, or what two views cause."""
+        """Return the table of a counted lesson: growth of costs, or effects of two views."""
         name = command.get("table")
         lessons = {"herd-effect": lambda: herd_effect(HERD_SIZES), "split-brain": split_brain}
         if name not in lessons:
@@ -305,7 +305,9 @@ class Engine:
     # ---- arguments -------------------------------------------------------------------------------
 
     def _number(self, keep: int = 0) -> int:
-        """Return the number of a new run; the oldest run except `keep` may have to go."""
+        """Return the number of a new run; if there are too many, remove the oldest run except
+        `keep`.
+        """
         number = max(self._runs, default=0) + 1
         if len(self._runs) >= MAX_RUNS:
             del self._runs[min(one for one in self._runs if one != keep)]

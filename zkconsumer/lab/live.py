@@ -1,8 +1,8 @@
-"""A live group as a picture and frames: the lab follows it with an observer and only reads.
+"""A live group as a picture and frames. The lab follows the group with an observer, and only reads.
 
 One thread follows the group's znodes. Another reads the logs' ends, `doctor` and the topics every
-few seconds. Both turn what they see into messages for the pages, which are numbered, so that a page
-that was disconnected gets what it has missed.
+few seconds. Both turn changes into messages for the pages. Messages are numbered, so that a page
+that was disconnected gets the messages that it has missed.
 
 ZooKeeper shows who owns a partition, not who delivers it. Counters that ZooKeeper does not show are
 None.
@@ -35,18 +35,18 @@ POLL_S = 2.0
 """Seconds between two readings of logs and findings."""
 
 MAX_MESSAGES = 10_000
-"""Messages that are kept for pages that reconnect; a page that needs an older one gets the whole
-picture.
-"""
+"""Number of messages that are kept for pages that reconnect; a page that needs an older message
+gets the whole picture. """
 
 MAX_MEMBERS = 64
-"""Columns of members; from then on a new member gets the column of one that has left."""
+"""Maximum number of members' columns. If all are used, a new member gets the column of a member
+that has left."""
 
 MAX_PARTITIONS = 2_000
-"""Cells of partitions; the page says how many it leaves out."""
+"""Maximum number of partitions' cells; the page shows how many it leaves out."""
 
 SHOWN = 200
-"""Characters of a text from another client that a frame contains."""
+"""Maximum number of characters of another client's text in a frame."""
 
 
 class GroupPicture:
@@ -77,11 +77,11 @@ class GroupPicture:
         }
 
     def zookeeper(self) -> JsonObject:
-        """Return the state of ZooKeeper and the broker, as far as the lab knows it."""
+        """Return the known state of ZooKeeper and of the broker."""
         return {"text": self._connection, "brokers": True, "topic": True}
 
     def frame(self, words: str, **more: Json) -> JsonObject:
-        """Return a frame of what is not a change of a znode."""
+        """Return a frame for an event that is not a change of a znode."""
         common = {"t": self._now, "d": "", "l": words, "k": self.zookeeper()}
         return {**common, "c": self._counters(), **more}
 
@@ -97,7 +97,7 @@ class GroupPicture:
         self._now = max(self._now, round(now, 3))
 
     def change(self, change: Change) -> JsonObject | None:
-        """Take in a change of the observer; return its frame."""
+        """Record a change that the observer reports; return its frame."""
         self.writes += 1
         frame: JsonObject | None
         match change.what, change.key:
@@ -235,7 +235,7 @@ class GroupPicture:
     # ---- logs ------------------------------------------------------------------------------------
 
     def ends(self, ends: dict[TopicPartition, int], seconds: float) -> JsonObject | None:
-        """Take in the ends of the logs; return a frame if one has changed."""
+        """Record the ends of the logs; return a frame if one has changed."""
         touched: dict[int, list[Json]] = {}
         added: list[str] = []
         for tp, end in ends.items():
@@ -311,7 +311,7 @@ class LiveGroup:
         return {"kind": "live", "group": self.group}
 
     def after(self, number: int, timeout_s: float) -> list[tuple[int, list[JsonObject]]]:
-        """Return the messages after `number`; the whole picture if they are not known any more."""
+        """Return the messages after `number`, or the whole picture if they are no longer kept."""
         with self._news:
             first = self._messages[0][0] if self._messages else self._number + 1
             if not first - 1 <= number <= self._number or not number:
@@ -366,7 +366,7 @@ class LiveGroup:
         return events
 
     def words(self) -> str:
-        """Return what the page says of the group."""
+        """Return the page's text about the group."""
         return f"The real group {displayed(self.group)}. The lab only reads."
 
     def _left_out(self) -> str:

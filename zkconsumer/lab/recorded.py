@@ -1,4 +1,4 @@
-"""A trace as a picture and frames: what members and the simulator have recorded.
+"""A trace of members or of the simulator, as a picture and frames.
 
 A production trace has a member's own steps only, so its picture shows phases; a trace of the
 simulator also has writes, watches and deliveries. `trace/__init__.py` describes the format.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 200
-"""Characters of a text of the trace that a frame contains."""
+"""Maximum number of characters of a text of the trace in a frame."""
 
 
 def read_trace(lines: Iterable[str], *, name: str) -> list[JsonObject]:
@@ -66,7 +66,7 @@ def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> lis
 
 
 def entries_of(tables: Tables, group: str) -> list[JsonObject]:
-    """Return what ZooKeeper's logs say about a group, in the form of a trace's entries."""
+    """Return the history of a group in ZooKeeper's logs, in the form of a trace's entries."""
     found: list[JsonObject] = []
 
     def add(time_ms: int, member: str = "", **what: Json) -> None:

@@ -38,7 +38,7 @@ from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
 from zkconsumer.sim.world import World, possible, repairs
 
 APART = 50
-"""Least number of moves between two copies of a world; large worlds are copied less often."""
+"""Minimum number of moves between two copies of a world; large worlds are copied less often."""
 
 _DELAYED = (Do.SERVE, Do.RECEIVE)
 
@@ -87,7 +87,7 @@ class LabStage(Stage):
         self.on_move()
 
     def scene(self, *settled: int) -> None:
-        """Begin as a story does, with these members already settled."""
+        """Begin as a story does, with these members settled."""
         self.start(*settled)
 
     # ---- moves -----------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class Run:
     """The moves of one run, and copies of its world.
 
     Attributes:
-        spec: the world; None if a scenario made the beginning.
+        spec: the world; None if a scenario opened the run.
         scripted: number of moves that the scenario made.
         parent, forked_at: the run that this one continues, and the move from which it differs.
     """

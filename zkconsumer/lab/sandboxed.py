@@ -1,8 +1,8 @@
 """A real group that the lab has started: its picture, and actions on it.
 
-The page follows the group as any live group. Its actions have the names of the simulator's moves,
-and they are real: signals to processes, broken connections, deleted znodes, restarted servers. They
-reach only what `RealGroup` has started. Members, group and topic have the same names as in a
+The page follows the group like any live group. Its actions have the names of the simulator's moves,
+but they are real: signals to processes, broken connections, deleted znodes, restarted servers. They
+affect only what `RealGroup` has started. Members, group and topic have the same names as in a
 simulated world, so the same moves can be compared.
 """
 
@@ -38,7 +38,7 @@ SESSION_S = 6.0
 """The session time-out of all members, which is also that of simulated worlds."""
 
 LOOK_S = 0.1
-"""Seconds between two looks at the members' processes."""
+"""Seconds between two checks of the members' processes."""
 
 MAX_BURST = 1000
 """Upper bound of the messages that one action produces to each partition."""
@@ -52,7 +52,7 @@ def real_group(session_s: float = SESSION_S) -> RealGroup:
 
 
 class SandboxPicture(GroupPicture):
-    """The picture of a live group, with what the lab knows of processes and servers."""
+    """The picture of a live group, including the state of its processes and servers."""
 
     def __init__(self, real: RealGroup) -> None:
         super().__init__(real.group)
@@ -148,7 +148,7 @@ class SandboxGroup(LiveGroup):
     # ---- actions ---------------------------------------------------------------------------------
 
     def command(self, command: JsonObject) -> list[JsonObject]:
-        """Carry out an action on the group, or answer as for any live group."""
+        """Perform an action on the group, or answer the command as for any live group."""
         if command.get("do") != "act":
             return super().command(command)
         try:
@@ -158,7 +158,7 @@ class SandboxGroup(LiveGroup):
         return []
 
     def act(self, token: str) -> None:
-        """Carry out one action. Raises ZkConsumerError if it is unknown or impossible now."""
+        """Perform one action. Raises ZkConsumerError if it is unknown or impossible now."""
         do = token.partition(":")[0]
         if do not in self._actions:
             raise RefusedError("impossible on a real group", where=token[:60])
@@ -168,7 +168,7 @@ class SandboxGroup(LiveGroup):
             self._report(move)
 
     def _report(self, move: Move) -> None:
-        """Send a frame that says what was done."""
+        """Send a frame that describes the action."""
         name = self._real.members[move.who].name if self._is_member(move.who) else ""
         do = "no_quorum" if move.do == "quorum_lost" else move.do
         words = spoken(move._replace(do=do), name)

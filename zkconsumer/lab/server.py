@@ -71,7 +71,7 @@ class LiveSource(Protocol):
     """A live group that the server shows; see `lab.live`."""
 
     def about(self) -> JsonObject:
-        """Return what `about.json` says in addition."""
+        """Return the additional content of `about.json`."""
 
     def after(self, number: int, timeout_s: float) -> list[tuple[int, list[JsonObject]]]:
         """Return (number, events) of each message after `number`, or wait up to `timeout_s`."""
@@ -81,7 +81,7 @@ class LiveSource(Protocol):
 
 
 class Tabs:
-    """The engines of the open pages; the least recently used one goes first."""
+    """The engines of the open pages; beyond the limit, the least recently used one is removed."""
 
     def __init__(self) -> None:
         self._engines: OrderedDict[str, tuple[Engine, threading.Lock]] = OrderedDict()
@@ -143,7 +143,8 @@ class Guard:
         if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
             return "This origin is not the lab's."
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            # A link from another page may open the lab, and nothing else.
+            # A link on another page may open the lab; any other request from another page is
+            # refused.
             is_link = headers.get("sec-fetch-mode") == "navigate"
             return "" if is_link else "The request comes from another site."
         return ""
@@ -221,7 +222,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _stream(live: LiveSource, last: int, request: Request) -> AsyncIterator[str]:
-    """Yield server-sent events from the one after `last`, until the page is gone."""
+    """Yield the server-sent events after `last` until the page disconnects."""
     yield "retry: 500\n\n"
     while not await request.is_disconnected():
         messages = await asyncio.to_thread(live.after, last, KEEP_ALIVE_S)

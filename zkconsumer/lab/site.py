@@ -99,10 +99,10 @@ def build(directory: Path, *, runtime: Path | None = None) -> None:
 
 
 def compile_modules(directory: Path) -> None:
-    """Replace the source of the modules that the engine imports by their code.
+    """Replace the source of the modules that the engine imports by compiled code.
 
-    Otherwise the visitor's browser compiles them at each visit, which takes half of the start. The
-    site's own Python compiles them in Node.js; without Node.js they keep their source.
+    Otherwise the visitor's browser compiles them at each visit, which takes half of the start-up
+    time. The site's own Python compiles them in Node.js; without Node.js they keep their source.
 
     Raises ConfigError if the site's Python does not run.
     """
@@ -213,7 +213,7 @@ RUN_POLICY = (
 
 
 def player(events: Sequence[Mapping[str, Json]], title: str) -> str:
-    """Return a page that plays a run, with everything in it. `exports.js` does the same."""
+    """Return a self-contained page that plays a run. `exports.js` creates the same page."""
     imports = {}
     for name in MODULES:
         source = (WEB / f"{name}.js").read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
 """Guided tours: text, questions and answers at chosen moves of a run.
 
-A tour names a scenario, or a world and a script. Each of its steps says in which situation it is
-shown; `located` finds the move. The learner may act at any step, which forks the run, and return.
+A tour names a scenario, or a world and a script. Each of its steps names the situation in which it
+is shown; `located` finds the move. The learner may act at any step, which forks the run, and
+return.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def end(frames: Frames) -> int:
 
 
 def said(number: int) -> Where:
-    """Return the situation after the move that follows the narrator's words with this number."""
+    """Return the situation after the move that follows the announcement with this number."""
 
     def find(frames: Frames) -> int:
         return _nth(frames, number, lambda frame: "say" in frame)
@@ -39,7 +40,7 @@ def said(number: int) -> Where:
 
 
 def owners_change(number: int, after: int = 1) -> Where:
-    """Return the situation after a change of owners that follows the narrator's n-th words."""
+    """Return the situation after a change of owners that follows the n-th announcement."""
 
     def find(frames: Frames) -> int:
         first = said(after)(frames)
@@ -49,7 +50,7 @@ def owners_change(number: int, after: int = 1) -> Where:
 
 
 def happens(*event: Json, after: int = 1) -> Where:
-    """Return the situation after the first such event that follows the narrator's n-th words."""
+    """Return the situation after the first such event that follows the n-th announcement."""
 
     def find(frames: Frames) -> int:
         first = said(after)(frames)
@@ -63,7 +64,9 @@ def happens(*event: Json, after: int = 1) -> Where:
 
 
 def _nth(frames: Frames, number: int, fits: Callable[[Mapping[str, Json]], bool]) -> int:
-    """Return the number of frames up to the n-th that fits; all of them if none does."""
+    """Return the number of frames up to the n-th that matches; the number of all frames if none
+    does.
+    """
     found = [at for at, frame in enumerate(frames, 1) if fits(frame)]
     return found[number - 1] if len(found) >= number else len(frames)
 
@@ -98,7 +101,7 @@ class Tour:
 
 
 def located(tour: Tour, frames: Frames) -> list[JsonObject]:
-    """Return the steps as JSON, each with its move; a step is never before the one it follows."""
+    """Return the steps as JSON with their moves, which are in ascending order."""
     found: list[JsonObject] = []
     at = 0
     for step in tour.steps:
@@ -154,8 +157,8 @@ TOURS: dict[str, Tour] = {
             Step(
                 happens("phase", 0, "releasing"),
                 "g_0 stops the delivery of the two partitions that it loses, stores their offsets, "
-                "and only then deletes their owner znodes. The cells will be hatched: nobody owns "
-                "them for a moment.",
+                "and only then deletes their owner znodes. The cells will be hatched: no member"
+                " owns them for a moment.",
                 "Why does g_0 commit before it releases?",
                 "The next owner starts at the stored offset. Without the commit it would deliver "
                 "again what g_0 has delivered.",
@@ -193,10 +196,10 @@ TOURS: dict[str, Tour] = {
             Step(
                 said(1),
                 "g_1 gets SIGKILL. Its process is gone, but its session lives on in ZooKeeper, "
-                "and so do its owner znodes. Nobody reads its partitions now.",
+                "and so do its owner znodes. No member reads its partitions now.",
                 "How long will this last?",
-                "As long as the session time-out: 6 s here. ZooKeeper cannot distinguish a dead "
-                "client from a silent one.",
+                "As long as the session time-out: 6 s here. ZooKeeper cannot distinguish a dead"
+                " client from one whose heartbeats do not arrive.",
             ),
             Step(
                 happens("ended", 1),
@@ -220,15 +223,15 @@ TOURS: dict[str, Tour] = {
                 said(1),
                 "g_1 gets SIGSTOP: a long garbage collection or a suspended machine looks the "
                 "same. It does nothing, and it does not know that time passes.",
-                "Could g_1 deliver a message after it wakes up, although it is no longer the "
-                "owner?",
+                "Could g_1 deliver a message after it wakes up, even though it is no longer the"
+                " owner?",
                 "A JVM member does. A member of zkconsumer checks its lease before each message; "
                 "the lease ends before the session can.",
             ),
             Step(
                 end,
                 "ZooKeeper has ended the session of g_1, and g_0 owns everything. g_1 still "
-                "believes that it owns its partitions, but its lease is over.",
+                "believes that it owns its partitions, but its lease has ended.",
             ),
         ),
         scenario="a-consumer-freezes",
@@ -246,8 +249,8 @@ TOURS: dict[str, Tour] = {
                 said(2),
                 "g_1 wakes up. It still has its list of partitions and messages in memory.",
                 "What does it do first?",
-                "Its lease is over, so it delivers nothing. It finds its connection broken, gets a "
-                "new session, and registers again.",
+                "Its lease has ended, so it delivers nothing. It notices that its connection is"
+                " broken, gets a new session, and registers again.",
             ),
             Step(end, "g_1 has joined as a new member would: it owns two partitions again."),
         ),
@@ -259,8 +262,8 @@ TOURS: dict[str, Tour] = {
             Step(start, "g_0 owns all four partitions."),
             Step(
                 said(1),
-                "g_0 freezes with its session alive, and g_1 joins. g_1 will compute that two "
-                "partitions are its own.",
+                "g_0 freezes with its session alive, and g_1 joins. g_1 will compute that two"
+                " partitions are assigned to it.",
                 "What happens when g_1 creates the owner znode of a partition that g_0 has not "
                 "released?",
                 "ZooKeeper refuses: the znode exists. A partition has one owner znode, so it has "
@@ -302,11 +305,15 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 said(2),
-                "g_0 wakes up and releases what belongs to g_1. Nobody claims it: hatched cells "
-                "stay. This is the famous state of a group after \"can't rebalance after 4 "
-                'retries".',
+                "g_0 wakes up and releases the partitions that are assigned to g_1. No member"
+                " claims them, so their cells stay hatched. This is the famous state of a group"
+                ' after "can\'t rebalance after 4 retries".',
             ),
-            Step(end, "The next change, here a third member, wakes g_1, and the group is whole."),
+            Step(
+                end,
+                "The next change, here a third member, wakes g_1, and every partition has an"
+                " owner again.",
+            ),
         ),
         scenario="a-jvm-peer-has-given-up",
     ),
@@ -370,8 +377,8 @@ TOURS: dict[str, Tour] = {
                 "The server is cut off. Its clients keep their connections, and it still answers "
                 "their reads, from old data.",
                 "What will the leader do with their sessions?",
-                "It receives no heartbeats of them, so it ends them after the time-out. The server "
-                "that is cut off does not know that.",
+                "It receives no heartbeats from their clients, so it ends the sessions after the"
+                " time-out. The server that is cut off does not know this.",
             ),
             Step(
                 owners_change(1, after=1),

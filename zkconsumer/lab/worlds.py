@@ -1,4 +1,4 @@
-"""What a lab's world is: its parameters as JSON, and the moves of a run as text for a URL."""
+"""The parameters of a lab's world as JSON, and the moves of a run as text for a URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 
 MAX_MEMBERS = 64
 MAX_PARTITIONS = 2000
-"""Upper bounds of a world; a larger one is refused. The page draws this many cells in one frame."""
+"""Upper bounds of a world; a larger world is refused. The page can draw this many cells in one
+frame."""
 
 MAX_MOVES = 10_000
 """Upper bound of the moves of one run; then a run ends. The page keeps all of them in memory."""
@@ -25,7 +26,7 @@ SPARE = 3
 """Members that may join later, beyond those that the world starts with."""
 
 OFTEN = dict.fromkeys([*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9)
-"""Every fault may happen as often as the user likes."""
+"""Upper bound of each fault: the user may cause it any number of times."""
 
 WITHOUT_A_TOOL = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
 """Faults that the lab leaves out: the worlds have no operator's tool, and no access control lists.
@@ -66,7 +67,7 @@ class WorldSpec:
 
     @property
     def slots(self) -> int:
-        """Number of members that the world has, joined or not."""
+        """Number of members of the world, including those that have not joined."""
         return self.members + self.spare
 
     def plan(self) -> Plan:
