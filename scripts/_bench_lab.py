@@ -101,7 +101,7 @@ def opened(browser: Browser, address: str) -> Page:
 def play(browser: Browser) -> Result:
     with lab() as (address, _):
         page = opened(browser, address + '#world={"members":64,"spare":0,"partitions":512}')
-        page.get_by_label("moves in a second").select_option(label="50 / s")
+        page.get_by_label("moves per second").select_option(label="50 / s")
         page.keyboard.press("Space")
         page.wait_for_timeout(1500)
         rate = page.evaluate(FRAMES, PLAY_S)

@@ -62,7 +62,7 @@ def test_a_fork_and_its_address(lab: LabProcess, open_page: Open) -> None:
 def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
     """Playing advances, pausing stops, and the slider goes to any moment."""
     one = open_page().go(lab.url + "#scenario=a-zombie-wakes")
-    one.page.get_by_label("moves in a second").select_option(label="50 / s")
+    one.page.get_by_label("moves per second").select_option(label="50 / s")
     one.keys("Space")
     place = one.page.locator(".place")
     expect(place).not_to_contain_text(re.compile(r"move [0-9] of"), timeout=LIMIT_MS)

@@ -23,7 +23,7 @@ used = {module.__name__.replace(".", "/") for module in list(sys.modules.values(
 
 
 def compiled(path):
-    """Replace the source of imported modules by their code; other modules keep their source."""
+    """Replace the source of imported modules by compiled code; other modules keep their source."""
     with zipfile.ZipFile(path) as archive:
         entries = [(name, archive.read(name)) for name in sorted(archive.namelist())]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

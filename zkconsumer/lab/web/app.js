@@ -11,11 +11,11 @@ import { Choices, Log, Runs, Table, TourPanel, Tree, nameOf, textOf } from "./pa
 import { Legend, Picture } from "./picture.js";
 import { HttpTransport, RecordedTransport, WorkerTransport } from "./transport.js";
 
-const SPEEDS = [1, 2, 5, 15, 50, 150, 500]; // moves in a second
+const SPEEDS = [1, 2, 5, 15, 50, 150, 500]; // moves per second
 const AHEAD = 400; // moves that are fetched before they are played
 const LIMIT = 10_000; // moves of a run that the page keeps
 
-// key, tour, step, what it prepares
+// key, tour, number of the step, the situation that the key opens
 const SITUATIONS = [
   ["R", "race", 1, "two members race for one owner"],
   ["B", "gives-up", 2, "the loser rolls back"],
@@ -213,7 +213,7 @@ class App extends Component {
     if (this.simulates) await this.command({ do: "choices", run: this.run.number, at });
   }
 
-  // What the user asks for happens in its order, however fast keys are pressed.
+  // Commands run in their order, regardless of how fast the user presses keys.
   serial(work) {
     this.queue = (this.queue || Promise.resolve()).then(work, work);
     return this.queue;
@@ -226,7 +226,7 @@ class App extends Component {
     if (isForgotten(events)) await this.reopen(this.place);
   }
 
-  // Fetch moves before they are played; at most one such request is on its way.
+  // Fetch moves before they are played; at most one such request is in progress.
   async ahead(count) {
     if (this.asking) return;
     this.asking = true;
@@ -312,7 +312,7 @@ class App extends Component {
   async actNow(move) {
     if (!this.canAct) return;
     if (!this.simulates) {
-      this.play(true); // what is done to a real group happens now, whatever moment is shown
+      this.play(true); // an action on a real group happens now, regardless of the moment that is shown
       await this.command({ do: "act", run: this.run.number, move });
       return;
     }
@@ -520,11 +520,11 @@ class App extends Component {
         <button class="primary" onClick=${() => this.play()} aria-label=${playing ? "pause (space)" : "play (space)"} title="space">${playing ? "❚❚" : "▶"}</button>
         ${icon("one move forward (→)", "›", () => this.forward())}${icon("next change of owner (shift →)", "⇥", () => this.nextChange(1))}
         ${icon("end of the run (End)", "▶|", () => this.seek(run.length))}
-        <label>speed <select aria-label="moves in a second" value=${speed} onChange=${(event) => this.setState({ speed: Number(event.target.value) })}>
+        <label>speed <select aria-label="moves per second" value=${speed} onChange=${(event) => this.setState({ speed: Number(event.target.value) })}>
           ${SPEEDS.map((one, n) => html`<option value=${n} selected=${n === speed}>${one} / s</option>`)}</select></label>
         <label>axis <select value=${byTime ? "time" : "moves"} onChange=${(event) => this.setState({ byTime: event.target.value === "time" })}><option value="moves">moves</option><option value="time">time</option></select></label>
         <label>show <select value=${zoom} onChange=${(event) => this.setState({ zoom: Number(event.target.value) })}><option value="0">all</option><option value="100">100 moves</option><option value="500">500 moves</option></select></label>
-        <span class="place">move ${at} of ${run.length}${run.length >= LIMIT ? ": the limit; earlier moves stay, later ones are not kept" : ""}${run.omitted ? `; ${run.omitted} earlier events are no longer kept` : ""}</span></div>
+        <span class="place">move ${at} of ${run.length}${run.length >= LIMIT ? ": the limit; later moves are not kept" : ""}${run.omitted ? `; ${run.omitted} earlier events are no longer kept` : ""}</span></div>
       <input class="scrub" type="range" min="0" max=${run.length} value=${at} aria-label="moment of the run" aria-valuetext="${picture.t.toFixed(2)} seconds, move ${at}"
         onInput=${(event) => { this.play(false); this.seek(Number(event.target.value)); }} />
       <div class="axis" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, at)}

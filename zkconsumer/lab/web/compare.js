@@ -1,4 +1,4 @@
-// The same script on several protocols: the owners of each on one axis of time, and what it costs.
+// The same script on several protocols: their owners on one time axis, and the costs.
 
 import { Component, html, useState } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
@@ -9,7 +9,7 @@ const SPEED = 6; // virtual seconds in a second while the comparison plays
 const LANE = 0.5; // rem: the height of a partition's lane
 const HEADS = [
   ["rebalances", "rounds in which members get a new assignment"], ["moved", "partitions that get another owner"],
-  ["without_need", "of these, more than a balanced assignment requires"], ["revoked", "partitions that a living member stops, also if it gets them back"],
+  ["without_need", "moved partitions beyond the minimum that a balanced assignment requires"], ["revoked", "partitions that a living member stops, even if it gets them back"],
   ["unowned_s", "partition-seconds until a dead or frozen member is noticed"],
 ];
 

@@ -35,7 +35,7 @@ export function WorldDialog({ catalogue, open, close }) {
     ${choice("release", "rules of Kafka", catalogue.releases.map((one) => [one, one]))}
     ${field("flow", "new messages when time advances", "number", { min: 0, max: 10 })}
     ${field("session_s", "session time-out in seconds", "number", { min: 1, max: 60 })}
-    ${field("seed", "seed (0: the longest-waiting acts next)", "number", { min: 0 })}
+    ${field("seed", "seed (0: the client or server that has waited longest acts next)", "number", { min: 0 })}
     <footer><button class="primary">open the world</button></footer></form></${Dialog}>`;
 }
 
@@ -60,8 +60,8 @@ const KEYS = [
 
 export function HelpDialog({ close, situations }) {
   return html`<${Dialog} title="Help" close=${close}>
-    <p>Each column is a member. Each cell is a partition in its owner's colour, with the owner's number; a hatched cell has no owner, a red one has two. Click on anything to act on it: a member, its connection, a cell, a znode, ZooKeeper, the broker.</p>
-    <p>An action in the past makes a second run; the first one is kept, and both can be compared. The address holds the world and all actions: whoever opens it sees the same.</p>
+    <p>Each column is a member. Each cell is a partition in its owner's colour, with the owner's number; a hatched cell has no owner, a red one has two. Click a member, its connection, a cell, a znode, ZooKeeper or the broker to act on it.</p>
+    <p>An action in the past creates a second run; the first run is kept, and you can compare both. The address contains the world and all actions, so everyone who opens it sees the same run.</p>
     <table class="keys"><tbody>${KEYS.map(([key, words]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${words}</td></tr>`)}
       ${situations.map(([key, , , words]) => html`<tr><th scope="row"><kbd>shift ${key}</kbd></th><td>${words}</td></tr>`)}</tbody></table>
   </${Dialog}>`;

@@ -39,7 +39,7 @@ const ABOUT = {
 
 const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "compare", "exports", "app"];
 
-// The page of the lab with everything in one file. `zkconsumer.lab.site` does the same.
+// The page of the lab as one self-contained file. `zkconsumer.lab.site` creates the same file.
 async function pageOf(run) {
   const inlined = document.getElementById("template");
   let template = inlined?.textContent;
@@ -79,7 +79,7 @@ function base64(text) {
 
 const esc = (text) => String(text).replace(/[&<>"]/g, (one) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[one]);
 
-// Owners over time, one row for each partition, with the narrator's words.
+// Owners over time, one row for each partition, with the announcements of the story.
 export function svgOf(run, width = 1000) {
   const left = 70, row = 20, top = 46;
   const count = Math.max(1, run.length);

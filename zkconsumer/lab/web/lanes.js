@@ -4,7 +4,7 @@ import { Component, html } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
 import { NOBODY } from "./model.js";
 
-export const SHOWN_LANES = 40; // lanes of partitions; further partitions are named as omitted
+export const SHOWN_LANES = 40; // maximum number of partitions' lanes; the page counts the omitted ones
 const REM = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
 const ROW = Math.max(14, Math.round(REM * 1.05)); // pixels, as all text of the page grows with the screen
 const LEFT = Math.round(REM * 4.6);

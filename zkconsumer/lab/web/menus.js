@@ -1,9 +1,9 @@
-// What can be done to an object of the picture: a member, a connection, a partition, a znode, …
+// The actions on an object of the picture: a member, a connection, a partition, a znode, …
 
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
 import { progress } from "./picture.js";
 
-// Return the title and the entries of a menu: [label, move or command, is it dangerous].
+// Return the title and the entries of a menu: [label, move or command, whether it is dangerous].
 export function entries(what, which, picture) {
   const member = picture.members[which];
   switch (what) {
@@ -68,7 +68,7 @@ function linkEntries(member, who) {
 function partitionEntries(picture, number) {
   const row = picture.partitions[number];
   const tp = row[0].replace(/-(\d+)$/, "~$1");
-  const found = [[`why is it owned so?`, { explain: number }]];
+  const found = [[`which member should own it, and why?`, { explain: number }]];
   if (row[1] >= 0) found.push(["delete its owner znode", `delete_owner::${tp}`]);
   if (row[1] === -1) found.push(["another client claims it", `stuck::${tp}`], ["a persistent owner znode appears", `orphan::${tp}`]);
   if (row[1] === -2) found.push(["delete the other client's owner znode", `unstick::${tp}`]);

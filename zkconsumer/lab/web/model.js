@@ -1,7 +1,7 @@
 // A run as the page keeps it: the first picture, one frame for each move, and pictures in between.
-// Pictures are never changed: applying a frame gives a new one that shares what is unchanged.
+// Pictures are never changed: applying a frame gives a new picture that shares the unchanged parts.
 
-const KEY_EVERY = 100; // frames between two kept pictures: a jump applies at most this many
+const KEY_EVERY = 100; // number of frames between two kept pictures: a jump applies at most this many frames
 export const NOBODY = -1;
 export const STRANGER = -2;
 
@@ -118,7 +118,7 @@ export class Run {
     this.last = picture;
   }
 
-  // Forget the oldest frames, so that a page that is open for days does not grow.
+  // Drop the oldest frames, so that a page that is open for days does not grow.
   trim(most) {
     if (this.length <= most) return 0;
     const dropped = this.length - Math.floor(most / 2);

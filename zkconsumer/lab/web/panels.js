@@ -4,7 +4,7 @@ import { Component, html, useState } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
 import { compare } from "./model.js";
 
-const SHOWN_NODES = 200; // znodes of one list in the tree; the others are a number
+const SHOWN_NODES = 200; // maximum number of znodes of one list in the tree; the others are counted
 
 // ---- the tree -----------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ export function Choices({ choices, act, canAct }) {
 
 // ---- the log ------------------------------------------------------------------------------------
 
-const KEPT_LINES = 200; // lines of the log that are drawn: the newest up to the shown move
+const KEPT_LINES = 200; // maximum number of lines of the log that are drawn: the newest up to the shown move
 
 export function Log({ run, at, seek, find, setFind }) {
   const lines = [];
@@ -178,7 +178,7 @@ export function Runs({ runs, current, other, show, compareWith, counters, seek }
         <dl class="differ">${[current, other].map((number) => html`<dt>${nameOf(runs.get(number))}</dt><dd>${two.same < runs.get(number).length ? textOf(runs.get(number), two.same) : "has ended"}</dd>`)}</dl>`}
       <table><thead><tr><th scope="col"></th><th scope="col">${nameOf(runs.get(current))}</th><th scope="col">${nameOf(runs.get(other))}</th></tr></thead>
       <tbody>${two.rows.map(([name, a, b]) => html`<tr class=${a === b ? "" : "differs"}><th scope="row">${name.replaceAll("_", " ")}</th><td>${round(a)}</td><td>${round(b)}</td></tr>`)}</tbody></table>` : null}
-    ${list.length === 1 ? html`<p class="hint">Go back in time and act: that makes a second run, and this one is kept.</p>` : null}</div>`;
+    ${list.length === 1 ? html`<p class="hint">To create a second run, go back in time and act. This run is kept.</p>` : null}</div>`;
 }
 
 function round(value) {

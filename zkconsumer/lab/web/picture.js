@@ -48,7 +48,7 @@ function leaseLeft(member, t) {
   return Math.max(0, member.lease - t).toFixed(1);
 }
 
-// Who delivers each partition, and each member's cells as one string, so that an unchanged column
+// The members that deliver each partition, and each member's cells as one string, so that an unchanged column
 // is not drawn again. Most moves change neither members nor partitions.
 let last = {};
 function derived(picture) {

@@ -41,7 +41,7 @@ export class HttpTransport {
     }
   }
 
-  // Follow what the server sends by itself: a live group. The browser resumes by Last-Event-ID.
+  // Follow the events of a live group, which the server sends. The browser resumes by Last-Event-ID.
   listen() {
     const source = new EventSource("events");
     source.onmessage = (message) => {
