@@ -73,7 +73,7 @@ class Load:
 
 
 def release_settings(load: Load) -> dict[str, str | bool]:
-    """Return librdkafka's settings for brokers that cannot tell their versions."""
+    """Return librdkafka's settings for brokers that do not report their versions."""
     if not load.release.startswith("0.8"):
         return {}
     return {"api.version.request": False, "broker.version.fallback": load.release}
@@ -110,7 +110,7 @@ def raw_rate(bootstrap: str, load: Load) -> float:
     """Return the messages per second of confluent-kafka's `consume(chunk)` alone, after the first
     chunk.
 
-    It never asks for more messages than exist, because then it would wait for a second.
+    It never requests more messages than exist, because such a request would wait for a second.
     """
     consumer = Consumer(
         {
@@ -137,7 +137,7 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time of all threads of a process, by the scheduler's clock
     (clock_getcpuclockid(3)).
 
-    The times in proc(5) are sampled at ticks: a thread that runs for a moment at a tick is charged
-    the whole tick.
+    The times in proc(5) are sampled at ticks: a thread that runs only briefly at a tick is charged
+    for the whole tick.
     """
     return time.clock_gettime((~pid << 3) | 2)

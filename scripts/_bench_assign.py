@@ -1,8 +1,9 @@
 """Measure the assignors with 10,000 partitions and 200 threads.
 
-Each thread belongs to a separate member, which is the most work. `one-topic`: one topic has all
-partitions. `many-topics`: 100 topics have 100 partitions each, and every member subscribes to all
-of them. `unequal`: the same topics, and each member subscribes to a different half.
+Each thread belongs to a separate member, which is the case with the most work. `one-topic`: one
+topic has all partitions. `many-topics`: 100 topics have 100 partitions each, and every member
+subscribes to all of them. `unequal`: the same topics, and each member subscribes to a different
+half.
 
 Each figure is the median time of one call over `--rounds` calls; round-robin is measured with both
 orders. `members_s` is what `zkconsumer assign` does: decode 200 registrations and all topics, and
@@ -58,7 +59,7 @@ def seconds(call: Callable[[], object], rounds: int) -> float:
 
 
 def all_members(subscriptions: Subscriptions, partitions: Partitions) -> float:
-    """Time everything that the command does between reading the znodes and printing."""
+    """Measure the time of the command from after the read of the znodes until before the output."""
     registrations = {
         one: encode_registration(Registration(counts, timestamp_ms=1))
         for one, counts in subscriptions.items()

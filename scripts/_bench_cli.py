@@ -1,9 +1,9 @@
 """Measure the operator's commands, each in a new process, on a real ZooKeeper and broker.
 
 There are 5,000 groups, half of them with a member, and three more: `large` has 200 members that own
-and have committed 10,000 partitions of ten topics, as range assigns them; `stored` has as many
-offsets and no member, and its offsets are exported, changed and imported; `small` has 512
-partitions, and Kafka 1.1.1's own ConsumerGroupCommand describes it in turn with `zkconsumer lag`.
+and have committed 10,000 partitions of ten topics, as range assigns them. `stored` has as many
+offsets and no member; its offsets are exported, changed and imported. `small` has 512 partitions;
+Kafka 1.1.1's own ConsumerGroupCommand and `zkconsumer lag` describe it in turn.
 
 Each figure is the median of `--rounds` runs, in seconds of wall-clock time from start to end of the
 process. Memory is the largest resident set of all runs. Output goes to a pipe.
@@ -73,7 +73,9 @@ def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[
     yield from ((paths.owners_of(name, topic), b"") for topic in topics)
     yield from ((paths.offsets_of(name, topic), b"") for topic in topics)
     for tp in owned:
-        if members:  # as range assigns them: the number of members divides the number of partitions
+        if (
+            members
+        ):  # as range assigns them: the number of partitions is a multiple of the number of members
             share = len(owned) // len(topics) // members
             yield paths.owner(name, tp), f"{consumers[tp.partition // share]}-0".encode()
         yield paths.offset(name, tp), b"0"
@@ -167,7 +169,7 @@ def jvm_tool(sandbox: Sandbox) -> list[str]:
 
 
 class Runs:
-    """Runs commands and remembers the largest resident set."""
+    """Runs commands and records the largest resident set."""
 
     def __init__(self, rounds: int, connect: str) -> None:
         self.rounds, self.connect, self.largest_mib = rounds, connect, 0.0
@@ -188,7 +190,9 @@ class Runs:
 
 
 def completed(rounds: int, connect: str) -> float:
-    """Return the median seconds in which a group's name is completed, as a shell asks for it."""
+    """Return the median seconds that the completion of a group's name takes, called as a shell
+    does.
+    """
     line = f"zkconsumer groups show -z {connect} {LARGE[:3]}"
     asked = {"_ZKCONSUMER_COMPLETE": "complete_bash", "_ZKCONSUMER_LINE": line}
     taken = []
@@ -205,7 +209,9 @@ def completed(rounds: int, connect: str) -> float:
 
 
 def watched(connect: str) -> tuple[float, float]:
-    """Return the seconds until `top` shows groups, and the share of a core that it then takes."""
+    """Return the seconds until `top` shows groups, and the fraction of a core that it uses
+    afterwards.
+    """
     mine, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     start = time.perf_counter()
@@ -280,9 +286,7 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
 
 
 def once_imported(runs: Runs, file: Path, offset: int) -> float:
-    """Return the seconds that an import needs in which every offset of the file changes, with a
-    backup.
-    """
+    """Return the seconds of an import, with a backup, that changes every offset of the file."""
     lines = file.read_text().splitlines()
     file.write_text("".join(f"{line.rpartition(':')[0]}:{offset}\n" for line in lines))
     command = ("offsets", "import", str(file), "--execute", "--backup-dir", str(file.parent))

@@ -2,8 +2,9 @@
 to the first message.
 
 A broker on this machine serves the benchmark. A ratio is the median over pairs: each pair reads the
-same data first raw, then through a stream. Two pairs before them do not count. On an idle machine
-single pairs differ by about 9 %, the median of five pairs by 5 %, the median of fifteen by 3 %.
+same data first raw, then through a stream. Two earlier pairs warm up and are not counted. On an
+idle machine single pairs differ by about 9 %, the median of five pairs by 5 %, the median of
+fifteen by 3 %.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ _filled: set[tuple[str, Load]] = set()
 
 
 def prepare(sandbox: Sandbox, load: Load) -> None:
-    """Create a topic and its messages unless they exist; one partition at least stays empty."""
+    """Create a topic and its messages unless they exist; at least one partition stays empty."""
     if (sandbox.bootstrap, load) in _filled:
         return
     _filled.add((sandbox.bootstrap, load))
@@ -211,14 +212,14 @@ def prepare(sandbox: Sandbox, load: Load) -> None:
 def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
     """Measure the time from the grant of a partition with data to the first message.
 
-    The stream already fetches another partition, at its end: that is the slower kind of idle
-    stream.
+    The stream already waits at the end of another partition. This is the slower of the two kinds of
+    idle streams.
     """
     took: list[float] = []
     for number in range(repeats):
         stream = stream_of(bootstrap, load.topic)
         stream.grant([Grant(Partition(load.topic, 1), 0, 1)])
-        if stream.poll(timeout_s=0.5 + 0.02 * number):  # varies the moment of the grant
+        if stream.poll(timeout_s=0.5 + 0.02 * number):  # varies the time of the grant
             raise SystemExit(f"{load.topic}-1 is not empty")
         start = time.perf_counter()
         stream.grant([Grant(Partition(load.topic, 0), 0, 1)])

@@ -1,13 +1,13 @@
 """Measure how fast `zkconsumer consume --to` writes a topic to Parquet files, on one core.
 
-A broker on this machine serves the benchmark. Each run is a process of its own with a group of its
-own, which may use one core. Its time begins with the first message and ends after the commit of the
-last file, which is synced by then. Each pair also runs Kafka's console consumer (release 1.1.1,
-`--bootstrap-server`) on the same data and one core, with its output to /dev/null. Its time is that
-of the process, less that of a run that ends after one message.
+A broker on this machine serves the benchmark. Each run is a separate process with a separate group,
+and may use one core. Its time begins with the first message and ends after the commit of the last
+file. The file is synced before its commit. Each pair also runs Kafka's console consumer (release
+1.1.1, `--bootstrap-server`) on the same data and one core, with its output to /dev/null. Its time
+is that of the process, less that of a run that ends after one message.
 
-The disk may be the limit: `written MB/s` shows how fast this disk takes and syncs the same number
-of bytes from memory.
+The disk may be the limit: `written MB/s` is the rate at which this disk writes and syncs the same
+number of bytes from memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run(
 
 
 class Bench:
-    """The servers, and a directory that each run fills and empties."""
+    """The servers, and a directory that each run fills and then empties."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self._sandbox, self._directory = sandbox, directory
@@ -101,7 +101,7 @@ class Bench:
         return time.perf_counter() - start
 
     def disk_rate(self) -> float:
-        """Return the MB per second at which the disk takes and syncs as many bytes as an export."""
+        """Return the MB per second at which the disk writes and syncs an export's bytes."""
         data = os.urandom(1 << 20)
         path = self._directory / "plain"
         start = time.perf_counter()

@@ -1,12 +1,12 @@
-"""Measure what faults cost a group on real servers: time, redelivered messages, requests to
-ZooKeeper.
+"""Measure the costs of faults on real servers: time, redelivered messages, requests to ZooKeeper.
 
 `kill`: the time after SIGKILL until another member reads the killed member's partitions. `freeze`:
-what a process that was stopped for longer than its session timeout delivers after the next owner
-has started. `faults`: lost and redelivered messages by fault. `requests`: the number of ZooKeeper
-requests that one join causes, as the group grows.
+the messages that a process delivers after the next owner has started, if it was stopped for longer
+than its session timeout. `faults`: lost and redelivered messages by fault. `requests`: the number
+of ZooKeeper requests that one join causes, as the group grows.
 
-The simulator's monitor judges every run. A broken promise ends the benchmark and is named.
+The simulator's monitor judges every run. A broken promise ends the benchmark, which then names the
+promise.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _missing(evidence: Evidence) -> int:
 
 
 def freeze(bench: Bench, rounds: int) -> list[Result]:
-    # The user processes messages most of the time, so that messages are in hand at a freeze.
+    # The user processes messages most of the time, so that a freeze finds unfinished messages.
     works = {"iterate": 0.0003, "poll": 0.05}
     return [one for take in works for one in _freeze(bench, take, works[take], rounds)]
 
@@ -261,7 +261,7 @@ def _lose(crew: Crew, trap: Trap, wire: Wire) -> None:
 
 
 def _swallow(crew: Crew, trap: Trap) -> None:
-    """Lose the reply to a commit, and break the connection a moment later."""
+    """Lose the reply to a commit, and break the connection directly afterwards."""
     first, second = pair(crew, zookeeper=trap.address)
     trap.set(b"/offsets/")
     assert trap.sprung.wait(10)
@@ -313,7 +313,7 @@ MULTI_READ = 22  # `ZooDefs.OpCode.multiRead`
 def _reads_in(body: bytes) -> int:
     """Return the number of reads in a `multiRead`: headers of 9 bytes, paths, and watch flags."""
     count = at = 0
-    while not body[at + 4]:  # `MultiHeader`: the operation, whether it is the last, the error
+    while not body[at + 4]:  # `MultiHeader`: the operation, whether it is the last one, the error
         length = int.from_bytes(body[at + 9 : at + 13], "big")
         at += 9 + 4 + length + 1
         count += 1

@@ -1,8 +1,8 @@
-"""Measure what a query's group membership costs, and how soon it takes over partitions.
+"""Measure the cost of a query's group membership, and how soon the query takes over partitions.
 
-The costs are those of a commit of 64 partitions, of an idle query, and of planning a batch. The
-take-over is that of the partitions of a killed member, and of a running member's partitions by a
-new query.
+The costs are those of a commit of 64 partitions, of an idle query, and of planning a batch. Two
+take-overs are measured: a query takes over the partitions of a killed member, and a new query takes
+over partitions of a running member.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ LIMIT_S = 120.0
 
 
 def commit_case(bench: Bench, case: str) -> list[Result]:
-    """Measure what `latestOffset` does about a finished batch: update the ledger and request the
-    commit.
+    """Measure how long `latestOffset` takes for a finished batch: it updates the ledger and
+    requests the commit.
 
     The commit itself is written while Spark continues; its duration is printed to standard error.
     """
@@ -178,8 +178,8 @@ class PlanMany:
         _await(owns_all)
 
     def _planned(self, reader: GroupStreamReader, start: str, taken: list[float]) -> str:
-        """Plan batches until all partitions were read, and return the last end. Only a batch with
-        all partitions counts.
+        """Plan batches until all partitions were read, and return the last end. Only batches with
+        all partitions are measured.
         """
         read = 0
         while read < self._partitions:
@@ -282,7 +282,7 @@ def warm_join_case(bench: Bench, case: str) -> list[Result]:
 
     A newly started driver joins a member that has no lag. The result is the maximum of some rounds.
     The time of the claim is the server's time in the znode. A message is delivered when its Parquet
-    file is written, which takes longer than other sinks need.
+    file is written, which takes longer than with other sinks.
     """
     gaps = []
     for number in range(WARM_JOINS):
@@ -355,7 +355,7 @@ def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float])
     """Return the seconds from a member's death until `seen` contains all its partitions."""
     with _member(bench.sandbox.zookeeper_connect, group, topic) as member:
         _await(lambda: len(_others(bench.sandbox.zookeeper_connect, group, topic)) == 4)
-        time.sleep(random.uniform(0, SESSION_S / 3))  # between any two heartbeats
+        time.sleep(random.uniform(0, SESSION_S / 3))  # at any time between two heartbeats
         theirs = _others(bench.sandbox.zookeeper_connect, group, topic)
         member.kill()
         died = time.monotonic()

@@ -1,15 +1,15 @@
-"""Measure the reading of ZooKeeper's transaction logs, on logs made for the purpose.
+"""Measure the reading of ZooKeeper's transaction logs, with generated logs.
 
-A log has 80 % commits, and registrations, claims, releases, sessions, refused writes and multis,
-132 bytes on average with digests. Each figure is the median of `--rounds` interleaved rounds, in
-which the file is in the page cache.
+A log contains 80 % commits; the rest are registrations, claims, releases, sessions, refused writes
+and multis. A transaction has 132 bytes on average, including its digest. Each figure is the median
+of `--rounds` interleaved rounds. The file is in the page cache.
 
 - `decode`: the compiled decoder, from a file into Arrow columns, checksums included.
 - `decode plain`: the decoder in plain Python, into rows.
-- `report 1GB`: `zkconsumer history report` of 1 GB of logs, one after the other, in a process of
-  its own: seconds, and the most memory that it has resident.
+- `report 1GB`: `zkconsumer history report` of 1 GB of logs, one after the other, in a separate
+  process: seconds, and its largest resident set.
 - `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
-  `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads all.
+  `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads the whole log.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Busy:
         return self._session[member], 2, tx.CREATE, body
 
     def _rebalance(self, member: int) -> list[tuple[int, int, int, bytes]]:
-        """A member's session expires, and its successor claims what it owned."""
+        """A member's session expires, and its successor claims its partitions."""
         found = [(self._session[member], 0, tx.CLOSE_SESSION, struct.pack(">i", 0))]
         self._session[member], self._next = self._next, self._next + 1
         found += self._join(member)
@@ -188,7 +188,7 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
         "decode plain": lambda: decoded(path, None),
         "server": server_reader(path),
     }
-    for name in ("decode", "server", "server"):  # compile, in both languages
+    for name in ("decode", "server", "server"):  # let both compilers run before the measurement
         calls[name]()
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):

@@ -2,8 +2,8 @@
 
 `warm GROUP` connects to ZooKeeper, `join` creates the streams and iterates each one in a thread,
 `leave` shuts the connectors down. `reads` answers with the number of znodes and listings that the
-members have read from ZooKeeper since the last such order. The process ends when stdin is closed,
-so it does not outlive the benchmark.
+members have read from ZooKeeper since the last `reads`. The process ends when stdin is closed, so
+it does not outlive the benchmark.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 There are two groups of five on one ZooKeeper and one broker, each member in its own process. In one
 group (`mixed`) the third member is zkconsumer's and the others are JVM consumers; in the other
-group (`jvm`) all are. In turn, a sixth member, a started JVM, joins each group and leaves it again.
-All members have the default properties, except that the JVM members get enough attempts for a busy
-machine. The order of the groups alternates. Before each change both groups are at rest and their
-next joiners are started, because a starting JVM would take processor time from the measured
-members.
+group (`jvm`) all members are JVM consumers. In turn, a sixth member, whose JVM is already running,
+joins each group and leaves it again. All members have the default properties, except that the JVM
+members get enough attempts for a busy machine. The order of the groups alternates. Before each
+change both groups are at rest and the JVMs of their next joiners are running, because a starting
+JVM would take processor time from the measured members.
 
 `settled_s` is the time from the change of the members in ZooKeeper to the last change of the
 owners, which then equal the assignor's result. The figure is the ratio of the mixed group's time to
@@ -15,13 +15,13 @@ causes: the time from the change until it has released what it must release, plu
 release of its new partitions by others until it serves them. The time that it waits for JVM members
 is not included. The times come from ZooKeeper's own log and, for the end, from the member's status.
 
-A single time is either below a second or above the JVM's back-off of 2 s. A JVM member that finds
-an owner znode in its way releases what it has claimed, sleeps, and starts over. The benchmark
-counts these znodes. JVM members of both groups meet owner znodes of JVM members, depending on who
-releases first. So the median time of either group is of one kind or the other by chance, and ratios
-of pairs are of three kinds. The middle kind, near 1, is the most frequent if both groups meet such
-znodes equally often. `--repeat 20` and the means, which are also printed, are more reliable than
-five pairs.
+A single time is either below a second or above the JVM's back-off of 2 s. A JVM member whose claim
+meets an existing owner znode releases its claims, sleeps, and starts over. The benchmark counts
+these znodes. JVM members of both groups meet owner znodes of JVM members, depending on who releases
+first. So it depends on chance whether the median time of a group is a short or a long one. The
+ratio of a pair is therefore small, near 1, or large. Near 1 is the most frequent if both groups
+meet such znodes equally often. `--repeat 20` and the means, which are also printed, are more
+reliable than five pairs.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ JVM_PROPERTIES = {
     "auto.commit.interval.ms": 60_000,
 }
 OUR_SETTINGS = {"auto_offset_reset": "smallest", "auto_commit_interval_s": 60.0}
-# Seconds of silence after which a JVM member counts as settled. JVM members rebalance again after
-# they have settled, so this is longer than their back-off.
+# Seconds without a log line after which a JVM member counts as settled. JVM members rebalance again
+# after they have settled, so this is longer than their back-off.
 SILENCE_S = 2.5
 BOOT_LIMIT_S = 60.0
 # The phases of a member that serves all partitions that it owns.
 SERVING = (Phase.VERIFYING.value, Phase.SETTLED.value)
-# The JVM's log line about an owner znode in the way of a claim, with its partition.
+# The JVM's log line about an existing owner znode that prevents a claim, with its partition.
 REFUSED = re.compile(r"waiting for the partition ownership to be deleted: (\d+)")
 
 GOALS = {"ratio_to_all_jvm": 1.1, "own_part_s": 0.15}
@@ -104,7 +104,8 @@ class Change:
     """One join or leave.
 
     It contains its duration, the seconds that zkconsumer's member needed to release and to serve,
-    and how many owner znodes were in the way of JVM members: zkconsumer's and JVM members'.
+    and the number of existing owner znodes that prevented claims of JVM members: zkconsumer's and
+    JVM members'.
     """
 
     settled_s: float
@@ -242,7 +243,7 @@ class Group:
 
 
 def _refused(member: JvmMember) -> list[int]:
-    """Return the partitions whose owner znodes were in this member's way so far."""
+    """Return the partitions whose owner znodes have prevented claims of this member so far."""
     return [int(partition) for partition in REFUSED.findall(member.errors())]
 
 

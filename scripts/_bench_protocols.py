@@ -1,4 +1,4 @@
-"""Measure what a join, a leave and a kill cost on old and later protocols, beside the model.
+"""Measure the costs of a join, a leave and a kill on old and later protocols, beside the model's.
 
 On one ZooKeeper and one broker of 3.9.1, a group of 8 members with 64 partitions is started for
 each client: JVM consumers of 1.1.1 and zkconsumer's members on ZooKeeper; confluent-kafka with
@@ -8,9 +8,9 @@ killed.
 
 `settled_s` is the time from the order until the last change of an owner. `unowned_s` is the
 partition-seconds without a living owner in that time. `moved` is the number of partitions whose
-owner has changed. On ZooKeeper the owners are read from the owner znodes, in the classic protocol
-from what the listeners of the members report, every 20 ms. `predicted` is the value that
-`zkconsumer compare` computes. It does not contain the time that processes need for their work.
+owner has changed. The owners are read every 20 ms: on ZooKeeper from the owner znodes, in the
+classic protocol from the reports of the members' listeners. `predicted` is the value that
+`zkconsumer compare` computes. It does not include the processing time of real clients and servers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from zkconsumer.sandbox import Sandbox, jars  # noqa: E402
 from zkconsumer.sim.compare.run import compare, read_script  # noqa: E402
 
 LOOK_S = 0.02
-QUIET_S = 8.0  # without a change, before a group counts as settled: longer than two heartbeats
+QUIET_S = 8.0  # time without a change after which a group has settled: over two heartbeats
 LIMIT_S = 180.0
 TOPIC = "protocols"
 PROGRAM = ROOT / "tests" / "support" / "members" / "later_program.py"
@@ -55,14 +55,14 @@ CLIENTS = {
     "confluent-cooperative-sticky": "classic-cooperative",
     "jvm-3.9.1": "classic-eager",
 }
-"""Client -> the protocol with which the model predicts."""
+"""Client -> the protocol for which the model computes the prediction."""
 
 Owners = dict[int, str]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one case cost."""
+    """The costs of one case."""
 
     settled_s: float
     unowned_s: float
@@ -83,12 +83,12 @@ class Group:
         self.members[name] = make(name) if make else self._later(name)
 
     def leave(self, name: str) -> None:
-        """Let a member leave without waiting for its end, so that no change is missed."""
+        """Let a member leave; do not wait for its end, so that no change is missed."""
         self._left.append(self.members.pop(name))
         self._left[-1].tell("leave")
 
     def end(self) -> None:
-        """End what is left of the group."""
+        """End the remaining processes of the group."""
         for member in (*self._left, *self.members.values()):
             member.end()
 
@@ -170,7 +170,7 @@ class Group:
 def measured(
     group: Group, order: Callable[[], None], before: Owners, partitions: int
 ) -> tuple[Figures, Owners]:
-    """Give an order, and look until the owners have not changed for a while."""
+    """Give an order, and read the owners until they have not changed for some time."""
     started = last = changed = time.perf_counter()
     order()
     seen, pending, unowned = before, 0.0, 0.0
@@ -191,7 +191,7 @@ def measured(
 
 
 def predicted(protocol: str, case: str, members: int, partitions: int) -> Figures:
-    """Return what the model says about a case."""
+    """Return the model's prediction for a case."""
     steps = read_script(case, members)
     (cost,) = compare(steps, members=members, partitions=partitions, protocols=[protocol])
     return Figures(cost.settled_s, cost.unowned_s, cost.moved)
@@ -199,7 +199,7 @@ def predicted(protocol: str, case: str, members: int, partitions: int) -> Figure
 
 @contextmanager
 def _members(group: Group) -> Iterator[None]:
-    """End what is left of a group."""
+    """End the remaining processes of a group."""
     try:
         yield
     finally:

@@ -45,15 +45,15 @@ from zkconsumer.protocol.payloads import decode_owner, decode_topic
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.sandbox import Sandbox
 
-LOOK_S = 0.003  # between two reads of the observer
-QUIET_S = 0.25  # time without a change before owners are compared with the assignor's result
-READ_AT_ONCE = 50  # owners; the observer reads Stats between two such reads
+LOOK_S = 0.003  # seconds between two reads of the observer
+QUIET_S = 0.25  # seconds without a change before owners are compared with the assignor's result
+READ_AT_ONCE = 50  # seconds between two reads of the owners; the observer reads Stats in between
 LIMIT_S = 30.0  # time limit of a case
 SESSION_S = 6.0
 PROCESSES_OF_MANY = 4  # processes if there are more than `ONE_EACH` members
 ONE_EACH = 8
 TOPIC = "load"
-STEP = 1000  # partitions created at once
+STEP = 1000  # number of partitions created at once
 
 GOALS: dict[tuple[int, int], dict[str, dict[str, float]]] = {
     (512, 8): {
@@ -120,7 +120,7 @@ class Process:
 
 @dataclass
 class Looks:
-    """What the observer has read during one case."""
+    """The observer's reads during one case."""
 
     started: float
     at: list[float] = field(default_factory=list)

@@ -1,10 +1,10 @@
-"""How fast the simulator runs the production core, what it finds, and whether it finds anything.
+"""Measure how fast the simulator runs the production core, and whether it finds planted faults.
 
 `swarm`: random schedules of 3 members and 6 partitions, on as many processes as there are cores
-(`--processes`), each from a seed of its own; none may break a promise. `exhaustive`: a small world,
-breadth-first, each state once. `mutants`: planted faults, each of which must be caught within 2,000
-schedules. `reached`: how many pairs of (phase, event), (phase, outcome) and (phase, fault) 50,000
-schedules reach, and which they never reach.
+(`--processes`), each from a separate seed; no schedule may break a promise. `exhaustive`: a
+breadth-first search of a small world, which visits each state once. `mutants`: planted faults, each
+of which must be caught within 2,000 schedules. `reached`: how many pairs of (phase, event), (phase,
+outcome) and (phase, fault) 50,000 schedules reach, and which they never reach.
 
 For a long run: `scripts/bench_sim --case swarm --worlds any --schedules 200000 --first-seed 0
 --record`; `--worlds any` draws sizes, too, as the tests do. `--record` writes a file to
@@ -37,8 +37,8 @@ MUTANTS = sim_mutants.MUTANTS
 
 SCHEDULES_PER_MINUTE = 2_000.0
 CATCH_WITHIN = 2_000
-PART, EXHAUSTIVE_S = 10_000, 60.0  # states, and seconds for so many on one slow core
-REACHED_WITHIN = 50_000  # schedules within which every pair that can occur is reached
+PART, EXHAUSTIVE_S = 10_000, 60.0  # number of states, and seconds that they take on one slow core
+REACHED_WITHIN = 50_000  # number of schedules that must reach every pair that can occur
 
 
 def swarm(arguments: argparse.Namespace) -> list[Result]:
@@ -166,7 +166,7 @@ def mutants(arguments: argparse.Namespace) -> list[Result]:
 
 
 def catch(index: int) -> tuple[int, str] | None:
-    """How many schedules a mutant takes, and which promise it breaks."""
+    """Return the number of schedules until a mutant is caught, and the promise that it breaks."""
     found = sim_mutants.schedules_to_catch(MUTANTS[index], limit=CATCH_WITHIN)
     return (found[0], found[1].invariant) if found else None
 

@@ -3,8 +3,8 @@ source.
 
 A broker on this machine serves the benchmark. Spark runs one task at a time (`local[1]`) and writes
 to the sink `noop`. A ratio is the median over pairs: each pair reads the same data with both
-readers. Two pairs before them do not count. The DataFrame is planned beforehand; the time to start
-the job counts.
+readers. Two earlier pairs warm up and are not counted. The DataFrame is planned before the
+measurement, which includes the start of the job.
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ PER_BATCH = 2000
 
 
 def amplification_case(bench: Bench, case: str) -> list[Result]:
-    """Measure the bytes received from the broker per byte of delivered keys and values.
+    """Measure the bytes received from the broker for each byte of delivered keys and values.
 
-    The tasks run in this process, one after another, as in a worker. The first batch does not
-    count, because in it the process learns the size of messages.
+    The tasks run in this process, one after another, as in a worker. The first batch is not
+    counted, because the process learns the size of messages from it.
     """
     bench.fill(LIMITED)
     config = ConsumerConfig(group_id="bench", zookeeper_connect=bench.sandbox.zookeeper_connect)

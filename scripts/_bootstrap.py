@@ -28,8 +28,9 @@ SERVES = {
     "sandbox,spark": ("sandbox,spark", "sandbox"),
     "test": ("test", "sandbox,spark", "sandbox"),
 }
-# Pinned versions with hashes; `scripts/lock` writes them. One lock has setuptools, which builds the
-# packages without a wheel; the others have an extra each. The first line of each names its Pythons.
+# Pinned versions with hashes; `scripts/lock` writes them. One lock contains setuptools, which
+# builds packages that have no wheel. Each other lock belongs to one extra. The first line of a lock
+# names its Python versions.
 LOCKS = "scripts/locks"
 BUILD_LOCK = "build.txt"
 # pip reports every file that it downloads; files below this size are not reported.
@@ -49,8 +50,8 @@ def say(text: str) -> None:
 
 @contextmanager
 def one_at_a_time(root: Path, venv: Path) -> Iterator[None]:
-    """Hold a lock, so that of two commands started together the second waits while the first
-    creates the environment.
+    """Hold a lock, so that only one of several commands creates the environment, and the others
+    wait.
     """
     with open(root / "setup.cfg", "rb") as lock:
         try:
@@ -222,9 +223,7 @@ def follow(pip: subprocess.Popen[str]) -> list[str]:
 
 
 def tell_progress(line: str) -> None:
-    """Show pip's progress: on a terminal in one changing line, elsewhere only for large
-    downloads.
-    """
+    """Show pip's progress: on a terminal in one changing line, else only for large downloads."""
     if not line.startswith(("Collecting ", "Downloading ", "Installing ")):
         return
     if sys.stderr.isatty():

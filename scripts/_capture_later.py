@@ -1,8 +1,9 @@
-"""Capture what Kafka 3.9.1's own classes compute: assignors, partitioners, placement, coordinator.
+"""Capture the results of Kafka 3.9.1's own classes: assignors, partitioners, placement,
+coordinator.
 
-The cases are random, from fixed seeds (`tests/support/jvm/later_cases.py`). Each file of
-`tests/golden/later` has one JSON object a line, a request and its `answer`. A line of `coordinator`
-is a script of requests to a group coordinator with all answers.
+The cases are random, from fixed seeds (`tests/support/jvm/later_cases.py`). Each line of a file in
+`tests/golden/later` is a JSON object: a request with its `answer`. A line of `coordinator` is a
+script of requests to a group coordinator with all answers.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class EngineError(Exception):
 
 
 def answers() -> str | None:
-    """Return the version of the engine at DOCKER_HOST (or Docker's default), or None if none
-    answers.
+    """Return the version of the engine at DOCKER_HOST (or Docker's default); None without an
+    answer.
     """
     try:
         client = docker.from_env(timeout=PING_TIMEOUT_S)
@@ -114,8 +114,8 @@ def install_packages(*packages: str) -> None:
 def own_engine() -> Iterator[str]:
     """Run a temporary engine; yield its address, a value for DOCKER_HOST.
 
-    The engine is stopped by its pid however the block ends. If this process is killed, the kernel
-    stops the engine (through setpriv, if available).
+    The engine is stopped by its pid at the end of the block, even after an error. If this process
+    is killed, the kernel stops the engine (through setpriv, if available).
 
     Raises:
         EngineError: the engine does not start.

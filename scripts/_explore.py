@@ -1,5 +1,4 @@
-"""Run schedules of the simulator on all cores; count what they do, what they reach, and what they
-violate.
+"""Run schedules of the simulator on all cores; count their actions, reached pairs and violations.
 
 `scripts/bench_sim` runs a given number of seeds; `scripts/soak --simulated` runs for a given time.
 """
@@ -27,10 +26,10 @@ from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
 CHUNK = 50
-"""Number of seeds that a process runs at once."""
+"""Number of seeds in one piece of work of a process."""
 
 MEMBERS, PARTITIONS = 3, 6
-"""The size of the schedules whose speed is compared from commit to commit."""
+"""The size of the schedules whose speed is compared between commits."""
 
 
 @dataclass

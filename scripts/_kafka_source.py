@@ -1,4 +1,4 @@
-"""Spark's own Kafka source for comparison, in an environment of its own.
+"""Spark's own Kafka source for comparison, in a separate environment.
 
 Its connector is published for Spark 4.0.0. The environment and its jars remain in the cache.
 """

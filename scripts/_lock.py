@@ -1,12 +1,12 @@
-"""What scripts/lock does: resolve the extras that scripts/ installs, and write their locks.
+"""Resolve the extras that scripts/ installs, and write their locks: the command scripts/lock.
 
 usage: scripts/lock [--upgrade]
-  --upgrade   take the newest versions that setup.cfg permits; without it, a version that is locked
-              and still permitted stays
+  --upgrade   take the newest versions that setup.cfg permits; without it, a locked version stays if
+              it is still permitted
 
 A lock lists every package with its version and the hashes of its files, for each Python in PYTHONS
-and for every system. It names no package index: pip uses the user's own. uv resolves, in an
-environment of its own that is deleted afterwards.
+and for every system. It names no package index: pip uses the user's. uv resolves the versions
+in a temporary environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOCKS = ROOT / _bootstrap.LOCKS
 # 0.8 resolves the extras of setup.cfg that name other extras of the same package.
 UV = "uv>=0.8,<1"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-# The largest set is first: its versions hold for the smaller ones.
+# The largest set is first: its versions also apply to the smaller sets.
 EXTRAS = ("test", "sandbox,spark", "sandbox")
 URL = re.compile(r"\w+://\S+")
 
@@ -45,7 +45,7 @@ def resolve(uv: Path, requirements: str, lock: Path, *options: str) -> None:
     command += ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     command += ["--no-emit-index-url", "--no-emit-find-links", "--emit-build-options"]
     command += ["--no-emit-package", "zkconsumer", "--output-file", str(lock), *options]
-    # A folder of files on this machine must not decide what a lock contains.
+    # A local folder of packages must not influence the contents of a lock.
     environment = {key: value for key, value in os.environ.items() if key != "PIP_FIND_LINKS"}
     subprocess.run(command, input=requirements, text=True, cwd=ROOT, env=environment, check=True)
     text = lock.read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def resolve(uv: Path, requirements: str, lock: Path, *options: str) -> None:
 
 
 def build_requirements() -> str:
-    """Return what builds the packages that have no wheel, as pyproject.toml requires it."""
+    """Return the build requirements of pyproject.toml, for packages that have no wheel."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (found,) = re.findall(r'^requires = \["(.*)"\]$', text, re.MULTILINE)
     return f"{found}\n"

@@ -372,7 +372,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def pages() -> dict[Path, str]:
-    """Return the text that each page should have, for every page with a generated part."""
+    """Return the correct text of every page with a generated part."""
     found = {}
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")

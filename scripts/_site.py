@@ -1,10 +1,10 @@
-"""What scripts/site does: build the documentation site; a warning is a failure.
+"""Build the documentation site: the command scripts/site. A warning is a failure.
 
 usage: scripts/site [DIRECTORY]     (default: build/site)
 
 The pages are those of the repository: README.md, CHANGELOG.md, CONTRIBUTING.md and docs/. They are
-copied with the same relative paths, so their links also work in the repository. Added are the
-reference of the Python API (from docstrings), of the command line (from its commands), and of the
+copied with the same relative paths, so their links also work in the repository. The build adds
+references of the Python API (from docstrings), of the command line (from its commands), and of the
 schemas. The site needs no server, and makes no request to another host.
 """
 
@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "scripts" / "site.yml"
 # A link of a page: its text, and its target.
 LINK = re.compile(r"(\[[^\]]+\])\(([^)\s]+)\)")
-# The pages of the API: title, what it is for, and full names. Names of `zkconsumer` that no page
-# lists are on the first one.
+# The pages of the API: title, purpose, and full names. The first page also has the names of
+# `zkconsumer` that no other page lists.
 API = {
     "consumer": ("Consumer", "Streams, commits and callbacks.", []),
     "messages": ("Messages", "What a stream delivers.", ["Message", "Batch", "TimestampType"]),
@@ -47,7 +47,7 @@ API = {
     "admin": ("Admin", "What operators do, from Python.", ["zkconsumer.admin.api.Admin"]),
     "errors": ("Errors", "Every error of zkconsumer.", []),
 }
-# Its fields are the properties, which docs/configuration.md lists better than a signature does.
+# Its fields are the properties; docs/configuration.md explains them, so the signature is not shown.
 OPTIONS = {
     "ConsumerConfig": (
         "    options:",
@@ -59,7 +59,7 @@ OPTIONS = {
 
 
 def slug(text: str, _separator: str = "-") -> str:
-    """Return the anchor of a heading, as the repository's view makes it."""
+    """Return the anchor of a heading, as in the repository's view."""
     return re.sub(r"[^\w -]", "", html.unescape(text)).lower().replace(" ", "-")
 
 

@@ -2,9 +2,9 @@
 
 On real servers: rounds of `tests/support/members/random_faults.py`, each with its own group;
 --groups of them run at a time. The command prints each fault with the number of its group, a line
-per round, and a verdict. After the first round that fails it starts no other one, and exits with 1;
-the seed of that round repeats its faults, and the files of its members are kept. Ctrl-C ends the
-run early and prints the results so far. At the end, servers and members are removed in every case.
+per round, and a verdict. After the first failed round it starts no further round, and exits with 1.
+The seed of that round repeats its faults, and the files of its members are kept. Ctrl-C ends the
+run early and prints the results so far. At the end, servers and members are always removed.
 
 Simulated: schedules from new seeds on all cores. Each violation is printed at once. At the end it
 is shrunk and printed as decisions and as a story. Ctrl-C ends the run early and prints the results
@@ -37,7 +37,7 @@ ROUND_S = 15.0
 """Seconds of faults per round. Its deliveries are kept in memory until they are judged."""
 
 GROUPS = 2
-"""Number of groups at a time. Each has up to five members, so this suits two cores."""
+"""Number of groups at a time, for two cores. Each group has up to five members."""
 
 
 def soak(given: argparse.Namespace, seconds: float | None, seed: int) -> int:

@@ -1,8 +1,8 @@
 """Rounds of random faults on real servers, for several groups at a time.
 
 `run` starts the servers and, for each group, a process that runs this file. The groups of a machine
-share the servers. A process of its own for each group keeps the traffic, the proxies and the judge
-of one group from delaying those of another. It reads one line per round (seed and seconds) from
+share the servers. Each group has a separate process, so that the traffic, the proxies and the judge
+of one group do not delay those of another. It reads one line per round (seed and seconds) from
 standard input, and writes one JSON object per line to standard output: `say` for each fault, and
 `ended` for each round.
 """
@@ -85,7 +85,7 @@ class Sums:
 
 
 class Rounds:
-    """The seeds of the rounds: a new one while neither the number nor the time has run out."""
+    """The seeds of the rounds: a new seed until the number of rounds or the time is used up."""
 
     def __init__(self, sums: Sums, *, rounds: int | None, seconds: float | None) -> None:
         self._sums, self._left = sums, rounds
@@ -108,7 +108,7 @@ class Rounds:
         self.is_over = True
 
     def some(self, count: int) -> Iterator[int]:
-        """Yield seeds for a part of this many rounds; several threads share the iterator."""
+        """Yield seeds for up to this many rounds; several threads share the source of the seeds."""
         for _ in range(count):
             if (seed := self.next()) is None:
                 return
@@ -163,12 +163,12 @@ class _Group:
         self._process.wait()
 
     def interrupt(self) -> None:
-        """End the process; it ends its members first. The round that runs gets no verdict."""
+        """End the process, which first ends its members. The running round gets no verdict."""
         self._is_interrupted = True
         self._process.terminate()
 
     def run(self, count: int) -> None:
-        """Run this many rounds, one after the other, while there are any."""
+        """Run up to this many rounds, one after the other."""
         assert self._process.stdin is not None
         for seed in self._rounds.some(count):
             self._say(f"round of seed {seed} begins")
@@ -209,7 +209,7 @@ class _Group:
 
 def one_round(zookeeper: str, bootstrap: str, seed: int, seconds: float) -> dict[str, Any]:
     """Run one round. Return its faults, the number of delivered messages, and the number of
-    redelivered ones; or how it failed, and where its files are.
+    redelivered ones; or the failure, and the directory of its files.
     """
     topic = f"soak-{seed}"
     topics.create_topic(zookeeper, topic, partitions=PARTITIONS)

@@ -1,16 +1,16 @@
-"""What scripts/test does in its environment: bring the real servers, and run the tests.
+"""Provide the real servers and run the tests: the part of scripts/test inside its environment.
 
 usage: scripts/test [--quick | --all] [--install-docker] [pytest arguments]
   --quick            only the tests that need no server: a minute, for use while you work
   --all              every test: each release of brokers, JVM members and ZooKeeper, all
                      scenarios, and the long searches; without it, what CI runs
-  --install-docker   install and start a Docker engine where none answers, and install zsh,
-                     fish and Chromium (root, apt-get); CI=true does the same. Then a missing one
-                     is a failure.
-tests/lanes.py says which test runs when, and CONTRIBUTING.md shows it as a table. A test that the
-arguments name by its file or its node id always runs. Further pytest arguments: --brokers all,
---mixed all and --zookeeper all, for all releases of one kind; --zookeeper 3.4.6, for any tests on
-that release; --kafka-source, for the tests of Spark's own Kafka source.
+  --install-docker   install and start a Docker engine if none answers, and install zsh, fish
+                     and Chromium (root, apt-get); CI=true does the same. With either, a missing
+                     program is a failure.
+tests/lanes.py says which test runs when, and CONTRIBUTING.md shows it as a table. A test whose file
+or node id the arguments name always runs. Further pytest arguments: --brokers all, --mixed all and
+--zookeeper all, for all releases of one kind; --zookeeper 3.4.6, for any tests on that release;
+--kafka-source, for the tests of Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.jvm.member import RELEASES, recording  # noqa: E402
 
-# The servers of nearly every test; the few that need another release bring it themselves.
+# The servers of nearly every test. The few tests that need another release provide it themselves.
 JARS = "kafka-3.9.1"
 # The releases of the normal lane's JVM members.
 SOME_RELEASES = (RELEASES[0], RELEASES[-1])
@@ -69,18 +69,18 @@ def is_ci() -> bool:
 
 
 def provide_engine(stack: ExitStack, *, required: bool) -> str | None:
-    """Have an engine answer to DOCKER_HOST, if it may be had; returns what is missing, or None."""
+    """Make an engine answer at DOCKER_HOST if possible; return what is missing, or None."""
     # The reaper's image comes from the public hub; the tests stop their containers themselves.
     os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
     version = _engine.answers()
     if version is None and required:
         _engine.install()
-        # An installation may have started the system's own engine; else one is ours for the run.
+        # The installation may have started the system's engine; otherwise start a temporary one.
         if _engine.answers() is None:
             os.environ["DOCKER_HOST"] = stack.enter_context(_engine.own_engine())
         version = _engine.answers()
         if version is None:
-            raise _engine.EngineError("the engine got ready, and then did not answer")
+            raise _engine.EngineError("the engine started, and then did not answer")
     if version is None:
         return (
             "no Docker engine answers: the container cases ran on the sandbox's server only; "
@@ -103,7 +103,9 @@ def record_classes(releases: Iterable[str]) -> None:
 
 @contextmanager
 def warming_up() -> Iterator[None]:
-    """Fill the caches beside the block. What fails here fails again, and visibly, in a test."""
+    """Fill the caches while the block runs. An error here is ignored, since a test reports it
+    again.
+    """
     started = [
         subprocess.Popen(
             (sys.executable, "-m", "pytest", "-qq", *arguments),
@@ -124,10 +126,11 @@ def warming_up() -> Iterator[None]:
 
 
 def run(*command: str) -> int:
-    """Run a step to its end; one Ctrl-C, or one SIGTERM to us, is one SIGINT to the step.
+    """Run a step to its end; pass one Ctrl-C or SIGTERM on to the step as one SIGINT.
 
-    The step has a session of its own: else a Ctrl-C would reach it from the terminal and from us,
-    and a second one cuts off the tear-down in which pytest stops its servers.
+    The step has a separate session: otherwise a Ctrl-C would reach it twice, from the terminal and
+    from this process. The second one would interrupt the tear-down in which pytest stops its
+    servers.
     """
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     stopped: BaseException | None = None
