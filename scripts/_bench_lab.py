@@ -1,9 +1,9 @@
 """Measure the lab in a real Chromium (Debian's package), headless, on this machine.
 
 | Case | Metric | How it is measured |
-|---|---|---| | `play 64x512` | `frames_per_s` | pictures per second that the page draws while it
-plays 64 members and 512 partitions | | `live` | `event_to_screen_s` | from before the write of an
-owner znode until the page shows its cell; median of 10 |
+|---|---|---|
+| `play 64x512` | `frames_per_s` | pictures per second while it plays 64 members, 512 partitions |
+| `live` | `event_to_screen_s` | from the write of an owner znode to its cell; median of 10 |
 | `scrub 10000` | `seconds` | from a jump of the slider to the second frame after it, in a run of 10,000 moves; worst of 20 |
 | `start` | `seconds` | from the start of `zkconsumer lab` to the first picture in an open browser |
 | `static` | `interactive_s` | from a visit of the static site with a warm cache to its first picture |

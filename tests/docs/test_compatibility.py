@@ -40,7 +40,7 @@ def test_every_row_is_shown_by_a_test() -> None:
     limits = PAGE.split("\n## Regexes\n")[1].split("\n## ")[0]
     figures = PAGE.split("\n## Mixed groups\n")[1].split("\n## ")[0]
     assert [row for row in without if row not in limits + figures] == [
-        "| Deprecated from 0.11 on | not here | |"
+        "| The consumer is deprecated from 0.11 on | does not apply | |"
     ]
 
 

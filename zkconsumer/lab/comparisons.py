@@ -305,7 +305,7 @@ class Cost:
         protocol: the name of the protocol.
         rebalances: rounds in which members got a new assignment.
         moved: partitions that got another owner.
-        without_need: moved partitions beyond the fewest that a balanced assignment requires.
+        without_need: moved partitions beyond the minimum that a balanced assignment requires.
         revoked: partitions that a living member stopped, also if it got them back.
         unowned_s: partition-seconds in which a partition had no living owner, because a dead or
             frozen member still counted as a member.
