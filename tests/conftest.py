@@ -1,4 +1,4 @@
-"""What holds for the whole suite: real servers as fixtures, and in CI nothing may skip.
+"""Fixtures and rules of the whole suite: real servers; in CI no test may skip.
 
 A part that is missing in CI is a failure. Servers start when a test asks for them first.
 """

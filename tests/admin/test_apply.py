@@ -1,4 +1,4 @@
-"""Plans are applied on a real ZooKeeper: entirely or not at all, and not beside live members."""
+"""Plans are applied on a real ZooKeeper completely or not at all, and not beside live members."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ T = [TopicPartition("t", number) for number in range(12)]
 
 @pytest.fixture
 def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
-    """Both clients of the session's server."""
+    """Two clients of the session's server: a tool's and kazoo's."""
     with hands_on(zookeeper.connect) as both:
         yield both
 
 
 @pytest.fixture
 def group(hands: Hands, unique: Callable[[str], str]) -> str:
-    """An idle group with twelve offsets, as a JVM member has left it."""
+    """An idle group with twelve offsets, as a JVM member leaves it."""
     name = unique("group")
     hands.other.ensure_path(paths.ids(name))
     hands.other.ensure_path(paths.owners_of(name, "t"))
@@ -60,7 +60,7 @@ def group(hands: Hands, unique: Callable[[str], str]) -> str:
 
 
 def setting(hands: Hands, group: str, offset: int = 7) -> Plan:
-    """A plan that sets all of them."""
+    """A plan that sets all offsets of the group."""
     return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, offset)})
 
 
@@ -72,7 +72,7 @@ def do(hands: Hands, plan: Plan, where: Path, **options: object) -> Report:
 
 
 def test_offsets_are_set(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Every offset is new, the members' parent is as it was, and a backup is there."""
+    """All offsets are set, the members' parent is unchanged, and a backup exists."""
     before = hands.tree(group)[paths.ids(group)]
     plan = setting(hands, group)
     report = do(hands, plan, tmp_path)
@@ -85,7 +85,7 @@ def test_offsets_are_set(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_a_mark_is_in_the_transaction(hands: Hands, group: str, tmp_path: Path) -> None:
-    """The mark's czxid is the mzxid of every offset that was written with it."""
+    """The mark's czxid equals the mzxid of every offset written with it."""
     do(hands, setting(hands, group), tmp_path)
     mark = hands.other.exists(paths.edit(group, 0))
     for tp in T:
@@ -93,7 +93,7 @@ def test_a_mark_is_in_the_transaction(hands: Hands, group: str, tmp_path: Path) 
 
 
 def test_another_operators_mark(hands: Hands, group: str, tmp_path: Path) -> None:
-    """A number that another operator took between two transactions is no obstacle."""
+    """A mark number that another operator took between two transactions causes no failure."""
     seen: list[int] = []
 
     def progress(done: int, total: int) -> None:
@@ -108,7 +108,7 @@ def test_another_operators_mark(hands: Hands, group: str, tmp_path: Path) -> Non
 
 
 def test_a_new_group(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Offsets of a group that nobody was ever in make the group, and nothing else."""
+    """Setting offsets of a group that never existed creates the group, and nothing else."""
     group = unique("new")
     do(hands, setting(hands, group), tmp_path)
     rooms = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}
@@ -118,7 +118,7 @@ def test_a_new_group(hands: Hands, unique: Callable[[str], str], tmp_path: Path)
 def test_a_fresh_zookeeper(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Where no consumer ever was, the parent of all groups is made, open to everybody."""
+    """Without any consumer so far, `/consumers` is created, open to all clients."""
     chroot = unique("fresh")
     with hands_on(zookeeper.connect) as above:
         above.other.create(f"/{chroot}")
@@ -128,7 +128,7 @@ def test_a_fresh_zookeeper(
 
 
 def test_nothing_to_do(hands: Hands, group: str, tmp_path: Path) -> None:
-    """A plan that was applied is done: no backup, no write."""
+    """Applying a plan a second time writes neither a backup nor a znode."""
     plan = setting(hands, group)
     do(hands, plan, tmp_path)
     before = hands.tree(group)
@@ -140,7 +140,7 @@ def test_nothing_to_do(hands: Hands, group: str, tmp_path: Path) -> None:
 def test_old_marks(
     hands: Hands, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next edit takes away marks that are older than the limit, and no younger ones."""
+    """The next edit deletes marks that are older than the limit, and no newer marks."""
     do(hands, setting(hands, group), tmp_path)
     do(hands, setting(hands, group, 8), tmp_path)
     assert len(hands.other.get_children(paths.edits(group))) == 2
@@ -153,7 +153,7 @@ def test_old_marks(
 
 
 def test_a_group_is_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Nothing is left of it, also where it takes many transactions."""
+    """Deleting a group leaves no znode, even if it takes many transactions."""
     do(hands, plan_delete_group(hands.tools, group), tmp_path, max_writes=4)
     assert hands.tree(group) == {}
 
@@ -161,7 +161,7 @@ def test_a_group_is_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
 def test_a_group_is_renamed(
     hands: Hands, group: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """The new one has all the offsets, the old one is gone."""
+    """After a rename the new group has all offsets, and the old group does not exist."""
     before, other = hands.stored(group), unique("other")
     do(hands, plan_rename_group(hands.tools, group, other), tmp_path, max_writes=4)
     assert hands.stored(other) == before
@@ -171,7 +171,7 @@ def test_a_group_is_renamed(
 def test_a_copy_is_its_own_group(
     hands: Hands, group: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A copy has the offsets and neither members nor owners; a group that exists is refused."""
+    """A copy has the offsets, no members and no owners; an existing target is refused."""
     other = unique("other")
     hands.join(group)
     do(hands, plan_copy_group(hands.tools, group, other), tmp_path)
@@ -182,7 +182,7 @@ def test_a_copy_is_its_own_group(
 
 
 def test_offsets_are_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Some partitions of a topic, then the rest with the topic's own znode."""
+    """Some partitions of a topic are deleted, then the rest and the topic's znode."""
     do(hands, plan_delete_offsets(hands.tools, group, topics={"t": {0, 1}}), tmp_path)
     assert hands.stored(group).keys() == set(T[2:])
     do(hands, plan_delete_offsets(hands.tools, group, topics={"t": None}), tmp_path)
@@ -192,7 +192,7 @@ def test_offsets_are_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_a_topic_is_forgotten(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Owners and offsets of the topic go from every group named; other topics stay."""
+    """Owners and offsets of a topic are deleted in every named group; other topics stay."""
     hands.offsets(group, {TopicPartition("u", 0): 5})
     hands.other.create(paths.owner(group, T[0]), b"g_gone-0")
     do(hands, plan_forget_topics(hands.tools, ["t"], groups=[group]), tmp_path)
@@ -201,7 +201,7 @@ def test_a_topic_is_forgotten(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_what_does_not_exist(hands: Hands, group: str) -> None:
-    """Groups and topics that nobody knows are named errors."""
+    """An unknown group or topic is an error that names it."""
     for planned in (
         lambda: plan_delete_group(hands.tools, "nobody"),
         lambda: plan_rename_group(hands.tools, "nobody", "x"),
@@ -214,7 +214,7 @@ def test_what_does_not_exist(hands: Hands, group: str) -> None:
 
 
 def test_a_limit_on_deletion(hands: Hands, group: str) -> None:
-    """More znodes than the limit are refused, with their number."""
+    """A plan that deletes more znodes than the limit is refused with their number."""
     with pytest.raises(RefusedError, match="18 znodes"):
         plan_delete_group(hands.tools, group, max_deleted=17)
 
@@ -223,7 +223,7 @@ def test_a_limit_on_deletion(hands: Hands, group: str) -> None:
 
 
 def test_a_live_group_is_refused(hands: Hands, group: str, tmp_path: Path) -> None:
-    """A member that was there, or came after the plan: nothing is written, not even a backup."""
+    """If a member is there, or joined after the plan, not even a backup is written."""
     plan = setting(hands, group)
     hands.join(group)
     before = hands.tree(group)
@@ -238,7 +238,7 @@ def test_a_live_group_is_refused(hands: Hands, group: str, tmp_path: Path) -> No
 def test_a_member_that_comes_at_the_last_instant(
     hands: Hands, group: str, tmp_path: Path, planned: Callable[[Hands, str], Plan]
 ) -> None:
-    """A member that joins behind the last look makes the transaction itself fail, whole."""
+    """A member that joins after the last check makes the whole transaction fail."""
     plan = planned(hands, group)
     before = hands.stored(group)
     with pytest.raises(RefusedError, match=r"live members.*g_a"):
@@ -248,7 +248,7 @@ def test_a_member_that_comes_at_the_last_instant(
 
 
 def test_a_first_member_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
-    """So does the first member ever, where the members' parent did not exist."""
+    """So does the group's first member, which creates the members' parent."""
     hands.other.delete(paths.ids(group))
     plan, before = setting(hands, group), hands.stored(group)
     with pytest.raises(RefusedError, match="live members"):
@@ -257,7 +257,7 @@ def test_a_first_member_at_the_last_instant(hands: Hands, group: str, tmp_path: 
 
 
 def test_a_member_between_two_transactions(hands: Hands, group: str, tmp_path: Path) -> None:
-    """What was written stays and is reported; applying it again when it has gone ends it."""
+    """A join between transactions is reported; a second `apply` completes the plan."""
     plan = setting(hands, group)
 
     def progress(done: int, total: int) -> None:
@@ -276,7 +276,7 @@ def test_a_member_between_two_transactions(hands: Hands, group: str, tmp_path: P
 
 
 def test_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Forced, a live group is written to, under a mark; its member is not touched."""
+    """With Live.FORCE a live group is changed with a mark; its member is untouched."""
     hands.join(group)
     do(hands, setting(hands, group), tmp_path, live=Live.FORCE)
     assert set(hands.stored(group).values()) == {"7"}
@@ -285,7 +285,7 @@ def test_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_deleted_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Forced, a live group is deleted but for what belongs to its member, which a note names."""
+    """With Live.FORCE a live group is deleted except its member's znodes, which a note names."""
     hands.join(group)
     plan = plan_delete_group(hands.tools, group)
     assert any(paths.member(group, "g_a") in note for note in plan.notes)
@@ -295,14 +295,14 @@ def test_deleted_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_a_registration_of_nobody(hands: Hands, group: str, tmp_path: Path) -> None:
-    """One that no session keeps counts as a member, as it does for the JVM's tool, and is named."""
+    """A persistent registration counts as a member, as in the JVM's tool, and is named."""
     hands.other.create(paths.member(group, "left"), b"{}")
     with pytest.raises(RefusedError, match=r"'left' \(its registration is persistent"):
         do(hands, setting(hands, group), tmp_path)
 
 
 def test_a_znode_of_a_session(hands: Hands, group: str) -> None:
-    """What belongs to a living session is never planned on."""
+    """No plan changes a znode of a live session."""
     hands.join(group)
     with pytest.raises(RefusedError, match="live session"):
         plan_writes(hands.tools, "x", {paths.member(group, "g_a"): None})
@@ -315,7 +315,7 @@ def test_a_znode_of_a_session(hands: Hands, group: str) -> None:
 def test_a_change_before_the_first_write(
     hands: Hands, group: str, tmp_path: Path, through: str
 ) -> None:
-    """One offset of twelve that changed since the plan: nothing is written, and it is named."""
+    """If one of twelve offsets changed since the plan, it is named and nothing is written."""
     plan = setting(hands, group)
     if through == "file":
         plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
@@ -328,7 +328,7 @@ def test_a_change_before_the_first_write(
 
 @pytest.mark.parametrize("way", ["at once", "from a file"])
 def test_the_same_value_in_a_new_znode(hands: Hands, group: str, tmp_path: Path, way: str) -> None:
-    """A znode that was deleted and made again, up to the version of before, is seen."""
+    """A znode that was deleted and created again with an equal version is detected."""
     hands.other.delete(paths.offset(group, T[0]))
     hands.other.create(paths.offset(group, T[0]), b"100")
     plan = setting(hands, group)
@@ -341,7 +341,7 @@ def test_the_same_value_in_a_new_znode(hands: Hands, group: str, tmp_path: Path,
 
 
 def test_a_change_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
-    """A write behind the reading back is met by the compare-and-set: nothing is written."""
+    """A write after the last check fails the compare-and-set: nothing is written."""
     plan = setting(hands, group)
     with pytest.raises(RefusedError, match="1 znode changed while"):
         do(hands, plan, tmp_path, on_backup=lambda path: hands.offsets(group, {T[5]: 1}))
@@ -349,7 +349,7 @@ def test_a_change_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) 
 
 
 def test_a_child_that_comes_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Something new below a znode that is to go makes the deletion fail, whole."""
+    """A new child of a znode to be deleted makes the whole transaction fail."""
     plan = plan_delete_group(hands.tools, group)
     new = TopicPartition("new", 0)
     with pytest.raises(RefusedError, match="created a znode below"):
@@ -365,7 +365,7 @@ def test_another_chroot(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_no_backup_no_write(hands: Hands, group: str, tmp_path: Path) -> None:
-    """Where the backup cannot be written nothing is."""
+    """If the backup cannot be written, no znode is written."""
     before = hands.tree(group)
     with pytest.raises(ConfigError, match="cannot be written"):
         do(hands, setting(hands, group), tmp_path / "missing")
@@ -376,7 +376,7 @@ def test_no_backup_no_write(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_forbidden(hands: Hands, group: str, tmp_path: Path) -> None:
-    """What access control forbids is named, and nothing of the transaction is written."""
+    """A change that access control forbids is named, and its transaction writes nothing."""
     hands.other.set_acls(paths.offset(group, T[3]), [make_acl("world", "anyone", read=True)])
     with pytest.raises(AccessDeniedError, match="t/3"):
         do(hands, setting(hands, group), tmp_path)
@@ -384,7 +384,7 @@ def test_forbidden(hands: Hands, group: str, tmp_path: Path) -> None:
 
 
 def test_the_guard_keeps_the_access_control(hands: Hands, group: str, tmp_path: Path) -> None:
-    """The members' parent comes back with its list and its data, null included."""
+    """The guard restores the members' parent with its list and its data, even null."""
     rights = [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)]
     hands.other.set_acls(paths.ids(group), rights)
     before = hands.tree(group)[paths.ids(group)]
@@ -423,7 +423,7 @@ with Mortal(ConsumerConfig(group_id="none", zookeeper_connect=connect)) as tools
 
 @pytest.mark.parametrize(("at", "when"), [(0, "between"), (1, "between"), (2, "sent")])
 def test_killed(hands: Hands, group: str, tmp_path: Path, at: int, when: str) -> None:
-    """SIGKILL between two transactions, and before a reply: applying the backup again ends it."""
+    """After SIGKILL between transactions or before a reply, the backup completes the plan."""
     file = plan_file.save(setting(hands, group), tmp_path / "plan.json")
     where = tmp_path / "backups"
     where.mkdir()

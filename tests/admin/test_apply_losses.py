@@ -1,4 +1,4 @@
-"""Applying plans while ZooKeeper is lost: replies that never come, and connections for good."""
+"""Plans are applied while ZooKeeper fails: lost replies, and connections that do not return."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
-    """Both clients, with straight connections."""
+    """Both clients, connected directly."""
     with hands_on(zookeeper.connect) as both:
         yield both
 
 
 @pytest.fixture
 def line(zookeeper: ZooKeeperServer) -> Iterator[Proxy]:
-    """What stands between the tools and the server."""
+    """The proxy between the tools and the server."""
     with Proxy(zookeeper.connect) as proxy:
         yield proxy
 
@@ -54,7 +54,7 @@ def setting(hands: Hands, group: str) -> Plan:
 
 
 def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
-    """A connection over the line, which waits so long for it."""
+    """A connection through the proxy with this time limit."""
     return ZooKeeperClient(
         ConsumerConfig(
             group_id="none",
@@ -69,12 +69,12 @@ def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
 def test_a_lost_reply(
     hands: Hands, line: Proxy, group: str, tmp_path: Path, planned: Callable[[Hands, str], Plan]
 ) -> None:
-    """A transaction whose reply is lost is read back: it counts once, and the rest follows."""
+    """A transaction whose reply is lost is read back: it counts once, and the others follow."""
     plan = planned(hands, group)
     has_happened = threading.Event()
 
     def mend() -> None:
-        """Once the second transaction has happened, its reply is lost with the connection."""
+        """After the second transaction was executed, its reply and the connection are lost."""
         last = plan.changes[5]
 
         def done() -> bool:
@@ -106,7 +106,7 @@ def test_a_lost_reply(
 
 
 def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) -> None:
-    """ZooKeeper that does not come back: what is done is reported; applying it again ends it."""
+    """If ZooKeeper does not return, the report has what is done; a second `apply` completes it."""
 
     def progress(done: int, total: int) -> None:
         if done == 3:

@@ -1,4 +1,4 @@
-"""Backups: what was taken away comes back, whatever it was."""
+"""Backups restore everything that a change deleted or overwrote."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RIGHTS: list[list[ACL]] = [
 
 @pytest.fixture
 def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
-    """Both clients of the session's server."""
+    """Two clients of the session's server: a tool's and kazoo's."""
     with hands_on(zookeeper.connect) as both:
         yield both
 
 
 def random_tree(hands: Hands, group: str, seed: int) -> None:
-    """A group with whatever anybody may have left in it."""
+    """A group with random znodes of any clients."""
     chance = random.Random(seed)
     hands.other.ensure_path(paths.group(group))
     known = [paths.group(group)]
@@ -74,7 +74,7 @@ def random_tree(hands: Hands, group: str, seed: int) -> None:
 
 
 def run(hands: Hands, plan: Plan, where: Path, **options: Any) -> Plan:
-    """Applies a plan; its backup, read again."""
+    """Apply a plan, and read its backup again."""
     report = apply(hands.tools, plan, backup_dir=where, **options)
     assert report.backup is not None
     return plan_file.load_plan(report.backup)
@@ -84,7 +84,7 @@ def run(hands: Hands, plan: Plan, where: Path, **options: Any) -> Plan:
 def test_there_and_back(
     hands: Hands, unique: Callable[[str], str], tmp_path: Path, seed: int
 ) -> None:
-    """A random tree that is deleted and restored is identical: znodes, data, access control."""
+    """A random tree that is deleted and restored has equal znodes, data and access control."""
     group = unique("random")
     random_tree(hands, group, seed)
     before = hands.tree(group)
@@ -99,7 +99,7 @@ def test_there_and_back(
 
 
 def test_null_payloads(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """ZooKeeper's null is not the empty payload, and comes back as null."""
+    """ZooKeeper's null differs from an empty payload, and is restored as null."""
     group = unique("null")
     hands.offsets(group, {T[0]: b""})
     plan = plan_delete_group(hands.tools, group)
@@ -114,7 +114,7 @@ def test_null_payloads(hands: Hands, unique: Callable[[str], str], tmp_path: Pat
 
 
 def test_offsets_there_and_back(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Offsets that were set and made: the old values are back, what was made is gone."""
+    """After an undo, set offsets have their old values, and created ones are deleted."""
     group = unique("offsets")
     hands.offsets(group, {T[0]: 10, T[1]: b"odd"})
     before = hands.contents(group)
@@ -127,7 +127,7 @@ def test_offsets_there_and_back(hands: Hands, unique: Callable[[str], str], tmp_
 def test_a_rename_there_and_back(
     hands: Hands, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """The old group is back and the new one is gone, with edits that were made in it since."""
+    """An undo restores the old group, and deletes the new one despite later edits in it."""
     old, new = unique("old"), unique("new")
     hands.offsets(old, dict.fromkeys(T, 5))
     before = hands.contents(old)
@@ -143,7 +143,7 @@ def test_a_rename_there_and_back(
 def test_what_others_have_built_upon(
     hands: Hands, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A group that was made stays as far as somebody else has put something into it."""
+    """A created group stays as far as another client has created znodes in it."""
     old, new = unique("old"), unique("new")
     hands.offsets(old, dict.fromkeys(T, 5))
     backup = run(hands, plan_copy_group(hands.tools, old, new), tmp_path)
@@ -155,7 +155,7 @@ def test_what_others_have_built_upon(
 
 
 def test_undone_in_part(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """What was applied in part is undone as far as it was applied."""
+    """The undo of a partly applied change reverts only the applied part."""
     group = unique("part")
     hands.offsets(group, dict.fromkeys(T, 5))
     hands.other.ensure_path(paths.ids(group))
@@ -177,7 +177,7 @@ def test_undone_in_part(hands: Hands, unique: Callable[[str], str], tmp_path: Pa
 
 
 def test_interrupted(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Ctrl-C between two transactions leaves whole ones, and a backup that leads on and back."""
+    """After Ctrl-C between transactions, the backup completes the change or undoes it."""
     group = unique("part")
     hands.offsets(group, dict.fromkeys(T, 5))
     plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
@@ -197,7 +197,7 @@ def test_interrupted(hands: Hands, unique: Callable[[str], str], tmp_path: Path)
 def test_a_secret_access_control_list(
     hands: Hands, unique: Callable[[str], str], zookeeper_release: str
 ) -> None:
-    """What could not be restored as it was is not deleted: the list is another's secret."""
+    """A znode is not deleted if its list cannot be restored, because ZooKeeper hides it."""
     group = unique("secret")
     hands.offsets(group, {T[0]: 1})
     rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
@@ -223,7 +223,7 @@ def a_file(hands: Hands, unique: Callable[[str], str], path: Path) -> dict[str, 
 
 
 def test_a_file_is_whole(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """A plan is the same after writing and reading, and a file is never written over."""
+    """A plan is equal after writing and reading, and no file is overwritten."""
     path = tmp_path / "plan.json"
     document = a_file(hands, unique, path)
     plan = plan_file.load_plan(path)
@@ -284,7 +284,7 @@ def set_in(document: dict[str, Any], keys: str, value: Any) -> None:
 def test_a_file_is_not_trusted(
     hands: Hands, unique: Callable[[str], str], tmp_path: Path, *, keys: str, value: Any, why: str
 ) -> None:
-    """Whatever is not exactly a plan is one clear error, above all a path not ours."""
+    """Anything but an exact plan is one clear error, above all a path outside the groups."""
     document = a_file(hands, unique, tmp_path / "plan.json")
     set_in(document, keys, document["changes"][0]["path"] if value == "SAME" else value)
     with pytest.raises(BadFileError) as caught:
@@ -304,7 +304,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "[" * 100_000, '{"a": 1}', "\ufeff{}"])
 def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
-    """Neither is anything else a plan."""
+    """Other files are refused as well."""
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(BadFileError, match="the file is not a plan"):
@@ -319,7 +319,7 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
 def test_a_group_of_our_own(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """With `zookeeper.acl=creator` what is made belongs to us, also after it has come back."""
+    """With `zookeeper.acl=creator` created and restored znodes belong to the tool's user."""
     group = unique("ours")
     settings = {
         "zookeeper_auth_scheme": "digest",

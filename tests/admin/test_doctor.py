@@ -1,4 +1,4 @@
-"""`doctor`: each thing that goes wrong is planted, and found; a sound group gives no finding."""
+"""`doctor` finds each planted fault; a healthy group gives no finding."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def examined(scene: Scene, *groups: str, **said: Any) -> list[Finding]:
-    """What is found of groups, by default of all; without waiting."""
+    """The findings of groups, by default of all, without a second examination."""
     with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, groups or None, patience_s=0.0, **said)
 
 
 def codes(found: list[Finding]) -> list[str]:
-    """The kinds of what was found."""
+    """The codes of the findings."""
     return [one.code for one in found]
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_sound_groups(scene: Scene, strategy: Strategy) -> None:
-    """Groups at rest give no finding, of either strategy; nor does one without members."""
+    """Settled groups of both strategies, and a group without members, give no finding."""
     members = {name: {"orders": 1, "logs": 1} for name in ("g_a", "g_b")}
     scene.settled(members, SIZES, strategy=strategy)
     scene.offset("orders", 0, 5, "idle")
@@ -48,7 +48,7 @@ def test_sound_groups(scene: Scene, strategy: Strategy) -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """Something wrong, and what is to be found: words of it, and whether --fix mends it."""
+    """A planted fault, words of its finding, and whether --fix repairs it."""
 
     code: str
     severity: Severity
@@ -253,7 +253,7 @@ PLANTS = [
     "plant", PLANTS, ids=[f"{one.code}-{number}" for number, one in enumerate(PLANTS)]
 )
 def test_what_is_planted_is_found(scene: Scene, plant: Plant) -> None:
-    """Just that is found: severity, subject, the reason, and whether --fix mends it."""
+    """Exactly the planted fault is found: severity, subject, reason, and repair."""
     scene.settled(TWO, SIZES)
     plant.plant(scene)
     found = examined(scene, "g")
@@ -266,7 +266,7 @@ def test_what_is_planted_is_found(scene: Scene, plant: Plant) -> None:
 
 
 def test_the_one_that_stalls_all_comes_first(scene: Scene) -> None:
-    """Of several things the registration that fails every JVM member is named first."""
+    """A registration that makes every JVM member fail is the first of several findings."""
     scene.settled(TWO, SIZES)
     scene.offset("deleted", 0, 1)
     scene.session.delete(paths.owner("g", TopicPartition("orders", 0)))
@@ -275,7 +275,7 @@ def test_the_one_that_stalls_all_comes_first(scene: Scene) -> None:
 
 
 def test_an_owner_of_an_older_session(scene: Scene) -> None:
-    """What a member's older session still holds is told apart from what it holds now."""
+    """Partitions of a member's older session are distinguished from those of its present one."""
     scene.settled(TWO, SIZES)
     with ZooKeeperClient(scene.config()) as connection:
         path = paths.owner("g", TopicPartition("orders", 0))
@@ -287,7 +287,7 @@ def test_an_owner_of_an_older_session(scene: Scene) -> None:
 
 
 def test_members_that_disagree(scene: Scene) -> None:
-    """A member that deals by another order, found its share held and gave up, is named."""
+    """A member that gave up because it sorts in another order is named."""
     members = {name: {"events": 2, "logs": 2} for name in ("g_a", "g_b")}
     scene.settled(members, {"events": 11, "logs": 11}, strategy=Strategy.ROUND_ROBIN)
     for topic in ("events", "logs"):
@@ -303,7 +303,7 @@ def test_members_that_disagree(scene: Scene) -> None:
 
 
 def test_offsets_outside_the_log(scene: Scene) -> None:
-    """Beyond the end is an error, behind the start a warning, an unknown log a note."""
+    """Beyond the end is an error, before the start a warning, an unknown log a note."""
     scene.settled(TWO, SIZES)
 
     def logs(brokers: Any, partitions: Any) -> dict[TopicPartition, LogRange | str]:
@@ -325,7 +325,7 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
 
 
 def test_retries_that_end_too_early(scene: Scene) -> None:
-    """Of the members' own settings: retries x back-off below the session timeout is a warning."""
+    """Retries x back-off below the session timeout of the members' settings is a warning."""
     scene.settled(TWO, SIZES)
     good = scene.config(rebalance_backoff_s=2.0)
     bad = scene.config(rebalance_backoff_s=1.0, rebalance_max_retries=5)
@@ -336,7 +336,7 @@ def test_retries_that_end_too_early(scene: Scene) -> None:
 
 
 def test_a_group_that_may_not_be_read(scene: Scene) -> None:
-    """It is a finding, and the other groups are examined all the same."""
+    """A group without read access is a finding, and the other groups are examined."""
     for name in ("a", "b", "c"):
         scene.offset("deleted", 0, 1, name)
     scene.session.set_acls(paths.offsets("b"), [make_acl("digest", "alice:hash", all=True)])
@@ -349,13 +349,13 @@ def test_a_group_that_may_not_be_read(scene: Scene) -> None:
 
 
 def test_a_group_that_does_not_exist(scene: Scene) -> None:
-    """To ask for it is an error."""
+    """Examining a group that does not exist is an error."""
     with pytest.raises(UnknownGroupError):
         examined(scene, "nobody")
 
 
 def test_what_passes_is_looked_at_twice(scene: Scene) -> None:
-    """A partition that has an owner at the second look is no finding."""
+    """A partition that has an owner at the second examination is no finding."""
     scene.settled(TWO, SIZES)
     path = paths.owner("g", TopicPartition("orders", 0))
     scene.session.delete(path)
@@ -369,5 +369,5 @@ def test_what_passes_is_looked_at_twice(scene: Scene) -> None:
 
 
 def test_hashes_of_passwords_are_not_told() -> None:
-    """Of a digest identity only the user is named."""
+    """Of a digest identity a finding shows only the user."""
     assert rights.identity_names(frozenset({"digest:alice:bHQ="})) == "digest:alice"

@@ -1,4 +1,4 @@
-"""`doctor --fix`: what can be mended is, nothing else is touched, and a second look is clean."""
+"""`doctor --fix` repairs what it can, touches nothing else, and then finds nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def examined(scene: Scene) -> list[Finding]:
-    """What is found of group g."""
+    """The findings of group g."""
     with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, ["g"], patience_s=0.0)
 
 
 def fixed(scene: Scene, backups: Path) -> Plan:
-    """Examines, plans and applies."""
+    """Examine the group, plan the fixes, and apply them."""
     with ZooKeeperClient(scene.config()) as connection:
         plan = plan_fixes(connection, doctor(connection, ["g"], patience_s=0.0))
         apply(connection, plan, backup_dir=backups, live=live_of(plan))
@@ -58,7 +58,7 @@ BESIDE_MEMBERS: dict[str, Callable[[Scene], object]] = {
 def test_what_blocks_members_goes_under_their_eyes(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
-    """In a group with live members, whose own znodes stay as they are."""
+    """Blocking znodes are deleted beside live members, whose znodes stay."""
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)
     before = _nodes(scene)
@@ -85,7 +85,7 @@ OFFSETS: dict[str, Callable[[Scene], object]] = {
 def test_offsets_are_mended_while_the_group_rests(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
-    """They are refused while a member is there; then all of it is mended."""
+    """Fixes of offsets are refused beside a member, and made without one."""
     scene.settled(TWO, SIZES)
     plant(scene)
     before = _nodes(scene)
@@ -101,7 +101,7 @@ def test_offsets_are_mended_while_the_group_rests(
 
 
 def test_a_number_is_kept(scene: Scene, tmp_path: Path) -> None:
-    """What `echo 12 >` left behind is the offset 12; what is no number is deleted."""
+    """The offset that `echo 12 >` wrote becomes 12; one that is no number is deleted."""
     scene.topic("orders", 3)
     for partition, text in enumerate((" 12\n", "?")):
         scene.offset("orders", partition, text)
@@ -111,7 +111,7 @@ def test_a_number_is_kept(scene: Scene, tmp_path: Path) -> None:
 
 
 def test_what_has_changed_meanwhile_is_left_alone(scene: Scene) -> None:
-    """A znode that is another one by now is not mended, nor is one that a session holds."""
+    """A znode that has changed, or that a session holds, is not repaired."""
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)
     path = scene.put(paths.owner("g", _tp("more", 0)), b"g_gone-0")
@@ -127,7 +127,7 @@ def test_what_has_changed_meanwhile_is_left_alone(scene: Scene) -> None:
 
 
 def test_nothing_of_a_session_is_ever_planned_on(scene: Scene) -> None:
-    """A deleted topic's owners of which one is held: what is free goes, the held one stays."""
+    """Of a deleted topic's owner znodes, only those without a session are deleted."""
     scene.settled(TWO, SIZES)
     scene.put(paths.owner("g", _tp("deleted", 0)), b"g_a-0")
     held = scene.owner("deleted", 1, "g_a-0")
@@ -143,7 +143,7 @@ def _tp(topic: str, partition: int) -> TopicPartition:
 
 
 def _nodes(scene: Scene) -> dict[str, tuple[bytes, int]]:
-    """Every znode of the group below its rooms: payload and the transaction that wrote it."""
+    """Path -> payload and mzxid of every znode below the group's directories."""
     found, todo = {}, [paths.ids("g"), paths.owners("g"), paths.offsets("g")]
     while todo:
         path = todo.pop()

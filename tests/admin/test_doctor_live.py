@@ -1,4 +1,4 @@
-"""`doctor`, `verify` and `explain` of a group of real members on a real broker."""
+"""`doctor`, `verify` and `explain` for a group of real members on a real broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def config(group: Group) -> ConsumerConfig:
 
 
 def examined(group: Group) -> list[Finding]:
-    """What is found of the group, its logs and settings included."""
+    """The findings of the group, with its logs and settings."""
     with ZooKeeperClient(config(group)) as connection:
         return doctor(
             connection, [group.name], settings=lambda _: config(group), ask_logs=kafka_logs(LIMIT_S)
@@ -50,7 +50,7 @@ def examined(group: Group) -> list[Finding]:
 
 
 def test_a_group_of_ours_is_sound(group: Group) -> None:
-    """Two members at work: no finding, it has settled, and each owns what is explained."""
+    """Two working members: no finding, settled, and the owners are the explained ones."""
     one, two = group.join("a"), group.join("b")
     eventually(lambda: len(one.owned) == len(two.owned) == 2)
     one.connector.commit_offsets()
@@ -65,7 +65,7 @@ def test_a_group_of_ours_is_sound(group: Group) -> None:
 def test_offsets_outside_the_log_are_mended_by_what_the_finding_says(
     group: Group, tmp_path: Path
 ) -> None:
-    """The remedy, run as it stands, moves them into the log; a second look is clean."""
+    """The finding's remedy moves the offsets into the log; then nothing is found."""
     for number, value in enumerate((b"99", b"10", b"0")):
         path = paths.offset(group.name, group.tp(number))
         group.admin.create(path, value, makepath=True)

@@ -1,4 +1,4 @@
-"""`explain`: the arithmetic is that of the assignors, and what it says of today is so."""
+"""`explain` computes as the assignors do, and describes the present owners correctly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def explained(scene: Scene, **settings: str) -> Explanation:
-    """Group g, with settings of its members."""
+    """The explanation of group g, with settings of its members."""
     with ZooKeeperClient(scene.config()) as connection:
         return explain(connection, "g", settings=scene.config(**settings))
 
@@ -28,7 +28,7 @@ def shares(found: Explanation, topic: str) -> list[tuple[int, str, tuple[int, ..
 
 
 def test_range(scene: Scene) -> None:
-    """Sizes, shares, extras, the order of threads, and idle threads are said of each topic."""
+    """For each topic: sizes, shares, extra partitions, the order of threads, and idle threads."""
     scene.settled(MEMBERS, SIZES)
     found = explained(scene)
     assert "range of 0.8.2-0.11" in found.rules
@@ -49,7 +49,7 @@ def test_range(scene: Scene) -> None:
 
 
 def test_round_robin(scene: Scene) -> None:
-    """The strategy is told from the owner nodes, and each share says its turns."""
+    """The owner znodes show the strategy, and each share names its turns."""
     members = {name: {"orders": 1, "logs": 1} for name in ("g_a", "g_b")}
     scene.settled(members, SIZES, strategy=Strategy.ROUND_ROBIN)
     found = explained(scene)
@@ -62,7 +62,7 @@ def test_round_robin(scene: Scene) -> None:
 
 
 def test_what_is_not_as_it_should_be(scene: Scene) -> None:
-    """A thread that lacks a partition hears who holds it, and the holder that it is another's."""
+    """A share names the holder of a missing partition, and a partition of another thread."""
     scene.settled(MEMBERS, SIZES)
     scene.owner("orders", 3, "g_b-0")
     lacking = next(one for one in explained(scene).shares if one.thread == "g_a-1")
@@ -74,7 +74,7 @@ def test_what_is_not_as_it_should_be(scene: Scene) -> None:
 
 
 def test_members_that_fail(scene: Scene) -> None:
-    """Where a registration fails all members, it is said what each throws."""
+    """If a registration fails all members, the exception of each is named."""
     scene.settled(MEMBERS, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")
     found = explained(scene)
@@ -83,7 +83,7 @@ def test_members_that_fail(scene: Scene) -> None:
 
 
 def test_settings_count_where_nobody_owns(scene: Scene) -> None:
-    """Without owner nodes the members' settings say the strategy."""
+    """Without owner znodes the members' settings give the strategy."""
     scene.settled({"g_a": {"orders": 1}}, {"orders": 2})
     for number in (0, 1):
         scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
@@ -94,7 +94,7 @@ def test_settings_count_where_nobody_owns(scene: Scene) -> None:
 
 
 def test_a_group_without_members(scene: Scene) -> None:
-    """Nobody is due anything."""
+    """Without members no thread is assigned anything."""
     scene.offset("orders", 0, 1)
     found = explained(scene)
     assert (found.shares, found.topics) == ((), {})

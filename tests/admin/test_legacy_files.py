@@ -1,4 +1,4 @@
-"""Files of ExportZkOffsets: what is read, and what is refused, always in full."""
+"""Files of ExportZkOffsets: which are read, and which are refused as a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = b"/consumers/g/offsets/t/0:42"
     ],
 )
 def test_read(data: bytes, offsets: dict[int, int], unread: int) -> None:
-    """As ImportZkOffsets reads: any line end, the last of a path wins, an empty line is the end."""
+    """As in ImportZkOffsets: any line end, the last line of a path, the end at an empty line."""
     found = read_export(data, where="file")
     assert found.unread == unread
     assert found.offsets == {("g", TopicPartition("t", n)): at for n, at in offsets.items()}
@@ -53,7 +53,7 @@ def test_read(data: bytes, offsets: dict[int, int], unread: int) -> None:
     ],
 )
 def test_refused(line: bytes) -> None:
-    """What is no offset of a group is refused in one short line that names its place."""
+    """A line that is no offset of a group is refused in one short sentence with its place."""
     with pytest.raises(ConfigError) as caught:
         read_export(GOOD + b"\n" + line + b"\n" + GOOD + b"\n", where="file")
     assert caught.value.where == "file:2"

@@ -1,4 +1,4 @@
-"""`migrate` copies offsets between ZooKeeper and Kafka; it lowers none, and needs a quiet group."""
+"""`migrate` copies offsets between ZooKeeper and Kafka, lowers none, and needs an idle group."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tools(group: Group) -> Iterator[ZooKeeperClient]:
 
 
 def store(group: Group, offsets: Mapping[int, object]) -> None:
-    """Somebody writes offsets to ZooKeeper."""
+    """Write offsets to ZooKeeper, as a member does."""
     for number, value in offsets.items():
         path = paths.offset(group.name, TopicPartition(group.topic, number))
         group.admin.ensure_path(path)
@@ -69,7 +69,7 @@ def store(group: Group, offsets: Mapping[int, object]) -> None:
 
 
 def stored(client: KazooClient, group: Group) -> dict[int, bytes]:
-    """What ZooKeeper has."""
+    """The offsets in ZooKeeper."""
     room = paths.offsets_of(group.name, group.topic)
     if not client.exists(room):
         return {}
@@ -95,18 +95,18 @@ def planned(
 
 
 def done(tools: ZooKeeperClient, found: Migration, backups: Path) -> None:
-    """Applies it, and finds all of it arrived."""
+    """Apply the migration, and check that all offsets arrived."""
     apply(tools, found.plan, backup_dir=backups, kafka=BrokerOffsets.of(tools))
     assert verify_migration(tools, found, ask_kafka=kafka_offsets(LIMIT_S)) == []
 
 
 def actions(found: Migration) -> dict[int, str]:
-    """What is done with each partition."""
+    """Partition -> the planned action."""
     return {one.partition.partition: one.action.value for one in found.transfers}
 
 
 def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
-    """What Kafka has not or has lower goes there; higher ones stay, unless that is forced."""
+    """Missing and lower offsets are written to Kafka; higher ones stay unless forced."""
     store(group, {0: 7, 1: 9, 2: 4})
     kafka.commit({1: 2, 2: 11})
     found = planned(tools, group, TO_KAFKA)
@@ -137,7 +137,7 @@ def test_selected_partitions(
 
 
 def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
-    """The same the other way; a group that ZooKeeper has never heard of is made."""
+    """The same in the other direction; a group that ZooKeeper does not know is created."""
     kafka.commit({0: 7, 1: 9})
     found = planned(tools, group, TO_ZOOKEEPER)
     assert actions(found) == {0: "create", 1: "create"}
@@ -152,7 +152,7 @@ def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_
 
 
 def test_what_cannot_go_is_left(tools: ZooKeeperClient, group: Group) -> None:
-    """An offset that is no number, and one of a partition that there is not; -1 is none."""
+    """Malformed offsets and missing partitions are not migrated; -1 means no offset."""
     store(group, {0: "x", 1: -1, 7: 5})
     found = planned(tools, group, TO_KAFKA)
     assert actions(found) == {0: "left", 1: "none", 7: "left"}
@@ -162,7 +162,7 @@ def test_what_cannot_go_is_left(tools: ZooKeeperClient, group: Group) -> None:
 
 
 def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
-    """What is beyond either end, or cannot be compared, goes as it is, and the reason says so."""
+    """An offset outside its log, or with an unknown log, is migrated with a reason."""
     store(group, {0: 4, 1: 21, 2: 20})
     logs = {group.tp(0): LogRange(5, 20), group.tp(1): LogRange(5, 20), group.tp(2): "no leader"}
     found = planned(tools, group, TO_KAFKA, ask_logs=lambda brokers, asked: logs)
@@ -175,7 +175,7 @@ def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
 
 
 def test_a_live_group_is_refused(tools: ZooKeeperClient, group: Group, kafka: Foreign) -> None:
-    """Members that commit to ZooKeeper alone: nothing is planned, and it shows how that is told."""
+    """Members that commit only to ZooKeeper are detected, and nothing is planned."""
     one = group.join()
     one.read(60)
     one.connector.commit_offsets()
@@ -188,7 +188,7 @@ def test_a_live_group_is_refused(tools: ZooKeeperClient, group: Group, kafka: Fo
 def test_a_member_that_comes_meanwhile(
     tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path
 ) -> None:
-    """It makes the whole plan fail at the first write."""
+    """A member that joins after the plan makes the first write fail."""
     store(group, {0: 7})
     found = planned(tools, group, TO_KAFKA)
     group.admin.create(paths.member(group.name, "x"), b"{}", ephemeral=True, makepath=True)
@@ -198,7 +198,7 @@ def test_a_member_that_comes_meanwhile(
 
 
 def test_a_dual_committing_group_has_migrated(tools: ZooKeeperClient, group: Group) -> None:
-    """Its partitions are the same in both stores; nothing is written, what nobody owns is left."""
+    """With equal offsets in both stores nothing is written; unowned partitions stay."""
     one = group.join(offsets_storage="kafka", auto_commit_enable=False)
     one.read(60)
     one.connector.commit_offsets()
@@ -210,7 +210,7 @@ def test_a_dual_committing_group_has_migrated(tools: ZooKeeperClient, group: Gro
 
 
 def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> None:
-    """Neither store knows it: an error, and nothing is made."""
+    """A group that neither store knows is an error, and nothing is created."""
     with pytest.raises(UnknownGroupError):
         planned(tools, group, TO_ZOOKEEPER)
     with pytest.raises(UnknownGroupError):
@@ -219,7 +219,7 @@ def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> No
 
 
 def test_brokers_that_do_not_tell(tools: ZooKeeperClient, group: Group) -> None:
-    """Where Kafka's offsets are unknown, nothing is planned."""
+    """If Kafka's offsets are unknown, nothing is planned."""
     store(group, {0: 7})
     with pytest.raises(RefusedError, match="does not return"):
         plan_migration(

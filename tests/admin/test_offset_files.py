@@ -1,4 +1,4 @@
-"""Files of offsets: read whole or not at all, and what was written is read again."""
+"""Files of offsets are read completely or not at all; written files can be read again."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ offsets = st.dictionaries(
     ],
 )
 def test_every_format_is_known(data: bytes) -> None:
-    """The same offsets in each of the formats are told apart and read alike."""
+    """Each format is detected, and gives the same offsets."""
     assert read_offsets(data, where="f", group="toolg") == TOOL
 
 
 def test_odd_numbers() -> None:
-    """Whatever the JVM takes for a number in an export is that number."""
+    """Every number in an export that the JVM accepts is read as the same number."""
     assert read_offsets(b"/consumers/g/offsets/t/0:+003", where="f") == {
         "g": {TopicPartition("t", 0): 3}
     }
@@ -59,7 +59,7 @@ def test_odd_numbers() -> None:
 @settings(max_examples=40, deadline=None)
 @given(given_offsets=offsets, to=st.sampled_from(FileFormat))
 def test_there_and_back(given_offsets: Offsets, to: FileFormat) -> None:
-    """What is written in a format is read again as it was."""
+    """Offsets are equal after writing and reading in each format."""
     if to is FileFormat.KAFKA_UTILS:
         given_offsets = dict(list(given_offsets.items())[:1])
     group = next(iter(given_offsets)) if len(given_offsets) == 1 else None
@@ -125,7 +125,7 @@ GOOD = "/consumers/g/offsets/t/0:1\n"
     ],
 )
 def test_one_clear_error(text: str, line: int, why: str) -> None:
-    """Whatever is wrong, and be it in the last line: one printable error, with the line."""
+    """Any fault, even in the last line, is one printable error with its line."""
     with pytest.raises(BadFileError) as caught:
         read_offsets(text.encode(), where="file.txt")
     error = caught.value
@@ -142,20 +142,20 @@ def test_bytes_that_are_no_text() -> None:
 
 
 def test_another_group() -> None:
-    """A file of another group than the one that was named is refused."""
+    """A file of another group than the named one is refused."""
     with pytest.raises(BadFileError, match="of group 'toolg', not of 'other'"):
         read_offsets(EXPORTED, where="f", group="other")
 
 
 def test_groups_that_do_not_fit() -> None:
-    """The JSON of kafka-utils holds one group."""
+    """Several groups are refused for the JSON of kafka-utils, which holds one group."""
     with pytest.raises(BadFileError, match="2 groups"):
         write_offsets(TOOL | {"g": TOOL["toolg"]}, FileFormat.KAFKA_UTILS)
 
 
 @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes(data: bytes) -> None:
-    """Any bytes at all are read or are that one error."""
+    """Any bytes are read, or raise the same kind of error."""
     try:
         assert read_offsets(data, where="f", group="g")
     except BadFileError as error:

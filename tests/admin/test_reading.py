@@ -1,4 +1,4 @@
-"""What tools read of topics, groups, members and lag; nothing unknown is ever a number."""
+"""What tools read of topics, groups, members and lag; an unknown value is never a number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Logs = dict[TopicPartition, LogRange | str]
 
 
 def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) -> GroupLag:
-    """The group g, of whose logs and offsets in Kafka the brokers say this."""
+    """The lag of group g if the brokers report these logs and offsets."""
 
     def said(brokers: Sequence[Broker], asked: Collection[TopicPartition]) -> Logs:
         assert brokers
@@ -39,7 +39,7 @@ def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) 
 
 
 def test_lag(scene: Scene) -> None:
-    """Owners and offsets from ZooKeeper beside the brokers' logs, for every partition."""
+    """Every partition has its owner and offset from ZooKeeper, and the log of the brokers."""
     scene.settled({"g_a": {"t": 1}, "g_b": {"t": 1}}, {"t": 3})
     found = _lag(scene, logs={TopicPartition("t", 1): "the partition has no leader"})
     assert [(one.partition, one.owner, one.committed, one.lag) for one in found.partitions] == [
@@ -52,7 +52,7 @@ def test_lag(scene: Scene) -> None:
 
 
 def test_both_stores(scene: Scene) -> None:
-    """Kafka's offset counts where there is one, ZooKeeper's else; what disagrees stays visible."""
+    """Kafka's offset is used if there is one, else ZooKeeper's; both stay visible."""
     scene.settled({"g_a": {"t": 1}}, {"t": 4})
     scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
     kafka: Kafka = {
@@ -73,7 +73,7 @@ def test_both_stores(scene: Scene) -> None:
 
 
 def test_nothing_unknown_is_a_number(scene: Scene) -> None:
-    """No offset, an unreadable one, a partition and a topic that do not exist: each says so."""
+    """A missing or unreadable offset, partition or topic gives a reason instead."""
     scene.topic("t", 2)
     scene.offset("t", 1, "x")
     scene.offset("t", 7, 3)
@@ -87,7 +87,7 @@ def test_nothing_unknown_is_a_number(scene: Scene) -> None:
 
 
 def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
-    """Both are shown: by what members subscribe to, and by what was committed."""
+    """Groups have the partitions of subscriptions and of commits."""
     scene.topic("t", 2)
     scene.member("g_a", t=1)
     assert [one.lag for one in _lag(scene).partitions] == [NOTHING_COMMITTED] * 2
@@ -99,7 +99,7 @@ def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
 
 
 def test_a_selection(scene: Scene) -> None:
-    """Only the topics and partitions that were asked for, and no broker is asked for others."""
+    """Only the selected topics and partitions are read, and asked of the brokers."""
     scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
     asked: list[TopicPartition] = []
 
@@ -120,7 +120,7 @@ def test_a_selection(scene: Scene) -> None:
 
 
 def test_brokers_that_do_not_answer(scene: Scene) -> None:
-    """Nobody listens where the broker is registered: every figure says that it is not known."""
+    """If no broker listens at its registered address, every figure is unknown."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     with ZooKeeperClient(scene.config()) as connection:
         found = group_lags(connection, ["g"], limit_s=0.3)["g"]
@@ -130,7 +130,7 @@ def test_brokers_that_do_not_answer(scene: Scene) -> None:
 
 
 def test_idle_threads_are_explained(scene: Scene) -> None:
-    """More threads than partitions are idle by design; the members say which."""
+    """Threads beyond the number of partitions are idle by design; the members name them."""
     scene.settled({"g_a": {"t": 8}}, {"t": 3})
     with ZooKeeperClient(scene.config()) as connection:
         asked, (member,) = members(connection, ["g"])["g"]
@@ -140,7 +140,7 @@ def test_idle_threads_are_explained(scene: Scene) -> None:
 
 
 def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
-    """A pattern is expanded; a registration that cannot be read says what is wrong with it."""
+    """A pattern is expanded; an unreadable registration has its fault."""
     scene.topic("orders", 2)
     payload = b'{"version":1,"subscription":{"ord.*":3},"pattern":"white_list","timestamp":"1"}'
     scene.hold(paths.member("g", "g_pattern"), payload)
@@ -156,7 +156,7 @@ def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
 
 
 def test_groups(scene: Scene) -> None:
-    """All groups with their numbers of members, or those that have to do with a topic."""
+    """All groups with their numbers of members, or only those with a topic."""
     scene.member("g_a")
     scene.offset("t", 0, 1, group="idle")
     scene.put(paths.ids("left"))
@@ -169,14 +169,14 @@ def test_groups(scene: Scene) -> None:
 
 
 def test_no_group_at_all(scene: Scene) -> None:
-    """Where nobody ever consumed there are no groups, and one that is asked for is left out."""
+    """Without any group the result is empty, and a named group is left out."""
     with ZooKeeperClient(scene.config()) as connection:
         assert groups(connection) == []
         assert group_lags(connection, ["g"], limit_s=1) == {}
 
 
 def test_topics(scene: Scene) -> None:
-    """Partitions, replicas, leaders and in-sync replicas; what is malformed says so."""
+    """Partitions, replicas, leaders and in-sync replicas; a malformed topic has its fault."""
     scene.put(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[1,2]}}')
     scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
     state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'

@@ -1,4 +1,4 @@
-"""Where offsets are moved: each kind, the log's range, and what is not known."""
+"""Resets: the new offset of each kind, the range of the log, and unknown values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LOG = LogRange(10, 50)
     ],
 )
 def test_kinds(reset: Reset, known: OffsetFacts, expected: int, note: str) -> None:
-    """Each kind's offset, moved to the nearest end of the log with a word about it."""
+    """Each kind gives its offset; one outside the log is moved to the nearest end, with a note."""
     targets, notes = resolve(reset, {TP: known})
     assert targets == {TP: expected}
     assert "".join(notes).removeprefix("t-0: ").startswith(note)
@@ -77,7 +77,7 @@ def test_kinds(reset: Reset, known: OffsetFacts, expected: int, note: str) -> No
     ],
 )
 def test_what_is_not_known(reset: Reset, known: OffsetFacts, why: str) -> None:
-    """Where something needed is not known nothing is guessed, of no partition."""
+    """If a needed value is unknown, no offset of any partition is changed."""
     with pytest.raises(RefusedError, match=f"1 of 2 partitions.*t-0: .*{why}"):
         resolve(reset, {TP: known, TopicPartition("t", 1): OffsetFacts(20, LOG, at=1, wanted=1)})
 
@@ -96,7 +96,7 @@ def test_what_is_not_known(reset: Reset, known: OffsetFacts, why: str) -> None:
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
-    """ISO 8601 durations of fixed length."""
+    """ISO 8601 durations of fixed length are parsed."""
     assert parse_duration(text) == seconds
 
 
@@ -120,13 +120,13 @@ def test_durations(text: str, seconds: float) -> None:
     ],
 )
 def test_no_durations(text: str) -> None:
-    """Anything else is one clear error."""
+    """Any other duration is one clear error."""
     with pytest.raises(ConfigError, match="is not a duration"):
         parse_duration(text)
 
 
 def test_instants() -> None:
-    """ISO 8601, in UTC where no zone is named, shown again in UTC."""
+    """ISO 8601 times without a zone are UTC, and are shown in UTC."""
     assert parse_instant("1970-01-01T00:00:01.500") == 1500
     assert parse_instant("1970-01-01T01:00:00+01:00") == 0
     assert parse_instant("1970-01-02") == 86_400_000
@@ -137,7 +137,7 @@ def test_instants() -> None:
 
 
 def test_offsets() -> None:
-    """Numbers from 0 to the largest that Java has."""
+    """Offsets are numbers from 0 to Java's highest long."""
     assert parse_offset("9223372036854775807", where="x") == 2**63 - 1
     for text in ("", "-1", "1.0", "9223372036854775808", "1" * 5000, "٣"):
         with pytest.raises(ConfigError, match="is not an offset"):

@@ -1,4 +1,4 @@
-"""How a group gets on with a partition: Burrow's rules, one by one."""
+"""The status of a group's partition follows Burrow's rules."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_the_rules(
     owned: bool,
     status: Status | None,
 ) -> None:
-    """Each rule by itself."""
+    """Each of Burrow's rules gives its status."""
     assert _judge(commits, lag=lag, now_s=minutes * MINUTE_S, is_owned=owned) is status
 
 
 def test_a_reading_that_shows_nothing_new_is_no_commit() -> None:
-    """Only another offset, or the same one written again, counts."""
+    """Only a changed or rewritten offset counts as a commit."""
     window = Window()
     for now_s in (1.0, 2.0, 3.0):
         window.add(now_s=now_s, offset=5, committed_s=0.5, lag=3, is_owned=True)
@@ -64,7 +64,7 @@ def test_a_reading_that_shows_nothing_new_is_no_commit() -> None:
 
 
 def test_a_store_without_times() -> None:
-    """Kafka says no time of a commit: it is when it was first seen."""
+    """Kafka has no time of a commit: the time at which it was first read counts."""
     window = Window()
     for now_s, offset in ((1.0, 5), (2.0, 5), (3.0, 6)):
         window.add(now_s=now_s, offset=offset, committed_s=None, lag=3, is_owned=True)
@@ -72,7 +72,7 @@ def test_a_store_without_times() -> None:
 
 
 def test_the_window_forgets() -> None:
-    """Only the last commits count, so that a rewind is not told for ever."""
+    """Only the last commits count, so a rewind is not reported for ever."""
     window = Window()
     for number in range(2 * WINDOW):
         window.add(now_s=number, offset=number % WINDOW, committed_s=number, lag=1, is_owned=True)
@@ -81,7 +81,7 @@ def test_the_window_forgets() -> None:
 
 
 def test_what_is_not_known_is_no_state() -> None:
-    """Without a lag there is no status, whatever was before."""
+    """Without a lag there is no status, whatever the status was before."""
     window = Window()
     window.add(now_s=1, offset=1, committed_s=1, lag=1, is_owned=True)
     window.add(now_s=900, offset=1, committed_s=1, lag=None, is_owned=True)

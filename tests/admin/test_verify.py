@@ -1,4 +1,4 @@
-"""`verify`: what VerifyConsumerRebalance meant to check."""
+"""`verify` checks what VerifyConsumerRebalance was meant to check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def findings(scene: Scene, *, exclude_internal: bool = True) -> list[Finding]:
-    """What is found of group g."""
+    """The findings of group g."""
     with ZooKeeperClient(scene.config()) as connection:
         return verify(connection, "g", exclude_internal=exclude_internal)
 
@@ -30,7 +30,7 @@ def test_a_settled_group(scene: Scene) -> None:
 
 
 def test_partitions_without_owner(scene: Scene) -> None:
-    """Those that members ask for and nobody owns are named, all of a topic in short."""
+    """Subscribed partitions without an owner are one finding per topic."""
     scene.settled(TWO, SIZES)
     for number in (1, 2, 5):
         scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
@@ -42,7 +42,7 @@ def test_partitions_without_owner(scene: Scene) -> None:
 
 @pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_b", "x"])
 def test_an_owner_that_nobody_registered(scene: Scene, thread: str) -> None:
-    """An owner must be a thread that a member has registered for this very topic."""
+    """An owner must be a thread that a member has registered for this topic."""
     scene.settled(TWO, SIZES)
     scene.owner("orders", 3, thread)
     (one,) = findings(scene)
@@ -51,7 +51,7 @@ def test_an_owner_that_nobody_registered(scene: Scene, thread: str) -> None:
 
 
 def test_patterns_are_expanded(scene: Scene) -> None:
-    """A wildcard member needs owners of all topics that it matches; Kafka's own if asked."""
+    """A wildcard member needs owners of all matching topics; internal ones on request."""
     for topic in ("orders", "other", "__consumer_offsets"):
         scene.topic(topic, 1)
     payload = encode_registration(Registration({".*o.*": 1}, Pattern.WHITE_LIST, 1))
@@ -63,7 +63,7 @@ def test_patterns_are_expanded(scene: Scene) -> None:
 
 
 def test_what_cannot_be_read(scene: Scene) -> None:
-    """A registration and a topic that cannot be read are findings: nothing can be said of them."""
+    """An unreadable registration or topic is a finding: its state is unknown."""
     scene.settled(TWO, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")
     scene.put(paths.topic("logs"), b'{"partitions":{"x":[0]}}')
@@ -74,7 +74,7 @@ def test_what_cannot_be_read(scene: Scene) -> None:
 
 
 def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
-    """A group without members has nothing to own; one that does not exist is an error."""
+    """A group without members has settled; an unknown group is an error."""
     scene.offset("orders", 0, 5)
     assert findings(scene) == []
     with ZooKeeperClient(scene.config()) as connection, pytest.raises(UnknownGroupError):
@@ -82,6 +82,6 @@ def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
 
 
 def test_ranges_are_short() -> None:
-    """Partition numbers come sorted, each once, runs as ranges."""
+    """Partition numbers are sorted, unique, and shortened to ranges."""
     assert ranges([7, 3, 2, 1, 9, 10, 3]) == "1-3, 7, 9-10"
     assert ranges([]) == ""

@@ -1,4 +1,4 @@
-"""What-if: members that come and go, topics that grow, and what moves then."""
+"""What-if: members that join or leave, topics that grow, and the partitions that move."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def group(*registrations: Registration, **sizes: int) -> GroupInput:
 
 
 def owned(one: GroupInput) -> Counter[str]:
-    """How many partitions each thread would own."""
+    """The number of partitions that each thread would own."""
     parts = assign_each_member(one, DEFAULT)
     return Counter(
         thread
@@ -53,7 +53,7 @@ WILD = Registration({"t.*": 1}, Pattern.WHITE_LIST, 1)
 
 
 def test_a_member_like_the_others() -> None:
-    """+MEMBER:N asks for what the group asks for, with N threads: topics, or the filter."""
+    """+MEMBER:N subscribes as the group does, with N threads: to topics or by the filter."""
     assert owned(what_if(group(STATIC, t=6), ["+g_x:2"])) == {"g_a-0": 2, "g_x-0": 2, "g_x-1": 2}
     wild = what_if(group(WILD, WILD, t=6, t2=3), ["+g_x:1"])
     found = decode_registration(wild.registrations["g_x"], where="")
@@ -62,14 +62,14 @@ def test_a_member_like_the_others() -> None:
 
 
 def test_wishes_add_up() -> None:
-    """Members with topics of their own, members that go, and topics that grow, in their order."""
+    """Joins with own topics, leaves and grown topics are applied in their order."""
     then = what_if(group(STATIC, STATIC, t=4), ["-g_a", "+g_x:t=1,u=2", "t=+4", "u=+2"])
     assert owned(then) == {"g_b-0": 4, "g_x-0": 5, "g_x-1": 1}
     assert decode_topic(then.topics["t"], where="") == tuple(range(8))
 
 
 def test_a_topic_grows_behind_its_last_partition() -> None:
-    """Also where numbers are missing."""
+    """New partitions follow the last one, even if numbers are missing."""
     gaps = group(STATIC)
     gaps = GroupInput(gaps.strategy, gaps.registrations, {"t": b'{"partitions":{"0":[0],"5":[0]}}'})
     assert decode_topic(what_if(gaps, ["t=+2"]).topics["t"], where="") == (0, 5, 6, 7)
@@ -99,20 +99,20 @@ def test_a_topic_grows_behind_its_last_partition() -> None:
     ],
 )
 def test_wishes_that_cannot_be(wish: str) -> None:
-    """Each is a ConfigError."""
+    """Each impossible change is a ConfigError."""
     with pytest.raises(ConfigError):
         what_if(group(STATIC, t=2), [wish])
 
 
 def test_a_group_that_asks_for_nothing() -> None:
-    """A joiner must then say what it wants."""
+    """In a group without subscriptions, a joining member must name its topics."""
     with pytest.raises(ConfigError, match="no member has a subscription"):
         what_if(group(t=2), ["+x:1"])
     assert owned(what_if(group(t=2), ["+x:t=1"])) == {"x-0": 2}
 
 
 def test_what_moves() -> None:
-    """A move goes from one owner to another; what had none, or will have none, is no move."""
+    """A move is from one owner to another; a partition that gains or loses its owner is no move."""
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
     found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)
     assert found == [

@@ -1,1 +1,1 @@
-"""What every release of the broker must give; its servers end where this package ends."""
+"""Tests on every release of the broker; their servers end with this package."""

@@ -1,4 +1,4 @@
-"""Brokers of each release, and a group on them; `--brokers` says which releases."""
+"""Brokers of each release, and a group on them; `--brokers` selects the releases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test of a cluster runs on the chosen releases, as far as they have what it is about."""
+    """Run every test with a cluster on the selected releases that support its subject."""
     if "cluster" not in metafunc.fixturenames:
         return
     word = metafunc.config.getoption("--brokers")
@@ -63,7 +63,7 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def topic(unique: Callable[[str], str], cluster: Sandbox) -> str:
-    """A topic of four partitions, empty."""
+    """An empty topic of four partitions."""
     name = unique("topic")
     cluster.create_topic(name, partitions=4)
     return name
@@ -73,7 +73,7 @@ def topic(unique: Callable[[str], str], cluster: Sandbox) -> str:
 def crew(
     cluster: Sandbox, unique: Callable[[str], str], topic: str, tmp_path: Path, stack: ExitStack
 ) -> Crew:
-    """A group without members, to whose topic is produced all the time."""
+    """A group without members, with a constant flow of messages to its topic."""
     one = Crew(cluster.zookeeper_connect, cluster.bootstrap, unique("group"), tmp_path, stack)
     one.feed(topic, 4)
     return one
@@ -81,5 +81,5 @@ def crew(
 
 @pytest.fixture
 def group(cluster: Sandbox, unique: Callable[[str], str], topic: str, stack: ExitStack) -> Group:
-    """A group of members in this process, none yet."""
+    """A group whose members run in this process; it has no member yet."""
     return Group(cluster, unique("group"), topic, stack)

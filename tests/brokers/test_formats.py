@@ -1,4 +1,4 @@
-"""What brokers of every release keep is read as it was written: codecs, formats, holes."""
+"""Messages on brokers of every release are read as written: codecs, formats, missing offsets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _read(one: One, partition: int) -> list[tuple[int, bytes | None, bytes | Non
 def test_every_codec_in_every_format(
     group: Group, cluster: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """Null, empty, and of one MiB: each message comes once, with what was put into it."""
+    """Null, empty and 1 MiB messages are delivered once, with the produced contents."""
     messages = _messages()
     expected = [(n, _wire(key), _wire(value)) for n, (key, value) in enumerate(messages)]
     for version, magic in FORMATS[cluster.broker.release].items():
@@ -77,7 +77,7 @@ def test_every_codec_in_every_format(
 def test_the_release_s_own_producer(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """The JVM's own compression, lz4's broken frames of 0.8 and 0.9 too, from within a batch on."""
+    """Data that the JVM compressed, even with lz4's wrong frames, is read from within a batch."""
     release, topic = cluster.broker.release, unique("own")
     cluster.create_topic(topic)
     with tool(
@@ -161,7 +161,7 @@ def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str],
 def test_compacted_topics(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """Offsets with holes: what is left comes once; from within a hole, what stands behind it."""
+    """A compacted topic gives the remaining messages once, even from a missing offset."""
     topic = group.topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)

@@ -1,4 +1,4 @@
-"""Groups on brokers of every release: each message once, whoever comes and goes."""
+"""Groups on brokers of every release deliver each message once while members change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.sandbox.topics import client_settings
 
 
 def test_two_members_share_and_hand_over(crew: Crew) -> None:
-    """Joins and clean leaves while messages flow: nothing is lost, nothing is delivered twice."""
+    """Joins and clean leaves under load lose no message and redeliver none."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -30,7 +30,7 @@ def test_two_members_share_and_hand_over(crew: Crew) -> None:
 
 
 def test_partitions_are_added(crew: Crew, cluster: Sandbox, topic: str) -> None:
-    """New partitions of a topic are shared out and read from their first message."""
+    """New partitions of a topic are assigned and read from their first message."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -42,7 +42,7 @@ def test_partitions_are_added(crew: Crew, cluster: Sandbox, topic: str) -> None:
 
 
 def test_the_broker_restarts(crew: Crew, cluster: Sandbox, stack: ExitStack) -> None:
-    """The only broker stops and comes back: both members go on by themselves, where they were."""
+    """The only broker restarts: both members continue without a gap."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -59,7 +59,7 @@ def test_the_broker_restarts(crew: Crew, cluster: Sandbox, stack: ExitStack) -> 
 
 
 def test_what_was_committed_is_not_read_again(group: Group, cluster: Sandbox) -> None:
-    """The next member goes on at the committed offsets, and at no others."""
+    """The next member starts exactly at the committed offsets."""
     for partition in range(4):
         cluster.produce(group.topic, 10, partition=partition)
     first = group.join("one", auto_commit_enable=False)

@@ -1,4 +1,4 @@
-"""What tasks of a Spark query read from brokers of every release, without Spark itself."""
+"""Tasks of a Spark query read from brokers of every release, without Spark itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("offset", "key", "value", "timestamp", "timestampType")
 
 @pytest.fixture
 def settings(cluster: Sandbox) -> ReadSettings:
-    """Those of tasks, from the brokers' own registrations."""
+    """The settings of tasks, from the brokers' own registrations."""
     config = ConsumerConfig(group_id="none", zookeeper_connect=cluster.zookeeper_connect)
     return ReadSettings(client_settings(config, brokers_of(config)), patience_s=120.0)
 
@@ -33,7 +33,7 @@ def rows(settings: ReadSettings, *ranges: OffsetRange) -> list[tuple[object, ...
 def test_every_codec(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings
 ) -> None:
-    """Null, empty, and of one MiB, from within a compressed batch on; without times before 0.10."""
+    """Null, empty and 1 MiB messages, from within a compressed batch; no times before 0.10."""
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(1024))
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", "")]
     many: list[Keyed] = [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
@@ -63,7 +63,7 @@ def test_every_codec(
 def test_compacted_topics(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings, codec: str
 ) -> None:
-    """What is left of a range comes once; one that begins, ends or lies within a hole ends."""
+    """A range gives the remaining messages once, wherever it begins or ends."""
     topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)

@@ -1,4 +1,4 @@
-"""What tools ask of brokers of every release: log ends, times, and nothing that makes a topic."""
+"""Tools read log ends and times from brokers of every release, and create no topic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_S = 60.0
 
 
 def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
-    """Log ends and times are answered; a topic that is not there is neither found nor made."""
+    """Log ends and times are returned; a missing topic is neither found nor created."""
     # A broker before 0.11 makes a topic that it is asked about by name, and any broker the topic of
     # offsets when somebody looks for a coordinator.
     topic, missing = unique("tools"), unique("missing")
@@ -61,7 +61,7 @@ AGO_S = 7200
 
 @pytest.fixture
 def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic of three segments with two messages each; the first two segments are of long ago."""
+    """A topic of three segments with two messages each; the first two segments are old."""
     topic = unique("aged")
     cluster.create_topic(topic, config={"segment.bytes": 1024})
     for _ in range(6):
@@ -78,7 +78,7 @@ def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
 def test_moving_by_time(
     cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
 ) -> None:
-    """Brokers before 0.10 know segments: refused, or by --approximate a beginning, and said."""
+    """For brokers before 0.10 a time is refused, or --approximate uses a segment, with a note."""
     group, tp = unique("group"), TopicPartition(aged, 0)
     is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
     reset = (
@@ -115,7 +115,7 @@ def test_moving_by_time(
 
 @pytest.mark.also("0.9.0.1")
 def test_get_offset_shell(cluster: Sandbox, aged: str) -> None:
-    """The same as the JVM's GetOffsetShell, of ends, and by time, when it knows segments."""
+    """Ends, and offsets by time, equal those of the JVM's GetOffsetShell."""
     asked = ("--broker-list", cluster.bootstrap, "--topic", aged, "--time")
     for ago_s, expected in ((None, ":0:6"), (3600, ":0:2"), (365 * 86_400, ":0:")):
         at = "-1" if ago_s is None else str(round((time.time() - ago_s) * 1000))

@@ -1,4 +1,4 @@
-"""Transactions: the old consumer knows nothing of them, so every message in the log is one."""
+"""Transactions are not evaluated: the old consumer delivers every message in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 
 
 def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
-    """One transaction of five messages for each of `ends`, which is also their value."""
+    """One transaction of five messages for each value of `ends`, the messages' value."""
     one = producer(cluster, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for end in ends:
@@ -30,7 +30,7 @@ def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
 
 
 def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) -> None:
-    """Aborted messages too, as the JVM's fetch (version 3) brings them; markers are holes."""
+    """Aborted messages are delivered as by the JVM; markers are skipped."""
     _transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
     one = group.join()
     one.read(15)
@@ -49,7 +49,7 @@ def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) 
 
 
 def test_a_transaction_under_way_is_not_waited_for(group: Group, cluster: Sandbox) -> None:
-    """What is in the log comes before its transaction ends, also messages behind it."""
+    """Messages of an open transaction are delivered, and those after them."""
     one = group.join()
     open_one = producer(cluster, transactional_id=group.topic)
     open_one.init_transactions(REQUEST_S)

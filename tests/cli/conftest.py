@@ -1,4 +1,4 @@
-"""The command line as a user has it: a process of its own."""
+"""The command line as users run it: in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Spawn = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts `zkconsumer ARGUMENTS`; what still runs at the end of the test is killed by pid."""
+    """Start `zkconsumer ARGUMENTS`; a process that runs at the end of the test is killed by pid."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -43,7 +43,7 @@ def spawn() -> Iterator[Spawn]:
 
 @pytest.fixture
 def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
-    """Runs `zkconsumer ARGUMENTS` to its end: exit code, standard output, standard error."""
+    """Run `zkconsumer ARGUMENTS` to its end: exit code, standard output, standard error."""
 
     def to_the_end(*arguments: str) -> tuple[int, str, str]:
         process = spawn(*arguments)

@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "assignor"
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """One object per line; line feeds only end a line."""
+    """One object per line; only line feeds end a line."""
     return [json.loads(line) for line in text.split("\n") if line]
 
 
@@ -33,7 +33,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2", "1.1.1"])
 def test_captured_cases(run: Run, release: str) -> None:
-    """The captures' own format, gzipped, gives the captured results, errors included, in order."""
+    """A gzip file in the captures' format gives the captured results and errors, in order."""
     path = GOLDEN / "documented_and_failures.jsonl.gz"
     code, out, err = run("assign", "--cases", str(path), "--release", release, "--output", "jsonl")
     assert (code, err) == (0, "")
@@ -66,7 +66,7 @@ def case(**fields: object) -> str:
 
 
 def test_a_table_of_cases(run: Run, tmp_path: Path) -> None:
-    """Plain files are read too; results are ignored, and what is missing has the default."""
+    """Plain files are read, results in them are ignored, and missing fields have defaults."""
     path = tmp_path / "cases.jsonl"
     path.write_text(case(results="x", exclude_internal_topics=None) + "\n\n")
     code, out, _ = run("assign", "--cases", str(path), "--release", "0.9")
@@ -91,7 +91,7 @@ def test_a_table_of_cases(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_case(run: Run, tmp_path: Path, line: str) -> None:
-    """A line that is no case is a named error, with file and line, and exit code 2."""
+    """A line that is no case is an error with file and line, and exit code 2."""
     path = tmp_path / "cases.jsonl"
     path.write_text(f"{case()}\n{line}\n")
     code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -101,7 +101,7 @@ def test_a_bad_case(run: Run, tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("fill", [b" ", b"1", b"["])
 def test_a_case_that_expands_without_end(run: Run, tmp_path: Path, fill: bytes) -> None:
-    """A small gzip file with one endless line is refused by name, whatever the line holds."""
+    """A small gzip file with one endless line is refused by name, whatever it contains."""
     path = tmp_path / "cases.jsonl.gz"
     path.write_bytes(gzip.compress(case().encode() + b"\n" + fill * (65 * 1024 * 1024), 1))
     code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -132,7 +132,7 @@ def test_a_case_that_is_nested_too_deep(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
-    """Neither or both of the two ways, a release that is none, or a file that is not there: 2."""
+    """Both sources, no source, an unknown release or a missing file: exit code 2."""
     code, out, err = run("assign", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("zkconsumer: ")
@@ -143,7 +143,7 @@ def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """The hand that makes the group."""
+    """The kazoo client that creates the group."""
     one = KazooClient(zookeeper.connect)
     one.start(60)
     yield one
@@ -153,7 +153,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def topic(client: KazooClient) -> Iterator[str]:
-    """A topic of eleven partitions, by whose name the releases differ in round-robin."""
+    """A topic of eleven partitions whose round-robin order differs between releases."""
     name = "goldrr-t"
     partitions = {"partitions": {str(n): [0] for n in range(11)}}
     client.create(paths.topic(name), json.dumps(partitions).encode(), makepath=True)
@@ -180,14 +180,14 @@ def group(client: KazooClient, topic: str, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def ask(zookeeper: ZooKeeperServer, group: str, run: Run) -> Run:
-    """`zkconsumer assign` of that group."""
+    """Run `zkconsumer assign` for that group."""
     return lambda *arguments: run(
         "assign", "--zookeeper", zookeeper.connect, "--group", group, *arguments
     )
 
 
 def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> None:
-    """Without a release it is found out, and said why; then everybody keeps what he has."""
+    """Without --release it is detected, with the reason; then no partition moves."""
     code, out, err = ask("--strategy", "roundrobin")
     assert code == 0
     rows = [line.split() for line in out.splitlines()][1:]
@@ -197,7 +197,7 @@ def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> 
 
 
 def test_what_if(ask: Run, group: str, topic: str) -> None:
-    """Members that would leave and join are counted; the result is one object."""
+    """Hypothetical leaves and joins are applied; the result is one object."""
     code, out, _ = ask(
         "--leave",
         f"{group}_b",
@@ -216,7 +216,7 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
 
 
 def test_what_moves(ask: Run, group: str, topic: str) -> None:
-    """Wishes in one option or in several; each move is shown, counted, and told to programs."""
+    """Changes in one or several options; each move is shown, counted, and part of the JSON."""
     wishes = f"+{group}_c:1 -{group}_b"
     code, out, err = ask(
         "--strategy", "roundrobin", "--what-if", wishes, "--what-if", f"{topic}=+1"
@@ -239,7 +239,7 @@ def test_what_moves(ask: Run, group: str, topic: str) -> None:
 
 
 def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:
-    """A registration that nobody can read fails all: each is named, and the exit code is 6."""
+    """An unreadable registration fails all: each is named, and the exit code is 6."""
     client.create(paths.member(group, "x"), b"hello", ephemeral=True)
     code, out, err = ask("--release", "1.1.1")
     assert code == 6
@@ -248,7 +248,7 @@ def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> N
 
 
 def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topic: str) -> None:
-    """A member that gave up since it deals by another order is named."""
+    """A member that gave up because it assigns in another order is named."""
     for n in range(11):
         tp = TopicPartition(topic, n)
         if client.get(paths.owner(group, tp))[0].startswith(f"{group}_b-".encode()):
@@ -260,7 +260,7 @@ def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topi
 
 @pytest.mark.parametrize("what", [("--leave", "nobody"), ("--join", "x"), ("--join", "x:t=0")])
 def test_members_that_cannot_be(ask: Run, what: tuple[str, str]) -> None:
-    """Who leaves must be there, and who joins must say what it wants: else 2."""
+    """An unknown leaving member, or a join without a subscription: exit code 2."""
     assert ask(*what)[0] == 2
 
 

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, version, exit codes, one line per error."""
+"""Common behaviour of all commands: help, version, exit codes, one line per error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def test_help(run: Run) -> None:
-    """The help names every command, and each command has a help of its own."""
+    """The help names every command, and each command has its own help."""
     code, out, _ = run("--help")
     assert code == 0
     for command, (_, summary) in COMMANDS.items():
@@ -29,7 +29,7 @@ def test_help(run: Run) -> None:
 
 
 def test_version(run: Run) -> None:
-    """`--version` is the version of the package."""
+    """`--version` prints the version of the package."""
     assert run("--version") == (0, f"zkconsumer {version('zkconsumer')}\n", "")
 
 
@@ -48,7 +48,7 @@ def test_version(run: Run) -> None:
     ],
 )
 def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
-    """Wrong usage and wrong configuration exit with 2 and say why, without a traceback."""
+    """Wrong usage and wrong configuration exit with 2 and a reason, without a traceback."""
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert err
@@ -56,7 +56,7 @@ def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 def test_unreachable(run: Run) -> None:
-    """A ZooKeeper that cannot be reached is exit code 3 and one line."""
+    """An unreachable ZooKeeper gives exit code 3 and one line."""
     code, out, err = run("owners", "--group", "g", "--zookeeper", "127.0.0.1:1")
     assert (code, out) == (3, "")
     assert err.startswith("zkconsumer: no answer from ZooKeeper")
@@ -77,7 +77,7 @@ def test_unreachable(run: Run) -> None:
     ],
 )
 def test_a_hostile_name(command: tuple[str, ...]) -> None:
-    """What is wrong is one line, in which a terminal finds nothing to act upon."""
+    """An error is one line without any character that controls a terminal."""
     result = CliRunner().invoke(app, [*command, "x\x1b[31m\n\u202e/../x"], color=True)
     assert result.exit_code == 2 or command[0] == "trace"
     assert (result.stdout, result.stderr.count("\n")) == ("", 1)
@@ -85,7 +85,7 @@ def test_a_hostile_name(command: tuple[str, ...]) -> None:
 
 
 def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment says it to those that join a group as it does to those that look."""
+    """Commands that join a group take the address from the environment, as others do."""
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     for command in (("consume", "-t", "t"), ("owners", "--timeout", "0.3")):
         code, _, err = run(*command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300")
@@ -124,7 +124,7 @@ main()
 
 
 def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
-    """It is Ctrl-C, also where kazoo would swallow it and wait for ever."""
+    """Ctrl-C takes effect even where kazoo would swallow it and wait for ever."""
     arguments = ("owners", "-g", "g", "-z", sandbox.zookeeper_connect)
     command = [sys.executable, "-c", SWALLOWED, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -132,7 +132,7 @@ def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
 
 
 def test_imports_are_lazy() -> None:
-    """The help of a command imports neither rich nor what another command needs."""
+    """The help of a command imports neither rich nor modules of other commands."""
     script = (
         "import sys; from zkconsumer.cli import app\n"
         "try: app(['owners', '--help'])\n"

@@ -29,13 +29,13 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def arguments(sandbox: Sandbox, topic: str) -> tuple[str, ...]:
-    """What every run of the command needs; the group is named as the topic."""
+    """The arguments of every run of the command; the group has the topic's name."""
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     return ("consume", *connect, "--from-beginning")
 
 
 def committed(sandbox: Sandbox, group: str) -> int:
-    """The sum of the group's offsets: how many messages count as read."""
+    """The sum of the group's offsets: the number of messages that count as read."""
     with Observer(sandbox.zookeeper_connect, group) as observer:
         offsets = observer.snapshot().offsets
     assert all(isinstance(offset, int) for offset in offsets.values()), offsets
@@ -55,7 +55,7 @@ def said(err: str) -> list[str]:
 def test_everything_once(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
-    """Several runs of one group together write every message, once, to standard output alone."""
+    """Several runs of one group write every message once, to standard output only."""
     sandbox.produce(topic, 5000)
     code, first, err = run(*arguments, "--max-messages", "1234")
     assert (code, said(err)) == (0, ["zkconsumer: 1234 messages"])
@@ -73,7 +73,7 @@ def test_everything_once(
 def test_a_stream_without_messages_takes_nothing_from_the_others(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
-    """Threads that have nothing to read do not keep the budget from the one that has."""
+    """Idle threads do not keep the budget from a thread with messages."""
     sandbox.produce(topic, 400, key="k", partition=PARTITIONS - 1)
     more = ("--max-messages", "321", "--threads", str(PARTITIONS))
     code, out, err = run(*arguments, *more)
@@ -99,7 +99,7 @@ def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], 
 
 
 def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
-    """JSON lines hold text as text, other bytes as base64, and say where a message stood."""
+    """JSON lines have text as text, other bytes as base64, and each message's position."""
     sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)
     code, out, _ = run(*arguments, "--output", "jsonl", "--max-messages", "3")
     assert code == 0
@@ -116,7 +116,7 @@ def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 def test_a_jvm_consumers_file(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run, tmp_path: Path
 ) -> None:
-    """A properties file is enough; --property wins over it, and its time limit counts."""
+    """A properties file is sufficient; --property overrides it, and its time limit applies."""
     sandbox.produce(topic, 10)
     file = tmp_path / "consumer.properties"
     file.write_text(
@@ -139,7 +139,7 @@ def test_a_signal(
     number: int,
     code: int,
 ) -> None:
-    """SIGINT and SIGTERM end a run cleanly: what was written is committed, and nothing else."""
+    """SIGINT and SIGTERM end a run cleanly: exactly the written messages are committed."""
     sandbox.produce(topic, 2000)
     process = spawn(*arguments)
     assert process.stdout is not None
@@ -162,7 +162,7 @@ def test_a_reader_that_leaves(
     monkeypatch: pytest.MonkeyPatch,
     unbuffered: str,
 ) -> None:
-    """A closed pipe ends a run quietly with code 0; what could not be written is not committed."""
+    """A closed pipe ends a run with code 0; unwritten messages are not committed."""
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     reading, writing = os.pipe()
@@ -179,7 +179,7 @@ def test_a_reader_that_leaves(
 def test_a_reader_that_sleeps(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], spawn: Spawn
 ) -> None:
-    """Ctrl-C ends a run whose reader does not read; the batch that is stuck is not committed."""
+    """Ctrl-C ends a run whose reader has stalled; the stuck batch is not committed."""
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     process = spawn(*arguments)
     assert process.stdout is not None

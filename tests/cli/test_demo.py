@@ -1,4 +1,4 @@
-"""`zkconsumer demo`: a whole run, its verdict, and that nothing is left of it."""
+"""`zkconsumer demo`: a whole run, its verdict, and its clean-up."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ A, B = (OwnerZnode(f"demo_{name}-0", session, session) for name, session in (("a
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the run has its temporary directory; whose path is in all its command lines."""
+    """The directory of the run's temporary files; all its command lines contain the path."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 def processes_of(home: Path) -> list[str]:
-    """The command lines, of the whole machine, that name a file below `home`."""
+    """The command lines, on the whole machine, that name a file below `home`."""
     shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in shown.stdout.splitlines() if str(home) in line]
 
@@ -47,7 +47,7 @@ def assert_nothing_is_left(home: Path) -> None:
 
 
 def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    """Nothing is lost, nothing is owned twice; the last line is the result; nothing is left."""
+    """Nothing is lost or owned twice; the last line is the result; no process or file is left."""
     code, out, err = run("demo", "--messages", "40000", "--json")
     assert code == 0, err
     result = json.loads(out.splitlines()[-1])
@@ -66,7 +66,7 @@ def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:
 
 @pytest.mark.parametrize("sight", ["creating topic", "three members join", "m2 is killed"])
 def test_ctrl_c(home: Path, spawn: Spawn, sight: str) -> None:
-    """Ctrl-C at any moment is exit code 130 and leaves no process and no directory."""
+    """Ctrl-C at any time gives exit code 130 and leaves no process and no directory."""
     process = spawn("demo", "--messages", "20000")
     assert process.stderr is not None
     assert any(sight.encode() in line for line in process.stderr)
@@ -89,7 +89,7 @@ def test_sigkill(home: Path, spawn: Spawn) -> None:
 
 
 def test_a_terminal(home: Path) -> None:
-    """On a terminal the owners and the progress are a picture."""
+    """A terminal shows the owners and the progress as a picture."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
@@ -115,7 +115,7 @@ def test_a_terminal(home: Path) -> None:
 
 
 def test_counting() -> None:
-    """Each offset counts once; what comes again is a duplicate, what never came is lost."""
+    """Each offset counts once; a repeated one is a duplicate, a missing one is lost."""
     tally = Tally(2)
     tally.add("a", 1.0, [0, 0, 10, 1])
     tally.add("b", 2.0, [0, 5, 10, 2])
@@ -126,7 +126,7 @@ def test_counting() -> None:
 
 
 def test_unowned_partition_seconds() -> None:
-    """Only the time between start and end counts, of each partition that has no owner then."""
+    """Only time without an owner between start and end counts, per partition."""
     log = [Seen(1.0, 0, A), Seen(2.0, 1, A), Seen(5.0, 0, None), Seen(6.5, 0, B)]
     found = unowned_partition_seconds(log, 3, start_s=1.5, end_s=6.0)
     assert found == pytest.approx(0.5 + 1.0 + 4.5)  # partition 1 until 2.0, 0 from 5.0, 2 always
@@ -145,7 +145,7 @@ def test_unowned_partition_seconds() -> None:
 def test_double_ownership(
     deliveries: list[tuple[str, float, int]], log: list[Seen], reason: str | None
 ) -> None:
-    """Overlapping tokens, shared tokens, a stranger's znode and a late delivery are all caught."""
+    """Overlapping tokens, shared tokens, a foreign owner and a late delivery are all detected."""
     tally = Tally(1)
     for number, (member, time_s, token) in enumerate(deliveries):
         tally.add(member, time_s, [0, number, 1, token])

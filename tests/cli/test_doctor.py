@@ -32,7 +32,7 @@ def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
 
 @pytest.fixture
 def ask(scene: Scene) -> Ask:
-    """Runs a command on the scene, in this process."""
+    """Run a command on the scene, in this process."""
 
     def run(command: str, *arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(app, [command, *arguments, "--zookeeper", scene.connect])
@@ -43,13 +43,13 @@ def ask(scene: Scene) -> Ask:
 
 
 def break_it(scene: Scene) -> None:
-    """One partition loses its owner, and another group has an offset of a topic that is gone."""
+    """One partition loses its owner, and another group has an offset of a deleted topic."""
     scene.session.delete(paths.owner("g", TopicPartition("orders", 6)))
     scene.offset("deleted", 0, 7, "h")
 
 
 def test_verify(ask: Ask, scene: Scene) -> None:
-    """0 and one word when the group has settled, 6 and the findings when it has not."""
+    """A settled group gives 0 and one sentence, another group 6 and the findings."""
     assert ask("verify", "--group", "g") == (0, "", "zkconsumer: group g has settled\n")
     assert ask("verify", "--group", "g", "--output", "json")[:2] == (0, "[]\n")
     break_it(scene)
@@ -63,7 +63,7 @@ def test_verify(ask: Ask, scene: Scene) -> None:
 
 
 def test_doctor(ask: Ask, scene: Scene) -> None:
-    """One group or all; what, why and the command that mends it; programs get objects."""
+    """One group or all: each finding with its reason and its remedy; JSON has objects."""
     code, out, err = ask("doctor", "--no-logs")
     assert (code, out, err) == (0, "", "zkconsumer: no problem found\n")
     break_it(scene)
@@ -80,7 +80,7 @@ def test_doctor(ask: Ask, scene: Scene) -> None:
 
 
 def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """A dry run shows the plan; --execute makes it, with a backup, and looks again."""
+    """A dry run shows the plan; --execute applies it with a backup, and examines again."""
     path = scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_gone-0")
     asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--backup-dir", str(tmp_path))
     code, out, err = ask(*asked)
@@ -99,7 +99,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
 
 
 def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """Exit code 4, and nothing is written; spelled out, it is."""
+    """Exit code 4, and no write; --force-live overrides this."""
     path = scene.offset("orders", 1, "12\n")
     asked = (
         "doctor",
@@ -119,7 +119,7 @@ def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path
 
 
 def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
-    """A file names the group to examine, and its settings are looked at."""
+    """The group comes from a properties file, whose settings are checked."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=g\nrebalance.backoff.ms=100\n")
     code, out, _ = ask("doctor", "--no-logs", "--config", str(file))
@@ -136,7 +136,7 @@ def test_doctor_says_what_it_could_not_look_at(ask: Ask) -> None:
 
 
 def test_explain(ask: Ask, scene: Scene) -> None:
-    """Words and a table for people, the same as values for programs; 6 where members would fail."""
+    """Text and a table for people, the same values as JSON; 6 if members would fail."""
     code, out, err = ask("explain", "g")
     assert (code, err) == (0, "")
     assert "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1" in out
@@ -167,12 +167,12 @@ def test_explain(ask: Ask, scene: Scene) -> None:
     ],
 )
 def test_wrong_usage(ask: Ask, arguments: tuple[str, ...]) -> None:
-    """No group where one is needed, or a wrong value: 2."""
+    """A missing group or a wrong value gives exit code 2."""
     assert ask(*arguments)[0] == 2
 
 
 def test_read_only(ask: Ask, scene: Scene) -> None:
-    """None of them writes anything: no znode changes, whatever they find."""
+    """None of these commands changes a znode, whatever it finds."""
     break_it(scene)
     before = _stats(scene)
     for command in (
@@ -186,7 +186,7 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
 
 
 def test_under_a_list_that_forbids_writing(ask: Ask, scene: Scene) -> None:
-    """They do as well where ZooKeeper lets nobody write; that members are locked out is said."""
+    """They work without the right to write; locked-out members are a finding."""
     for path in (
         paths.owners("g"),
         paths.offsets("g"),

@@ -65,7 +65,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 
 
 def read(tmp_path: Path) -> Counter[tuple[int, int]]:
-    """How often each place (partition, offset) is in the complete files."""
+    """(partition, offset) -> how often it is in the complete files."""
     found: Counter[tuple[int, int]] = Counter()
     for path in complete(tmp_path):
         rows = rows_of(path)
@@ -76,7 +76,7 @@ def read(tmp_path: Path) -> Counter[tuple[int, int]]:
 
 
 def named_twice(err: str) -> Counter[tuple[int, int]]:
-    """The places that standard error names as written twice."""
+    """The positions that standard error names as written twice."""
     found: Counter[tuple[int, int]] = Counter()
     for line in err.splitlines():
         if "written twice: offsets " in line and "perhaps" not in line:

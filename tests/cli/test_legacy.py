@@ -1,4 +1,4 @@
-"""`zkconsumer legacy`: what the real tools of five releases said and did, byte by byte."""
+"""`zkconsumer legacy` prints what the real tools of five releases printed, byte for byte."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def worlds(topics: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture(scope="module")
 def more(topics: Sandbox) -> None:
-    """The last runs of the captures saw each topic's messages twice."""
+    """Produce each topic's messages again, as before the last runs of the captures."""
     produce(topics)
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded(release: str, worlds: dict[str, World]) -> None:
-    """Output, exit codes, files and znodes of every recorded run are those of the real tool."""
+    """Output, exit codes, files and znodes of every recorded run equal those of the real tool."""
     world = worlds[release]
     lines = [line for line in captured(release) if not line["state"].startswith("idle")]
     files(world, lines)
@@ -65,7 +65,7 @@ def test_recorded(release: str, worlds: dict[str, World]) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
-    """So are those of groups with idle members, and with missing and odd offsets."""
+    """The same holds for groups with idle members, and with missing and odd offsets."""
     world = worlds[release]
     lines = [line for line in captured(release) if line["state"].startswith("idle")]
     snapshots = [line for line in lines if "znodes" in line]
@@ -96,7 +96,7 @@ def files(world: World, lines: list[dict[str, Any]]) -> None:
 
 
 def replay(world: World, line: dict[str, Any]) -> str:
-    """Bring the world to the state of a line, run it, and compare."""
+    """Create the znodes of a line, run its tool, and compare."""
     state = line["state"]
     if state.startswith(("active: ", "odd: ")):
         world.put(line["znodes"])
@@ -152,7 +152,7 @@ def compare(world: World, line: dict[str, Any]) -> str:
 
 
 def shape(text: str) -> tuple[int, bool]:
-    """The console consumer writes each partition's messages in order, with keys or without."""
+    """The console consumer's lines, in order for each partition, with keys or without."""
     partitions: dict[str, list[int]] = {}
     lines = text.splitlines()
     for line in lines:

@@ -1,4 +1,4 @@
-"""The real tools of 1.1.1 read what ours wrote, and the reverse; what ours do beyond the old ones.
+"""Kafka's tools of 1.1.1 read what `zkconsumer legacy` writes, and vice versa; its additions.
 
 A JVM takes seconds to start, so these tests start three.
 """
@@ -28,7 +28,7 @@ Unique = Callable[[str], str]
 
 
 class Old(World):
-    """The sandbox's own root, where the JVM's tools run as well."""
+    """The sandbox's own chroot, in which the JVM's tools run, too."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         super().__init__(sandbox, "1.1.1", directory)
@@ -50,7 +50,7 @@ class Old(World):
 
 @pytest.fixture
 def old(sandbox: Sandbox, tmp_path: Path) -> Old:
-    """Both kinds of tools, on one ZooKeeper."""
+    """The JVM's tools and zkconsumer's, on one ZooKeeper."""
     return Old(sandbox, tmp_path)
 
 
@@ -64,7 +64,7 @@ def topic(sandbox: Sandbox, unique: Unique) -> str:
 
 
 def test_ours_then_theirs(old: Old, topic: str, unique: Unique) -> None:
-    """What we import the JVM exports, byte by byte, and it describes the group as we do."""
+    """The JVM exports byte for byte what zkconsumer imports; both describe the group alike."""
     group = unique("imported")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n + 3}" for n in range(2)]
@@ -90,7 +90,7 @@ def test_ours_then_theirs(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_theirs_then_ours(old: Old, topic: str, unique: Unique) -> None:
-    """What the JVM imports we export, byte by byte."""
+    """zkconsumer exports byte for byte what the JVM imports."""
     group = unique("theirs")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n}" for n in range(12)]
@@ -103,7 +103,7 @@ def test_theirs_then_ours(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_the_way_back(old: Old, topic: str, unique: Unique) -> None:
-    """What an old tool overwrote or deleted is in its backup, from which `undo` restores it."""
+    """`undo` restores from its backup what an old tool overwrote or deleted."""
     group = unique("undone")
     before = {f"/consumers/{group}/offsets/{topic}/{n}": f"{n}" for n in range(2)}
     old.put([{"path": path, "data": data} for path, data in before.items()])
@@ -135,7 +135,7 @@ def test_the_way_back(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
-    """A name that would lead out of /consumers is refused before anything is asked for."""
+    """A name that leads out of /consumers is refused before the first request."""
     for name in ("..", "a/b", "", "a\nb"):
         for arguments in (("--delete", "--group", name), ("--describe", "--group", name)):
             code, out, err = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, *arguments)
@@ -147,7 +147,7 @@ def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
 
 
 def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
-    """Lines that the old import passed over in silence, and what only newer Kafka answers."""
+    """Skipped lines of an import, and questions that only newer brokers answer, are reported."""
     group, file = unique("said"), old.directory / "in.txt"
     path = f"/consumers/{group}/offsets/{topic}"
     file.write_text(f"{path}/0:1\n\n{path}/1:2\n")
@@ -170,7 +170,7 @@ def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_a_group_made_up_goes(old: Old, topic: str) -> None:
-    """A ConsoleConsumer without a group leaves none behind, and writes as it is told."""
+    """A ConsoleConsumer without a group leaves no group, and formats as requested."""
     properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
     told = [word for one in properties for word in ("--property", one)]
     code, out, _ = old.run(
@@ -191,7 +191,7 @@ def test_a_group_made_up_goes(old: Old, topic: str) -> None:
 
 
 def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """A ConsoleConsumer that is interrupted says so, and has committed what it had written."""
+    """An interrupted ConsoleConsumer reports it, and has committed what it has written."""
     group = unique("interrupted")
     properties = old.directory / "consumer.properties"
     properties.write_text(f"group.id={group}\n")
@@ -218,7 +218,7 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
 
 
 def test_nobody_reads(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends in the old words."""
+    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends with the old text."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(
         "legacy",

@@ -1,4 +1,4 @@
-"""`zkconsumer migrate`: the plan, what it does, and its exit codes."""
+"""`zkconsumer migrate`: the plan, its effect, and its exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ask = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A group at rest, with offsets 7 and 8 in ZooKeeper."""
+    """An idle group, with offsets 7 and 8 in ZooKeeper."""
     with group_on(sandbox, unique, partitions=2) as one:
         for number, value in enumerate((b"7", b"8")):
             one.admin.create(paths.offset(one.name, one.tp(number)), value, makepath=True)
@@ -34,7 +34,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def ask(group: Group, tmp_path: Path) -> Ask:
-    """Runs `migrate` of that group and topic, in this process."""
+    """Run `migrate` for that group and topic, in this process."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(
@@ -78,7 +78,7 @@ def test_preview(ask: Ask, group: Group) -> None:
 
 
 def test_there_and_back(ask: Ask, group: Group) -> None:
-    """A dry run, the migration, its verification; and the other way, where one is higher."""
+    """A dry run, the migration, its verification, and the way back with a higher offset."""
     code, out, err = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
     assert [(row["zookeeper"], row["kafka"], row["action"]) for row in json.loads(out)] == [
@@ -136,7 +136,7 @@ def test_ctrl_c(
 
 
 def test_outside_the_log(ask: Ask, group: Group) -> None:
-    """An offset beyond the end of the log goes as it is, and its reason says so."""
+    """An offset beyond the end of the log is migrated unchanged, with the reason."""
     group.write(0, b"99")
     code, out, _ = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
@@ -148,7 +148,7 @@ def test_outside_the_log(ask: Ask, group: Group) -> None:
 
 
 def test_a_live_group(ask: Ask, group: Group) -> None:
-    """It is refused: exit code 4."""
+    """A live group is refused with exit code 4."""
     path = paths.member(group.name, "x")
     group.admin.create(path, b"{}", ephemeral=True, makepath=True)
     code, out, err = ask("zookeeper-to-kafka", "--execute")

@@ -28,7 +28,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Hands]:
-    """Below a chroot of its own, with a topic of three partitions that no broker keeps."""
+    """A chroot of one test, with a registered topic of three partitions but no broker."""
     chroot = unique("commands")
     above = KazooClient(zookeeper.connect)
     above.start(60)
@@ -45,7 +45,7 @@ def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
 
 @pytest.fixture
 def command(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs `zkconsumer ARGUMENTS` in an empty directory."""
+    """Run `zkconsumer ARGUMENTS` in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", hands.connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -70,7 +70,7 @@ def the_backup() -> str:
 
 
 def test_a_dry_run(hands: Hands, command: Command) -> None:
-    """Without --execute old and new are shown, and nothing is written: no znode, no file."""
+    """Without --execute old and new offsets are shown, and no znode or file is written."""
     before = hands.tree("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "t:1=8", "-o", "json")
     assert done.exit_code == 0
@@ -84,7 +84,7 @@ def test_a_dry_run(hands: Hands, command: Command) -> None:
 
 
 def test_set_and_undo(hands: Hands, command: Command) -> None:
-    """--execute writes, names the backup and says who did what; undo puts it back."""
+    """--execute writes, names the backup and the author; undo restores the offsets."""
     before = hands.contents("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
     assert (done.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
@@ -101,7 +101,7 @@ def test_set_and_undo(hands: Hands, command: Command) -> None:
 
 
 def test_the_last_backup(hands: Hands, command: Command) -> None:
-    """`undo --last` undoes the newest change, or the newest of a group; the list names all."""
+    """`undo --last` undoes the newest change, of a group if given; the list names all."""
     before = hands.contents("g")
     hands.offsets("other", {TopicPartition("t", 0): 1})
     for words in (("g", "t:0=7"), ("other", "t:0=8")):
@@ -119,7 +119,7 @@ def test_the_last_backup(hands: Hands, command: Command) -> None:
 
 
 def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
-    """For programs they have a path and no topic; in the table the path stands in its place."""
+    """JSON has their path and no topic; the table shows the path as the topic."""
     room = paths.offsets_of("g", "t")
     others = [
         row
@@ -131,7 +131,7 @@ def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
 
 
 def test_a_plan_file(hands: Hands, command: Command) -> None:
-    """A plan in a file is applied later, once; and not at all if something has changed."""
+    """A plan file is applied once, and not at all if a znode has changed."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
     command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
     before = hands.stored("g")
@@ -147,7 +147,7 @@ def test_a_plan_file(hands: Hands, command: Command) -> None:
 
 
 def test_live_members(hands: Hands, command: Command) -> None:
-    """A live group is refused with 4; a dry run says so; by force it says what members will do."""
+    """A live group is refused with 4; a dry run says so; --force-live says what members do."""
     hands.join("g")
     dry = command("offsets", "set", "-g", "g", "t:0=7")
     assert (dry.exit_code, "--execute will refuse" in dry.stderr) == (0, True)
@@ -169,7 +169,7 @@ def test_live_members(hands: Hands, command: Command) -> None:
 
 
 def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
-    """Brokers before 0.10 know segments only: refused, unless that will do, which is then said."""
+    """Brokers before 0.10 know only segments: refused, or approximate with a note."""
     hands.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -181,7 +181,7 @@ def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
 
 
 def test_applied_in_part(hands: Hands, command: Command) -> None:
-    """Exit code 5 says what was done, and the backup finishes it when the reason is gone."""
+    """Exit code 5 names what was done, and the backup completes it afterwards."""
     last = TopicPartition("u", MAX_MULTI_WRITES)
     hands.offsets("g", {last: 1})
     free = hands.other.get_acls(paths.offset("g", last))[0]
@@ -207,7 +207,7 @@ def test_applied_in_part(hands: Hands, command: Command) -> None:
 
 @pytest.mark.parametrize("format_", ["json", "csv", "kafka-utils", "legacy"])
 def test_export_and_import(hands: Hands, command: Command, format_: str) -> None:
-    """What was exported in any format is imported again, into a group that was deleted."""
+    """An export in any format is imported again, into a deleted group."""
     before = hands.stored("g")
     assert command("offsets", "export", "g", "--file", "f", "--format", format_).exit_code == 0
     assert command("groups", "delete", "g", "--execute").exit_code == 0
@@ -217,7 +217,7 @@ def test_export_and_import(hands: Hands, command: Command, format_: str) -> None
 
 
 def test_a_file_of_the_old_tool(hands: Hands, command: Command) -> None:
-    """A file of ExportZkOffsets is imported unchanged; missing topics are a word, not an error."""
+    """A file of ExportZkOffsets is imported unchanged; missing topics are a note."""
     Path("export.txt").write_text(EXPORTED)
     done = command("offsets", "import", "export.txt", "--execute")
     assert done.exit_code == 0
@@ -226,14 +226,14 @@ def test_a_file_of_the_old_tool(hands: Hands, command: Command) -> None:
 
 
 def test_a_bad_file(hands: Hands, command: Command) -> None:
-    """One bad line in the end: exit code 2, its number, and nothing of the file is written."""
+    """A bad last line gives exit code 2 and its number, and nothing is written."""
     bad = EXPORTED + "/consumers/g/offsets/../0:1\n"
     done = command("offsets", "import", "-", "--execute", stdin=bad)
     assert (done.exit_code, "-:3" in done.stderr, hands.tree("toolg")) == (2, True, {})
 
 
 def test_nothing_to_export(command: Command) -> None:
-    """An empty export is an error, and makes no file; nor is a file written over."""
+    """An empty export is an error and creates no file; no file is overwritten."""
     assert command("offsets", "export", "g", "--file", "f", "-t", "t:2", "-t", "t:0").exit_code == 0
     assert command("offsets", "export", "g", "--file", "f").exit_code == 2
     assert command("offsets", "export", "--file", "x", "-g", "nobody").exit_code == 1
@@ -247,7 +247,7 @@ def test_nothing_to_export(command: Command) -> None:
 
 
 def test_groups(hands: Hands, command: Command) -> None:
-    """Copied, renamed, a topic forgotten, deleted."""
+    """A group is copied and renamed, a topic forgotten, and the group deleted."""
     before = hands.stored("g")
     copied = command("groups", "copy", "g", "h", "--execute")
     assert copied.exit_code == 0
@@ -269,7 +269,7 @@ def test_groups(hands: Hands, command: Command) -> None:
 
 
 def test_offsets_that_cannot_be_read(hands: Hands, command: Command) -> None:
-    """Each is named: left out of an export, whose exit code is 1, and copied as it is."""
+    """Each is named, left out of an export with exit code 1, and copied unchanged."""
     hands.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
@@ -282,7 +282,7 @@ def test_offsets_that_cannot_be_read(hands: Hands, command: Command) -> None:
 
 
 def test_brokers_that_cannot_be_reached(hands: Hands, command: Command) -> None:
-    """They keep nobody from copying; that it is not known what Kafka has is said once."""
+    """A copy works without brokers; one note says Kafka's offsets are unknown."""
     hands.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -294,7 +294,7 @@ def test_brokers_that_cannot_be_reached(hands: Hands, command: Command) -> None:
 
 
 def test_offsets_deleted(hands: Hands, command: Command) -> None:
-    """Of some partitions."""
+    """Offsets of some partitions are deleted."""
     assert command("offsets", "delete", "-g", "g", "-t", "t:0,2", "--execute").exit_code == 0
     assert hands.stored("g") == {TopicPartition("t", 1): "101"}
 
@@ -337,7 +337,7 @@ def test_offsets_deleted(hands: Hands, command: Command) -> None:
 def test_clear_errors(
     hands: Hands, command: Command, arguments: list[str], code: int, why: str
 ) -> None:
-    """Whatever is asked wrongly is one line that says what, with the right exit code."""
+    """Each wrong request is one line with the reason, and has the right exit code."""
     before = hands.tree("g")
     done = command(*arguments, "--execute", "--timeout", "2")
     assert (done.exit_code, done.stdout) == (code, "")

@@ -1,4 +1,4 @@
-"""Moving offsets where brokers are: by the log, in Kafka's own storage, under a live member."""
+"""Offsets are moved with brokers: by the log, in Kafka's storage, under a live member."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def command(group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs `zkconsumer ARGUMENTS -g GROUP` in an empty directory."""
+    """Run `zkconsumer ARGUMENTS -g GROUP` in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", group.sandbox.zookeeper_connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -50,7 +50,7 @@ def kafka(group: Group) -> Iterator[Foreign]:
 
 
 def test_every_kind(group: Group, command: Command) -> None:
-    """Each kind moves the offset where it says; outside the log to its end, with a word."""
+    """Each kind moves the offset to its target; outside the log to its end, with a note."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     for kind, expected in {
@@ -84,7 +84,7 @@ def test_every_kind(group: Group, command: Command) -> None:
 
 
 def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
-    """In Kafka's storage, or in both; and undone as far as Kafka can."""
+    """A reset in Kafka's storage or in both, and its undo as far as Kafka permits it."""
     topic = ("-t", group.topic)
     done = command(
         "offsets", "reset", *topic, "--to-offset", "7", "--storage", "kafka", "--execute"
@@ -106,7 +106,7 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
 
 
 def test_kafka_is_told_of(group: Group, command: Command, kafka: Foreign) -> None:
-    """What changes ZooKeeper alone says that Kafka has offsets, too; and only if it has."""
+    """A change of ZooKeeper alone notes offsets in Kafka, and only if there are some."""
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     word = f"Kafka has offsets of group {group.name}, too"
     deleting = ("offsets", "delete", "-t", group.topic)
@@ -124,7 +124,7 @@ def test_kafka_is_told_of(group: Group, command: Command, kafka: Foreign) -> Non
 
 
 def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None:
-    """A commit in Kafka since the plan was made is seen: refused, and nothing is written."""
+    """A commit in Kafka since the plan was made is detected: refused, nothing is written."""
     plan = ("offsets", "reset", "-t", group.topic, "--to-offset", "7", "--storage", "both")
     assert command(*plan, "--plan-out", "plan.json").exit_code == 0
     kafka.commit({1: 2})
@@ -134,7 +134,7 @@ def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None
 
 
 def test_our_own_member_honours_it(group: Group, command: Command) -> None:
-    """A member that runs reads on from an offset that was forced, instead of writing over it."""
+    """A running zkconsumer member continues from a forced offset."""
     member = group.join(auto_commit_interval_s=0.2)
     member.settled(0, 1)
     eventually(lambda: group.stored(0) == "10" and group.stored(1) == "10")

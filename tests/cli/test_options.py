@@ -18,7 +18,7 @@ from zkconsumer.errors import ConfigError, InvalidNameError
 
 
 def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option wins over a property, that over the file, and that over the environment."""
+    """An option overrides a property, a property the file, the file the environment."""
     file = tmp_path / "consumer.properties"
     file.write_text("zookeeper.connect=file:1\ngroup.id=billing\n")
     monkeypatch.setenv(ENVIRONMENT, "environment:1")
@@ -32,7 +32,7 @@ def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_nothing_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any of them it is wrong usage, and the three ways are named."""
+    """Without an address it is wrong usage, and the remedy names the sources."""
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     for command in (["topics", "list"], ["groups", "show", "g"], ["lag", "-g", "g"], ["members"]):
         result = CliRunner().invoke(app, command)
@@ -41,7 +41,7 @@ def test_nothing_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_which_group(tmp_path: Path) -> None:
-    """The option, or group.id of the file; neither, or a name that cannot be, is wrong usage."""
+    """The option, or group.id of the file; no group or an illegal name is wrong usage."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=billing\n")
     assert Common(config=file, zookeeper="h:1").group(None) == "billing"
@@ -53,7 +53,7 @@ def test_which_group(tmp_path: Path) -> None:
 
 
 def test_properties_and_time(tmp_path: Path) -> None:
-    """Authentication comes from file and properties; --timeout is the limit for a connection."""
+    """Authentication comes from file and properties; --timeout limits the connection."""
     file = tmp_path / "consumer.properties"
     file.write_text("zookeeper.auth.scheme=digest\nzookeeper.auth.credential=ops:secret\n")
     settings = Common(zookeeper="127.0.0.1:1", config=file, timeout=1.5).settings("g")
@@ -82,7 +82,7 @@ def test_which_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("lag",), ("owners",), ("verify",), ("groups", "show")])
 def test_argument_and_option(words: tuple[str, ...]) -> None:
-    """A group is an argument or --group; two different names are wrong usage where one is used."""
+    """A group is an argument or --group; two different names are wrong usage."""
     for given in (("a/b",), ("-g", "a/b")):
         result = CliRunner().invoke(app, [*words, *given, "-z", "h:1"])
         assert (result.exit_code, "a/b" in result.stderr) == (2, True)
@@ -92,7 +92,7 @@ def test_argument_and_option(words: tuple[str, ...]) -> None:
 
 
 def test_topics() -> None:
-    """TOPIC is all of it, TOPIC:0,1 some partitions; both together are all of it."""
+    """TOPIC means all partitions, TOPIC:0,1 some; both together mean all."""
     assert topics_of(None) is None
     assert topics_of(["a", "b:0,2", "b:5"]) == {"a": None, "b": frozenset({0, 2, 5})}
     assert topics_of(["a:1", "a"]) == {"a": None}
@@ -102,7 +102,7 @@ def test_topics() -> None:
 
 
 def _commands(family: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All commands, with the words that call them."""
+    """All commands with their names."""
     below = getattr(family, "commands", None)
     if below is None:
         yield words, family
@@ -116,7 +116,7 @@ ALL = [found for name in COMMANDS for found in _commands(ROOT.get_command(None, 
 
 @pytest.mark.parametrize("words", [words for words, _ in ALL], ids=" ".join)
 def test_every_help(words: tuple[str, ...]) -> None:
-    """Each command's help shows an example, and names its positional arguments in its own words."""
+    """Each command's help has an example, and names its positional arguments."""
     shown = CliRunner().invoke(app, [*words, "--help"]).stdout
     examples = " ".join(shown.partition("xample: ")[2].split())
     assert f"zkconsumer {' '.join(words)} " in examples
@@ -127,7 +127,7 @@ def test_every_help(words: tuple[str, ...]) -> None:
 
 
 def test_summaries_are_whole() -> None:
-    """No help of a family cuts a line of its commands."""
+    """No summary of a subcommand is cut off."""
     for family in (
         "topics",
         "groups",
@@ -145,6 +145,6 @@ def test_summaries_are_whole() -> None:
 
 
 def test_a_slip_of_the_pen() -> None:
-    """What is nearly a command is told the command."""
+    """The error for a misspelt command suggests the right one."""
     result = CliRunner().invoke(app, ["lags"])
     assert (result.exit_code, "Did you mean 'lag'?" in result.stderr) == (2, True)

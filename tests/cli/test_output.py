@@ -1,4 +1,4 @@
-"""How rows are written: what fits a terminal, what programs get, what is never let through."""
+"""How rows are written: tables that fit a terminal, formats for programs, escaped text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _lines(width: int | None, output: Output = Output.TABLE) -> tuple[list[str],
 
 
 def test_a_table_without_a_terminal() -> None:
-    """Figures stand right, text left, and nothing is left out; `wide` has more columns."""
+    """Numbers are right-aligned, text left, nothing is left out; `wide` has more."""
     assert _lines(None) == (
         [
             "TOPIC       LAG  START  OWNER",
@@ -57,7 +57,7 @@ def test_a_table_without_a_terminal() -> None:
 
 
 def test_a_narrow_terminal() -> None:
-    """Columns go in the order that they state, and then text is wrapped."""
+    """Columns are dropped in their declared order, and then text is wrapped."""
     assert _lines(38)[1] == []
     assert _lines(37)[1] == ["START"]
     lines, dropped = _lines(20)
@@ -71,14 +71,14 @@ def test_a_narrow_terminal() -> None:
 
 
 def test_colours() -> None:
-    """A colour is put around the text, not around the blanks, and only where there are colours."""
+    """Colour codes surround the text without its padding, and only with colours on."""
     painted, _ = format_table(Table(ROWS, COLUMNS), Output.TABLE, Screen(80, color=True))
     assert "      \x1b[31m7\x1b[0m" in painted
     assert "\x1b" not in format_table(Table(ROWS, COLUMNS), Output.TABLE, Screen(80))[0]
 
 
 def test_what_a_terminal_might_act_upon(capsys: pytest.CaptureFixture[str]) -> None:
-    """Control characters of names are escaped in every format; other scripts stay."""
+    """Control characters are escaped in every format; other scripts are kept."""
     assert safe("a\x1b[2Jb\n\x7f\x9b\u202e") == r"a\x1b[2Jb\n\x7f\x9b\u202e"
     assert safe("Bestellungen-ä-注文") == "Bestellungen-ä-注文"
     rows = [{"topic": "a\x1b]0;x\x07\n"}]
@@ -89,13 +89,13 @@ def test_what_a_terminal_might_act_upon(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_wide_characters() -> None:
-    """A character that takes two cells counts for two."""
+    """A character of two cells counts as two."""
     table = Table([{"a": "注文", "b": 1}, {"a": "abcd", "b": 2}], (Column("a"), Column("b")))
     assert format_table(table, Output.TABLE, Screen())[0].splitlines()[1:] == ["注文  1", "abcd  2"]
 
 
 def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """They have all columns; what is unknown is null, or the word in CSV, with its reason."""
+    """They have all columns; an unknown value is null, or `unknown` in CSV, with its reason."""
     found = {}
     for output in (Output.JSON, Output.JSONL, Output.YAML, Output.CSV):
         write(ROWS, COLUMNS, output)
@@ -116,7 +116,7 @@ def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of no rows JSON is an empty list, and a table its head."""
+    """Without rows JSON is an empty list, and a table has only its titles."""
     write([], COLUMNS, Output.JSON)
     write([], COLUMNS, Output.YAML)
     write([], COLUMNS, Output.TABLE)
@@ -124,7 +124,7 @@ def test_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
-    """Several tables are one object; lines of JSON say whose they are."""
+    """Several tables are one object; each JSON line names its table."""
     sections = {"members": Table([], COLUMNS), "partitions": Table(ROWS[:1], COLUMNS)}
     write_sections(sections, Output.JSON)
     assert json.loads(capsys.readouterr().out) == {"members": [], "partitions": ROWS[:1]}
@@ -135,7 +135,7 @@ def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Why something is unknown is told once, on standard error, with how often."""
+    """Each reason of unknown values is written once to standard error, with its count."""
     rows = [{"topic": "a", "lag": Unknown("no leader"), "start": Unknown("no leader")}] * 3
     write(rows, COLUMNS, Output.TABLE)
     assert capsys.readouterr().err == "zkconsumer: LAG, START unknown: no leader (3 rows)\n"
@@ -144,7 +144,7 @@ def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ten_thousand_rows() -> None:
-    """The work does not grow with the square of the rows, which would be some ten seconds."""
+    """The work is linear in the rows; quadratic work would take some ten seconds."""
     rows = [{"topic": f"t{n}", "lag": n, "start": 0, "owner": f"o{n}"} for n in range(10_000)]
     start = time.thread_time()
     format_table(Table(rows, COLUMNS), Output.TABLE, Screen(80))

@@ -21,7 +21,7 @@ T0, T1, T2 = (TopicPartition("orders", partition) for partition in range(3))
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """The hand that makes the group."""
+    """The kazoo client that creates the group."""
     one = KazooClient(zookeeper.connect)
     one.start(60)
     yield one
@@ -31,7 +31,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def group(client: KazooClient, unique: Callable[[str], str]) -> str:
-    """A group of one live member, one that has gone, and an offset that nobody can read."""
+    """A group with a live member, one that has left, and an unreadable offset."""
     name = unique("group")
     registration = encode_registration(Registration({"orders": 1}, Pattern.STATIC, 1))
     client.create(paths.member(name, "g_a"), registration, ephemeral=True, makepath=True)
@@ -43,7 +43,7 @@ def group(client: KazooClient, unique: Callable[[str], str]) -> str:
 
 
 def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
-    """One row per partition that has an owner or an offset; what is malformed goes to stderr."""
+    """One row per partition with an owner or an offset; malformed znodes go to stderr."""
     code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", group)
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
@@ -80,14 +80,14 @@ def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
 
 
 def test_a_missing_chroot(zookeeper: ZooKeeperServer, run: Run) -> None:
-    """A chroot that does not exist is a named error and exit code 3."""
+    """A missing chroot is a named error with exit code 3."""
     code, _, err = run("owners", "--zookeeper", f"{zookeeper.connect}/none", "--group", "g")
     assert (code, err.count("\n")) == (3, 1)
     assert "/none" in err
 
 
 def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn) -> None:
-    """`--watch` adds a line for each change, until Ctrl-C, which is exit code 130."""
+    """`--watch` adds a line for each change, until Ctrl-C, which gives exit code 130."""
     process = spawn("owners", "--zookeeper", zookeeper.connect, "--group", group, "--watch")
     assert process.stdout is not None
     lines = iter(process.stdout.readline, b"")
@@ -105,7 +105,7 @@ def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spaw
 def test_watch_json(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn
 ) -> None:
-    """`--watch --output json` is one object per change, beginning with all there is."""
+    """`--watch --output json` prints one object per change, first for all that exists."""
     arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
     process = spawn("owners", *arguments, "--watch")
     assert process.stdout is not None

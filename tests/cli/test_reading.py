@@ -1,4 +1,4 @@
-"""The commands that read: on a ZooKeeper that lets nobody write, with a real broker's logs."""
+"""The reading commands work without the right to write, with a real broker's logs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ COMMANDS = (
 
 @dataclass
 class World:
-    """Groups on a topic of a real broker, below a chroot that holds that broker's registration."""
+    """Groups on a topic of a real broker, below a chroot with that broker's registration."""
 
     scene: Scene
     topic: str
@@ -76,7 +76,7 @@ class World:
 
 @pytest.fixture
 def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
-    """A group g at rest, and a group idle that has no member; five messages per partition."""
+    """An idle group g with a member, and a group idle without one; five messages per partition."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 15)
@@ -107,7 +107,7 @@ def _stats(client: KazooClient) -> dict[str, Any]:
 
 
 def test_reading_never_writes(world: World) -> None:
-    """No command, nor a dry run, needs more than the right to read, and no znode has changed."""
+    """No command or dry run needs more than the right to read, and no znode changes."""
     client = world.scene.session
     for path in _everything(client):
         client.set_acls(path, READ)
@@ -121,7 +121,7 @@ def test_reading_never_writes(world: World) -> None:
 
 
 def test_lag(world: World) -> None:
-    """Offset, log end and their difference; the owner; and where the offset is kept."""
+    """Offset, log end and their difference, the owner, and the store of the offset."""
     rows = world.rows("lag", "--group", "g")
     assert [(row["partition"], row["owner"]) for row in rows] == [
         (0, "g_a-0"),
@@ -134,7 +134,7 @@ def test_lag(world: World) -> None:
 
 
 def test_fail_above(world: World) -> None:
-    """A group that is further behind than allowed, or of which it is not known, is exit code 6."""
+    """A lag above the limit, or an unknown one, gives exit code 6."""
     assert world.run("lag", "--group", "g", "--fail-above", "15").exit_code == Exit.OK
     result = world.run("lag", "--group", "g", "--fail-above", "0")
     assert result.exit_code == Exit.FOUND
@@ -144,7 +144,7 @@ def test_fail_above(world: World) -> None:
 
 
 def test_groups_show(world: World) -> None:
-    """Members and partitions in one; idle threads are explained on standard error."""
+    """Members and partitions in one output; standard error explains idle threads."""
     result = world.run("groups", "show", "g", "-o", "json")
     shown = json.loads(result.stdout)
     assert [one["member"] for one in shown["members"]] == ["g_a", "g_b"]
@@ -154,14 +154,14 @@ def test_groups_show(world: World) -> None:
 
 
 def test_offsets_get(world: World) -> None:
-    """The offset of each store, and when ZooKeeper's was written."""
+    """The offset in each store, and the time at which ZooKeeper's was written."""
     rows = world.rows("offsets", "get", "--group", "idle", "--topic", f"{world.topic}:0")
     (row,) = rows
     assert (row["zookeeper"], row["kafka"], row["written"][-1]) == (4, None, "Z")
 
 
 def test_a_malformed_topic(world: World) -> None:
-    """It is named, and hides no other."""
+    """A malformed topic is named, and hides no other topic."""
     world.scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
     result = world.run("topics", "show", "-o", "jsonl")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
@@ -169,7 +169,7 @@ def test_a_malformed_topic(world: World) -> None:
 
 
 def test_unknown_names(world: World) -> None:
-    """A group or a topic that does not exist is exit code 1, and named."""
+    """An unknown group or topic is named, with exit code 1."""
     for command in (("groups", "show"), ("lag", "-g"), ("offsets", "get", "-g"), ("members", "-g")):
         result = world.run(*command, "nobody")
         assert (result.exit_code, "nobody does not exist" in result.stderr) == (1, True)
@@ -180,7 +180,7 @@ def test_unknown_names(world: World) -> None:
 
 
 def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
-    """`| head` is quiet: nothing on standard error, and no complaint at exit."""
+    """`| head` writes nothing to standard error, not even at exit."""
     command = [
         sys.executable,
         "-m",

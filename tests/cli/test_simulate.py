@@ -1,4 +1,4 @@
-"""`zkconsumer simulate`: stories, runs from a seed, lessons; in lanes, as a trace, as a page."""
+"""`zkconsumer simulate`: stories, seeds and lessons, as a timeline, a trace and a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRACES = Path(__file__).parents[1] / "traces"
 
 
 def test_the_list(run: Run) -> None:
-    """Every story that is kept as a golden trace is listed, and both lessons."""
+    """Every story with a golden trace is listed, and both lessons."""
     code, out, err = run("simulate", "--list")
     assert (code, err) == (0, "")
     listed = {line.split()[0] for line in out.splitlines()}
@@ -23,7 +23,7 @@ def test_the_list(run: Run) -> None:
 
 
 def test_a_story(run: Run) -> None:
-    """A scenario is told as in its golden trace, by its name or by its title."""
+    """A scenario prints its golden trace, selected by its name or by its title."""
     golden = (TRACES / "a-reply-is-lost.txt").read_text(encoding="utf-8")
     for name in ("a-reply-is-lost", "a reply is lost"):
         code, out, err = run("simulate", "--scenario", name)
@@ -33,7 +33,7 @@ def test_a_story(run: Run) -> None:
 
 
 def test_a_story_of_jvm_members(run: Run) -> None:
-    """The same story, told of members as the old design had them."""
+    """The same story runs with JVM members."""
     code, out, _ = run("simulate", "--scenario", "a-consumer-leaves", "--peers", "jvm")
     assert code == 0
     assert "rebalancing" in out and "recovering" not in out
@@ -41,7 +41,7 @@ def test_a_story_of_jvm_members(run: Run) -> None:
 
 @pytest.mark.parametrize("peers", ["ours", "mixed", "jvm"])
 def test_a_seed_is_a_trace(run: Run, tmp_path: Path, peers: str) -> None:
-    """A run from a seed is the same each time, and what our members did is replayed as a trace."""
+    """A seed gives the same run each time, and its trace can be replayed."""
     arguments = (
         "simulate",
         "--seed",
@@ -73,7 +73,7 @@ def test_a_seed_is_a_trace(run: Run, tmp_path: Path, peers: str) -> None:
 
 
 class Links(HTMLParser):
-    """What a page would fetch."""
+    """The resources that a page would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Links(HTMLParser):
 
 
 def test_a_page(run: Run) -> None:
-    """The page of a random run has the timeline and the story, and needs nothing from elsewhere."""
+    """The page of a random run has timeline and story, and loads nothing."""
     code, out, _ = run("simulate", "--seed", "3", "--members", "2", "--output", "html")
     assert code == 0
     page = Links()
@@ -97,7 +97,7 @@ def test_a_page(run: Run) -> None:
 
 
 def test_a_player(run: Run) -> None:
-    """The page of a scenario is the lab's player with the run, and needs nothing from elsewhere."""
+    """The page of a scenario is the lab's player with the run, and loads nothing."""
     code, out, _ = run("simulate", "--scenario", "a-consumer-joins", "--output", "html")
     assert code == 0
     page = Links()
@@ -108,7 +108,7 @@ def test_a_player(run: Run) -> None:
 
 
 def test_split_brain(run: Run) -> None:
-    """JVM members hand out what they have lost and strand partitions; ours do neither."""
+    """JVM members deliver lost partitions and leave some unowned; zkconsumer's do neither."""
     code, out, err = run("simulate", "--scenario", "split-brain", "--output", "jsonl")
     assert (code, err) == (0, "")
     rows = {row["group"]: row for row in map(json.loads, out.splitlines())}
@@ -135,7 +135,7 @@ def test_formats(run: Run) -> None:
 
 
 def test_wrong_use(run: Run) -> None:
-    """What does not exist is named, with where to look."""
+    """The error for an unknown name says where to look."""
     code, _, err = run("simulate", "--scenario", "nonsense")
     assert code == 2 and "no scenario is called 'nonsense'" in err and "--list" in err
     code, _, err = run("simulate", "--fault", "nonsense")

@@ -40,7 +40,7 @@ class World:
         return Top(Feed(Connection(zookeeper=self.scene.connect), interval_s=interval_s))
 
     def text(self, top: Top) -> str:
-        """The screen without what differs from run to run: names, sessions, times, columns."""
+        """The screen without values that differ between runs: names, sessions, times, columns."""
         strips = top.screen._compositor.render_strips()  # no public call returns the screen's text
         text = "\n".join(strip.text.rstrip() for strip in strips)
         for pattern, stead in (
@@ -55,7 +55,7 @@ class World:
 
 @pytest.fixture
 def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
-    """billing lags by 12 messages in three partitions, idle by 1; empty has nothing."""
+    """billing has a lag of 12 messages in three partitions, idle of 1; empty has no lag."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
@@ -163,7 +163,7 @@ def test_many_groups() -> None:
 
 
 def test_order() -> None:
-    """What needs attention comes first; groups that are not read yet come last."""
+    """Groups that need attention come first; groups that are not read yet come last."""
     rows = [
         GroupRow("a", 1, 1, 5, status="OK"),
         GroupRow("b", 0, 1, 9, status="STOPPED"),
@@ -187,14 +187,14 @@ def test_order() -> None:
 
 @pytest.mark.parametrize("words", [["top", "-z", "h:1"], ["top"], ["top", "-z", "h:x"]])
 def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe, or a cluster that is not named, is one line and exit code 2."""
+    """A pipe, or a missing cluster, gives one line and exit code 2."""
     monkeypatch.delenv("ZKCONSUMER_ZOOKEEPER", raising=False)
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
 def test_the_terminal_goes_away() -> None:
-    """The command ends by itself when its terminal is closed, even where no SIGHUP reaches it."""
+    """The command ends when its terminal is closed, even if no SIGHUP arrives."""
     master, slave = pty.openpty()
     words = ["top", "-z", "127.0.0.1:1", "--timeout", str(LIMIT_S)]
     command = [sys.executable, "-m", "zkconsumer", *words]

@@ -1,4 +1,4 @@
-"""What a user of the command line is told when something is wrong, on real servers."""
+"""Messages of the command line when something is wrong, on real servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Unique = Callable[[str], str]
 
 
 def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
-    """A chroot that does not exist is one line that names it, and exit code 3."""
+    """A missing chroot gives one line that names it, and exit code 3."""
     connect = f"{sandbox.zookeeper_connect}/nowhere"
     code, out, err = run("consume", "--zookeeper", connect, "--group", "g", "--topic", "t")
     assert (code, out) == (3, "")
@@ -28,7 +28,7 @@ def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
 def test_a_trace_that_cannot_be_written(
     sandbox: Sandbox, run: Run, unique: Unique, tmp_path: Path
 ) -> None:
-    """It is wrong configuration, one line, and exit code 2."""
+    """It is a wrong configuration: one line, and exit code 2."""
     path = tmp_path / "absent" / "trace"
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", unique("g"), "--topic", "t")
     code, out, err = run("consume", *connect, "--trace", str(path))
@@ -39,7 +39,7 @@ def test_a_trace_that_cannot_be_written(
 
 
 def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
-    """It is waited for, and standard error says so, at once and at the end."""
+    """The command waits for the topic, and says so on standard error at once and at the end."""
     topic = unique("unknown")
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     code, out, err = run("consume", *connect, "--idle-timeout", "3")
@@ -51,7 +51,7 @@ def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
 def test_more_consumers_than_partitions(
     sandbox: Sandbox, spawn: Spawn, run: Run, unique: Unique
 ) -> None:
-    """A consumer that got no partition says why it had nothing to write."""
+    """A consumer without a partition says why it has written nothing."""
     topic = unique("full")
     sandbox.create_topic(topic, partitions=1)
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)

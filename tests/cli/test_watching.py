@@ -1,4 +1,4 @@
-"""`--watch` in a terminal: redrawn in place, and nothing is left behind."""
+"""`--watch` in a terminal: redrawn in place, and nothing is left on the screen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
-    """A group of long names, whose broker does not answer."""
+    """A group with long names, whose broker does not answer."""
     with scenes(zookeeper, unique("watch")) as one:
         one.settled({"g_" + "x" * 60: {"topic-" + "y" * 30: 1}}, {"topic-" + "y" * 30: 40})
         yield one
@@ -89,7 +89,7 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
-    """A picture is written over the last one, within the page; the first page comes back."""
+    """A picture overwrites the last one; the first screen returns at the end."""
     watched = (
         "lag",
         "-g",
@@ -121,7 +121,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
 
 
 def test_groups_show(scene: Scene) -> None:
-    """`groups show --watch` follows who owns what."""
+    """`groups show --watch` follows the owners."""
     with terminal(
         "groups",
         "show",
@@ -140,7 +140,7 @@ def test_groups_show(scene: Scene) -> None:
 
 
 def test_colours_and_width(scene: Scene) -> None:
-    """On a terminal there are colours, within 80 columns; none with NO_COLOR or --no-color."""
+    """A terminal has colours within 80 columns, but not with NO_COLOR or --no-color."""
     shown = ("groups", "list", "-z", scene.connect)
     with terminal(*shown) as one:
         one.read_until(lambda written: b"live\x1b[0m" in written)
@@ -158,7 +158,7 @@ def test_colours_and_width(scene: Scene) -> None:
 
 
 def test_prometheus(scene: Scene) -> None:
-    """`--prometheus` serves what is known; what is not has no sample."""
+    """`--prometheus` serves the known values; an unknown value has no sample."""
     port = free_port()
     process = subprocess.Popen(
         [
@@ -201,7 +201,7 @@ def test_prometheus(scene: Scene) -> None:
 
 
 def test_watch_in_a_pipe(scene: Scene) -> None:
-    """Rows for programs come one reading after the other, and say when they were read."""
+    """Formats for programs have one reading after the other, each with its time."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -277,7 +277,7 @@ def test_a_stream_that_parses(scene: Scene, words: tuple[str, ...], output: str)
 
 
 def test_what_cannot_be_repeated(scene: Scene) -> None:
-    """A format that is no stream is refused with --watch."""
+    """A format that cannot be repeated is refused with --watch."""
     for output in ("legacy", "prometheus"):
         done = subprocess.run(
             [

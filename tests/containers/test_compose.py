@@ -64,7 +64,7 @@ def _run(*command: str) -> str:
 
 
 def test_the_servers_serve_the_command_line(compose: list[str]) -> None:
-    """The broker waits for ZooKeeper, and `cli` consumes what this machine produces."""
+    """The broker waits for ZooKeeper, and `cli` consumes the produced messages."""
     _run(*compose, "up", "--wait", "--quiet-pull")
     producer = Producer({"bootstrap.servers": "127.0.0.1:9092"})
     producer.produce("orders", b"first")

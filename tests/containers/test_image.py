@@ -1,4 +1,4 @@
-"""Our own image: its ZooKeeper and its broker serve, and its command line reaches them."""
+"""The image of zkconsumer: its ZooKeeper and broker run, and its command reaches them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def free_port() -> int:
 
 
 def server(image: str, network: Network, name: str, command: list[str]) -> DockerContainer:
-    """A container that is known as `name` within the network."""
+    """A container with the name `name` in the network."""
     container = DockerContainer(image, entrypoint=JAVA).with_command(command)
     return container.with_network(network).with_network_aliases(name)
 
 
 @pytest.fixture(scope="module")
 def network(image: str) -> Iterator[Network]:
-    """A network of containers with a ZooKeeper in it that is called `zookeeper`."""
+    """A network of containers with a ZooKeeper named `zookeeper`."""
     with (
         Network() as network,
         server(image, network, "zookeeper", ["@/conf/zookeeper.args"]).waiting_for(
@@ -50,7 +50,7 @@ def network(image: str) -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def bootstrap(image: str, network: Network) -> Iterator[str]:
-    """The address of a broker in a container that is registered in that ZooKeeper."""
+    """The address of a containerised broker that is registered in that ZooKeeper."""
     # One port inside and outside: the broker connects to itself at the address it advertises.
     port = free_port()
     settings = (
@@ -71,7 +71,7 @@ def _log(message: str) -> LogMessageWaitStrategy:
 
 
 def command_line(image: str, *arguments: str, network: str = "none") -> str:
-    """stdout of the image's own command; fails with its stderr."""
+    """The stdout of the image's command; fails with its stderr."""
     client = docker.from_env()
     try:
         return bytes(
@@ -82,7 +82,7 @@ def command_line(image: str, *arguments: str, network: str = "none") -> str:
 
 
 def test_a_broker_of_the_image_delivers(bootstrap: str) -> None:
-    """What is produced to the broker in the container is read from it on the host."""
+    """Messages produced to the container's broker are read on the host."""
     topic = f"topic-{uuid4()}"
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"message")
@@ -99,7 +99,7 @@ def test_a_broker_of_the_image_delivers(bootstrap: str) -> None:
 
 
 def test_the_command_line_of_the_image_names_its_commands(image: str) -> None:
-    """The image's entry point is `zkconsumer`, with the Python that the image brings."""
+    """The entry point is `zkconsumer`, with the image's Python."""
     assert "consume" in command_line(image, "--help")
 
 
@@ -123,7 +123,7 @@ def test_the_command_line_reads_a_group_of_the_sandbox(
 
 
 def test_the_image_runs_as_nobody(image: str) -> None:
-    """No process of the image has root's rights."""
+    """No process of the image runs as root."""
     client = docker.from_env()
     try:
         assert client.images.get(image).attrs["Config"]["User"] == "65534:65534"
@@ -132,7 +132,7 @@ def test_the_image_runs_as_nobody(image: str) -> None:
 
 
 def test_a_session_reaches_the_container_from_the_host(container_zookeeper: str) -> None:
-    """The ZooKeeper that the contract runs against is a real server of the pinned release."""
+    """The contract's container is a real server of the pinned release."""
     client = KazooClient(container_zookeeper)
     client.start(60)
     try:

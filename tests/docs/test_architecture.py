@@ -23,7 +23,7 @@ def _section(page: str, heading: str) -> str:
 
 @cache
 def _names(path: Path) -> frozenset[str]:
-    """What a module defines: its names, and `Class.member`."""
+    """The names that a module defines, and its `Class.member` names."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         found.update(_defined(node))
@@ -92,7 +92,7 @@ def _phases() -> list[str]:
 
 
 def test_the_marked_places() -> None:
-    """The places that commands fill in are marked, once each."""
+    """Each part that a command generates is marked exactly once."""
     for page, name in ((ARCHITECTURE, "phases"), (CONTRIBUTING, "lanes")):
         start, end = f"\n<!-- {name} -->\n", f"\n<!-- /{name} -->\n"
         assert (page.count(start), page.count(end)) == (1, 1)
@@ -128,7 +128,7 @@ def _file_map() -> Iterator[tuple[list[str], set[str]]]:
 
 
 def test_the_file_map_is_complete() -> None:
-    """The file map names each module of zkconsumer, and none that there is not."""
+    """The file map names each module of zkconsumer, and no missing one."""
     listed = {name for names, _ in _file_map() for name in names}
     assert not {one for one in listed if not (PACKAGE / one).is_dir() and not _file(one).exists()}
     # A folder stands for its modules where the map lists none of them.

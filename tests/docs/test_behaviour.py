@@ -1,4 +1,4 @@
-"""docs/behaviour.md is true: its rows name tests that exist, and its figures are the code's."""
+"""docs/behaviour.md: its rows name existing tests, and its figures equal the code's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _tests_of(path: Path) -> frozenset[str]:
 
 
 def test_every_row_names_a_test() -> None:
-    """Each row of "What happens when…" links tests, and every one of them exists."""
+    """Each row of "What happens when…" links existing tests."""
     rows = list(_rows())
     assert rows
     for when, _, tests in rows:
@@ -49,7 +49,7 @@ def test_every_row_names_a_test() -> None:
 
 
 def test_every_property_exists() -> None:
-    """The page names no property that there is not, and the defaults that it states are right."""
+    """The page names only existing properties, with their right defaults."""
     rows = re.findall(r"^\| `([\w.]+)` \| `\w+` \| (\S+) ", CONFIGURATION, re.MULTILINE)
     defaults = dict(rows)
     # Properties of others: of the broker, and of Spark's source.
@@ -71,7 +71,7 @@ def test_every_property_exists() -> None:
 def test_the_shares(
     topics: str, partitions: str, threads: str, by_range: str, by_circle: str
 ) -> None:
-    """Both strategies deal the page's topics among its threads in the shares that it states."""
+    """Both strategies assign the page's topics in the shares that it states."""
     names = [f"topic{number}" for number in range(int(topics))]
     subscriptions = {f"g_c{number}": dict.fromkeys(names, 1) for number in range(int(threads))}
     for strategy, stated in ((Strategy.RANGE, by_range), (Strategy.ROUND_ROBIN, by_circle)):
@@ -87,7 +87,7 @@ def test_the_shares(
 
 
 def test_there_are_shares() -> None:
-    """The table of shares has rows: else the test above would be run for none."""
+    """The table of shares has rows; otherwise the test above would check nothing."""
     assert len(SHARES.findall(PAGE)) == 3
 
 

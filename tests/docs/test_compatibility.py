@@ -1,4 +1,4 @@
-"""The page of compatibility names tests that are there, and upstream's tests by their names."""
+"""docs/compatibility.md names existing tests, and upstream's tests by their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = [
 
 @cache
 def _docstrings(module: str) -> dict[str, str]:
-    """The tests of a module, and what each says of itself."""
+    """The tests of a module with their docstrings."""
     tree = ast.parse((TESTS / f"{module}.py").read_text(encoding="utf-8"))
     tests = (one for one in tree.body if isinstance(one, ast.FunctionDef))
     return {one.name: ast.get_docstring(one) or "" for one in tests}
@@ -35,7 +35,7 @@ def test_every_named_test_exists(module: str, test: str) -> None:
 
 
 def test_every_row_is_shown_by_a_test() -> None:
-    """A row names a test, or says that none applies; of limits and figures, the text does."""
+    """A row names a test or says that none applies; limits and figures have their text."""
     without = [row for row in ROWS if not NAMED.search(row) and "not applicable" not in row]
     limits = PAGE.split("\n## Regexes\n")[1].split("\n## ")[0]
     figures = PAGE.split("\n## Mixed groups\n")[1].split("\n## ")[0]
@@ -53,7 +53,7 @@ UPSTREAM = [
 
 @pytest.mark.parametrize(("upstream", "ours"), UPSTREAM, ids=[row[0] for row in UPSTREAM])
 def test_an_upstream_test_is_named_by_ours(upstream: str, ours: str) -> None:
-    """The docstrings of our tests hold upstream's class, and its method where the page has one."""
+    """The docstrings of the tests contain upstream's class and the page's method."""
     name = re.match(r"(?:javaapi )?(\w+(?:\.\w+)?)", upstream)
     assert name is not None
     for module, test in NAMED.findall(ours):

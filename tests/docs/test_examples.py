@@ -1,4 +1,4 @@
-"""The examples run, on real servers, as they are."""
+"""The examples run unchanged on real servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_S = 60
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic with messages; the group has its name."""
+    """A topic with messages; the group has the same name."""
     name = unique("example")
     sandbox.create_topic(name, partitions=PARTITIONS)
     sandbox.produce(name, [f"m{number}" for number in range(MESSAGES)])
@@ -60,7 +60,7 @@ def _committed(sandbox: Sandbox, group: str) -> int:
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
 def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -> None:
-    """Every message once, each batch committed after it was handled, a clean end by a signal."""
+    """Every message once, a commit after each batch, and a clean end by a signal."""
     with _running("single_threaded.py", sandbox.zookeeper_connect, topic, topic) as process:
         assert process.stdout is not None
         values = [process.stdout.readline().split()[-1] for _ in range(MESSAGES)]
@@ -74,7 +74,7 @@ def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -
 
 
 def test_multi_threaded(sandbox: Sandbox, topic: str) -> None:
-    """Every message once, over several threads; the one without a partition says why."""
+    """Every message once, over several threads; a thread without a partition says why."""
     threads = str(PARTITIONS + 1)
     arguments = (sandbox.zookeeper_connect, topic, topic, threads)
     with _running("multi_threaded.py", *arguments) as process:
@@ -89,7 +89,7 @@ def test_multi_threaded(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
-    """Ctrl-C ends all threads; the next run handles what was not finished, and nothing is lost."""
+    """Ctrl-C ends all threads; the next run handles the unfinished messages."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     lines: list[str] = []
     with _running("multi_threaded.py", *arguments) as process:
@@ -108,7 +108,7 @@ def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
-    """Every message once, over the tasks of one loop, and all are committed."""
+    """Every message once, over the tasks of one event loop, and all are committed."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     with _running("asynchronous.py", *arguments) as process:
         out, err = process.communicate(timeout=LIMIT_S)
@@ -121,7 +121,7 @@ def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_two_topics(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """With a JVM consumer's file, it reads every message of both topics and commits all."""
+    """With a JVM consumer's file, every message of both topics is read and committed."""
     names = {"orders": unique("orders"), "payments": unique("payments")}
     group = names["orders"]
     for topic in names.values():

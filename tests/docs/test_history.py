@@ -1,4 +1,4 @@
-"""docs/history.md: its example runs as it stands, and its tables are those of the code."""
+"""docs/history.md: its example runs unchanged, and its tables equal those of the code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def member(log: LogWriter, session: int, name: str, ms: int) -> None:
 
 
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command prints what the page shows, for a log with the events that the page tells."""
+    """The command prints what the page shows, for a log with the page's events."""
     log = LogWriter()
     topic = b'{"version":1,"partitions":{"0":[1]}}'
     log.add(tx.CREATE, created(paths.topic("orders"), topic))

@@ -1,4 +1,4 @@
-"""The lessons: each command that a lesson shows has the output that the lesson shows."""
+"""The lessons: each shown command has the shown output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LINES = 66
 
 
 def output(command: str) -> str:
-    """What a command writes; spaces at the ends of lines are left out."""
+    """The output of a command, without spaces at the ends of lines."""
     result = CliRunner().invoke(app, shlex.split(command))
     assert result.exit_code == 0, result.output
     return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
@@ -30,7 +30,7 @@ def output(command: str) -> str:
 def test_the_commands(
     path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page shows what its commands write; `pytest THIS_FILE --rewrite` writes it."""
+    """The page shows the output of its commands; `pytest THIS_FILE --rewrite` writes it."""
     monkeypatch.chdir(FOLDER)
     page = path.read_text(encoding="utf-8")
     wanted = BLOCK.sub(lambda one: f"```console\n$ zkconsumer {one[1]}\n{output(one[1])}```", page)

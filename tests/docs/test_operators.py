@@ -1,4 +1,4 @@
-"""docs/operators.md: every recipe does on real servers what the page says, and prints it."""
+"""docs/operators.md: every recipe has the described effect and output on real servers."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ LIMIT_S = 60
 
 
 class Recipe:
-    """The group `billing` and the topic `orders` of a recipe, under names of their own."""
+    """The group `billing` and the topic `orders` of a recipe, under unique names."""
 
     def __init__(self, sandbox: Sandbox, suffix: str, zk: KazooClient) -> None:
         self.sandbox, self.suffix, self.zk = sandbox, suffix, zk
 
     def real(self, text: str) -> str:
-        """The page's text with the names that are used here."""
+        """The page's text with the names of this test."""
         text = text.replace(ADDRESS, self.sandbox.zookeeper_connect)
         return re.sub("billing|orders", lambda name: name.group() + self.suffix, text)
 
     def told(self, text: str) -> str:
-        """The other way, less what varies."""
+        """A text with the page's names, and without values that vary."""
         text = text.replace(self.suffix, "")
         for pattern, stead in VARYING.items():
             text = re.sub(pattern, stead, text)
@@ -76,7 +76,7 @@ class Recipe:
     # ---- what there is ---------------------------------------------------------------------------
 
     def messages(self, partitions: int = 2) -> None:
-        """In each partition four messages of two hours ago, and three of now."""
+        """Four messages of two hours ago and three of now in each partition."""
         self.sandbox.create_topic(self.topic, partitions=partitions)
         producer = Producer({"bootstrap.servers": self.sandbox.bootstrap})
         now = int(time.time() * 1000)
@@ -93,7 +93,7 @@ class Recipe:
             self.zk.create(path, str(value).encode(), makepath=True)
 
     def member(self, name: str, threads: int = 1) -> None:
-        """Somebody registers, and lives as long as the test."""
+        """A registered member that lives as long as the test."""
         data = encode_registration(Registration({self.topic: threads}, Pattern.STATIC, 1))
         path = paths.member(self.group, f"{self.group}_{name}")
         self.zk.create(path, data, ephemeral=True, makepath=True)
@@ -106,7 +106,7 @@ class Recipe:
     # ---- what has become of it -------------------------------------------------------------------
 
     def stored(self, group: str = "billing", topic: str = "orders") -> list[str]:
-        """What the offset znodes hold, in the order of the partitions."""
+        """The contents of the offset znodes, in the order of the partitions."""
         above = paths.offsets_of(self.real(group), self.real(topic))
         if not self.zk.exists(above):
             return []
@@ -119,7 +119,7 @@ class Recipe:
     # ---- the page's commands ---------------------------------------------------------------------
 
     def run(self, line: str) -> tuple[int, str]:
-        """Exit code, and what a terminal shows; the backup that is named is the newest."""
+        """Exit code and terminal output of a command; the named backup is the newest."""
         words = shlex.split(BACKUP.sub(newest_backup, self.real(line)))
         assert words.pop(0) == "zkconsumer"
         done = CliRunner().invoke(app, words)
@@ -138,7 +138,7 @@ def stage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Recipe]:
-    """In an empty directory, with the environment that the page asks for."""
+    """An empty directory with the environment that the page requires."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -175,7 +175,7 @@ def lagging(stage: Recipe) -> None:
 
 
 def blocked(stage: Recipe) -> None:
-    """A thread that is not registered holds what is due to another."""
+    """A thread that is not registered owns a partition of another thread."""
     at_rest(stage)
     stage.member("b", threads=2)
     stage.owner(0, "b-0")
@@ -206,7 +206,7 @@ def gone(stage: Recipe) -> None:
 
 
 def malformed(stage: Recipe) -> None:
-    """An empty registration of no session."""
+    """An empty registration without a session."""
     at_rest(stage)
     stage.member("a")
     stage.owner(0, "a-0")
@@ -229,7 +229,7 @@ def in_kafka(stage: Recipe) -> None:
 
 
 def deleted(stage: Recipe) -> None:
-    """And the backup leads back, as the page says."""
+    """The backup restores the group, as the page says."""
     assert not stage.has_group("billing")
     name = "zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json"  # as the page does
     code, output = stage.run(f"zkconsumer undo {name} --execute")
@@ -253,14 +253,14 @@ def exported(stage: Recipe) -> None:
 
 
 def written(stage: Recipe) -> None:
-    """The files hold all messages, and the offsets after them are committed."""
+    """The files contain all messages, and the offsets after them are committed."""
     names = sorted(path.name for path in Path(stage.topic).glob("*.parquet"))
     assert names == [f"{stage.topic}-{n}-{0:020}..{6:020}.parquet" for n in range(2)]
     assert stage.stored() == ["7", "7"]
 
 
 def nothing(stage: Recipe) -> None:
-    """A recipe that reads."""
+    """No effect: the recipe only reads."""
 
 
 Step = Callable[[Recipe], None]
@@ -300,7 +300,7 @@ def steps(session: str) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize(("recipe", "number"), SESSIONS)
 def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
-    """Its commands print what the page shows, exit as it says, and have the effect."""
+    """Its commands print what the page shows, with its exit codes and effects."""
     before, after = SCENES[recipe][number]
     before(stage)
     for line, printed, code in steps(SESSION.findall(RECIPES[recipe])[number]):
@@ -312,7 +312,7 @@ def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
 
 
 def test_every_session_is_run() -> None:
-    """No recipe of the page is left out, and none has a session more."""
+    """Every recipe of the page is run, and each of its sessions."""
     found = {name: len(SESSION.findall(text)) for name, text in RECIPES.items()}
     assert {name: count for name, count in found.items() if count} == {
         name: len(scenes) for name, scenes in SCENES.items()
@@ -320,7 +320,7 @@ def test_every_session_is_run() -> None:
 
 
 def test_the_alert(stage: Recipe) -> None:
-    """What Prometheus is served has the gauges that the page's rules name."""
+    """The exporter serves the gauges that the page's rules name."""
     recipe = RECIPES["See the lag, and alert on it"]
     named = set(re.findall(r"expr: .*?(zkconsumer_\w+)", recipe))
     assert named
@@ -355,7 +355,7 @@ def test_the_alert(stage: Recipe) -> None:
 
 
 def test_every_command_is_in_the_table() -> None:
-    """Each command of the command line has a place in the table, with all that is below it."""
+    """The table has each command with all its subcommands."""
     section = PAGE.split("\n### Commands\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     root = typer.main.get_command(app)
@@ -374,7 +374,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 def test_the_exit_codes() -> None:
-    """The page lists the exit codes, all of them."""
+    """The page lists exactly the exit codes."""
     listed = re.findall(r"^\| (\d+) \| (.*?) \|$", PAGE, re.MULTILINE)
     assert {Exit(int(code)): text for code, text in listed} == MEANINGS
     assert set(MEANINGS) == set(Exit)
@@ -390,7 +390,7 @@ def test_the_precedence() -> None:
 
 
 def test_the_calls(stage: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python program of the page runs as it stands, but for the names."""
+    """The Python program of the page runs unchanged except for names."""
     at_rest(stage)
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     exec(compile(stage.real(program), "operators.md", "exec"), {})  # our own page

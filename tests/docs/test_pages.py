@@ -1,4 +1,4 @@
-"""The pages that quote the code quote it rightly."""
+"""The pages quote the code correctly."""
 
 from __future__ import annotations
 
@@ -44,41 +44,41 @@ OWN_METRICS = [
 
 
 def _first_cells(page: str, heading: str) -> list[str]:
-    """All names in backticks in the first column of the last table below a heading."""
+    """The names in backticks in the first column of the last table below a heading."""
     section = page.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
 
 
 def _kinds(base: type) -> set[str]:
-    """The classes that stand beside a base class and derive from it."""
+    """The classes of a base class's module that derive from it."""
     module = inspect.getmodule(base)
     found = inspect.getmembers(module, inspect.isclass)
     return {name for name, one in found if issubclass(one, base) and one is not base}
 
 
 def test_every_error_is_listed() -> None:
-    """The library's page lists every error of the tree, once."""
+    """docs/library.md lists every exported error, once."""
     listed = _first_cells(LIBRARY, "Errors")
     assert len(listed) == len(set(listed))
     assert set(listed) == _kinds(errors.ZkConsumerError)
 
 
 def test_every_metric_is_listed() -> None:
-    """The library's page lists every counter: the coordinator's, the machine's, the streams'."""
+    """docs/library.md lists every counter of coordinator, machine and streams."""
     kinds = [*NoticeKind, *ReportKind]
     assert _first_cells(LIBRARY, "Looking into it") == OWN_METRICS + [kind.value for kind in kinds]
 
 
 def test_the_status_is_listed() -> None:
-    """The library's page names every field of the status."""
+    """docs/library.md names every field of the status."""
     section = LIBRARY.split("`connector.status()` is")[1].split("\n\n")[0]
     named = set(re.findall(r"`(\w+)`", section))
     assert set(Status.__dataclass_fields__) <= named
 
 
 def test_the_phases_are_listed() -> None:
-    """The trace's page lists every phase, in the machine's order."""
+    """docs/trace.md lists every phase, in the machine's order."""
     assert _first_cells(TRACE, "Phases") == [phase.value for phase in Phase]
 
 
@@ -87,19 +87,19 @@ def test_the_phases_are_listed() -> None:
     [("Events", events.Event), ("Outcomes", events.Outcome), ("Commands", commands.Command)],
 )
 def test_every_kind_is_listed(heading: str, base: type) -> None:
-    """The trace's page lists every kind of event, outcome and command, once."""
+    """docs/trace.md lists every kind of event, outcome and command, once."""
     listed = _first_cells(TRACE, heading)
     assert len(listed) == len(set(listed))
     assert set(listed) == _kinds(base)
 
 
 def test_the_version_of_the_trace() -> None:
-    """The trace's page describes the version that is written."""
+    """docs/trace.md describes the version that is written."""
     assert TRACE.startswith(f"# The trace, format {VERSION}\n")
 
 
 def test_the_line_of_a_trace() -> None:
-    """The line that the trace's page shows is what the machine's step really writes."""
+    """The line that docs/trace.md shows is what the machine's step writes."""
     (shown,) = re.findall(r"^```json\n(.*)\n```$", TRACE, re.MULTILINE)
     settings = Settings("billing", "billing_c1", {"orders": 1})
     before = State(settings, phase=Phase.SETTLED, connected=True, registered=True, last_op=6)
@@ -109,7 +109,7 @@ def test_the_line_of_a_trace() -> None:
 
 
 def test_which_errors_are_retriable() -> None:
-    """The library's page says of every error whether it is retriable."""
+    """docs/library.md says for every error whether it is retriable."""
     section = LIBRARY.split("\n## Errors\n")[1].split("\n## ", maxsplit=1)[0]
     rows = re.findall(r"^\| `(\w+)` \| .* \| (yes|no) \| .* \|$", section, re.MULTILINE)
     expected = {name: getattr(errors, name).retriable for name in _kinds(errors.ZkConsumerError)}

@@ -1,4 +1,4 @@
-"""README.md is true: its commands parse, its program and its picture run on real servers."""
+"""README.md: its commands parse, its program and its recorded session run on real servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _scripts() -> list[str]:
 
 
 def _steps() -> list[tuple[str, str]]:
-    """The commands of the picture of what the operator sees, and what each prints."""
+    """The commands of the operator's session, and the output of each."""
     (session,) = _blocks("console")
     steps = [part.partition("\n") for part in session.split("$ ")[1:]]
     return [(line, printed) for line, _, printed in steps]
@@ -61,7 +61,7 @@ def test_it_is_short() -> None:
 
 
 def test_every_command_parses() -> None:
-    """The command line accepts each command of the README with just these options."""
+    """The command line accepts each command of the README with its options."""
     lines = [line for line, _ in _steps() if line.startswith("zkconsumer ")]
     assert lines
     for line in lines:
@@ -76,7 +76,7 @@ def test_commands_named_in_passing_exist(page: Path) -> None:
 
 
 def test_every_script_is_there() -> None:
-    """What the README runs from scripts/ exists and can be run; nothing else is run."""
+    """Each script that the README names exists and is executable."""
     lines = _scripts()
     assert lines
     for line in [*lines, *re.findall(r"`(scripts/\w+)[^`]*`", README)]:
@@ -98,13 +98,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The names by which links reach the headings of a page, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub creates them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
 
 def test_the_index_names_every_page() -> None:
-    """docs/README.md says of each page what it is for."""
+    """docs/README.md lists every page with its purpose."""
     index = ROOT / "docs" / "README.md"
     text = index.read_text(encoding="utf-8")
     linked = {(index.parent / target).resolve() for _, target in LINK.findall(text)}
@@ -112,7 +112,7 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
-    """The README's program has twelve lines, runs on real servers and prints what it was given."""
+    """The README's program has twelve lines, runs, and prints the produced messages."""
     (program,) = _blocks("python")
     assert len(program.splitlines()) <= 12
     topic = unique("orders")
@@ -141,7 +141,7 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
 def test_the_picture(
     sandbox: Sandbox, unique: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two members, and offsets and logs as in the picture: the commands print what it shows."""
+    """With two members, offsets and logs as shown, the commands print what the page shows."""
     (export, _), (lag, table), *others = _steps()
     variable, _, address = export.removeprefix("export ").partition("=")
     suffix = unique("")

@@ -27,7 +27,7 @@ def test_the_pages_are_what_the_records_say() -> None:
 
 
 def test_every_table_is_shown() -> None:
-    """Each table that the command can write stands on one page, once."""
+    """Each table that the command can write is on exactly one page."""
     texts = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
     found = [match[2] for text in texts for match in records.BLOCK.finditer(text)]
     assert sorted(found) == sorted(records.BLOCKS)

@@ -1,4 +1,4 @@
-"""docs/spark.md says what is so: its options, its old names, its messages."""
+"""docs/spark.md: its options, old names and messages equal those of the code."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def code(cell: str) -> list[str]:
 
 
 def test_the_options() -> None:
-    """The table lists every option there is beside the old properties, once, in their order."""
+    """The table lists every option besides the old properties, once, in their order."""
     listed = [name for first, *_ in rows("Options") for name in code(first)]
     assert sorted(listed) == sorted([*OPTIONS, "broker.listener", "kafka.*"])
 
 
 @pytest.mark.parametrize(("mode", "word"), [("group", "direct"), ("direct", "group")])
 def test_for_whom_an_option_is(mode: str, word: str) -> None:
-    """An option that the table gives to the other mode alone is refused in this one by its name."""
+    """An option of the other mode only is refused by its name."""
     theirs = (word, f"{word}, batch")
     only = [code(first)[0] for first, _, whom, _ in rows("Options") if whom in theirs]
     assert only
@@ -77,18 +77,18 @@ def test_the_defaults() -> None:
 
 
 def test_the_columns() -> None:
-    """The page names the columns that there are, in their order."""
+    """The page names the existing columns, in their order."""
     (said,) = re.findall(r"^Columns are those.*?: (.*?)\. A schema", PAGE, re.MULTILINE | re.DOTALL)
     assert code(said) == SCHEMA.names
 
 
 def test_the_figures() -> None:
-    """Figures of the page that the code knows are the code's."""
+    """Figures of the page that are constants in the code have the same values."""
     assert f"fewer than {SHARED_TASK:,} messages" in PAGE
 
 
 def test_the_old_names() -> None:
-    """What the page sends readers of old code to exists: options, properties, calls of `legacy`."""
+    """The replacements of old names exist: options, properties, functions of `legacy`."""
     known = {*OPTIONS, *(row.name for row in TABLE), *ELSEWHERE}
     for _, new in rows("From the old DStreams"):
         for name in code(new):
@@ -100,7 +100,7 @@ def test_the_old_names() -> None:
 
 
 def test_the_messages() -> None:
-    """Each message of the last table that is ours stands so in the code."""
+    """Each message of this package in the last table is in the code."""
     sources = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "zkconsumer" / "spark").glob("*.py")
     )

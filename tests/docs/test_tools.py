@@ -1,4 +1,4 @@
-"""What the pages say of the operator's tools is true."""
+"""The pages' statements about the operator's tools are true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_reading_calls(
     sandbox: Sandbox, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The example of docs/library.md runs as it stands, but for the names."""
+    """The example of docs/library.md runs unchanged except for names."""
     topic, group = unique("orders"), unique("billing")
     sandbox.create_topic(topic, partitions=2)
     client = KazooClient(sandbox.zookeeper_connect)
@@ -45,7 +45,7 @@ def test_the_reading_calls(
 
 
 def test_every_metric_of_a_group_is_listed() -> None:
-    """docs/metrics.md has what `lag --prometheus` serves, and no other."""
+    """docs/metrics.md lists exactly what `lag --prometheus` serves."""
     page = (DOCS / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(zkconsumer_group_\w+)`", page, re.MULTILINE))
     assert listed == {name for name, _, _ in GAUGES}

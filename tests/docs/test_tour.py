@@ -1,4 +1,4 @@
-"""docs/operators.md, "Try the commands on your own machine": the commands run as they stand."""
+"""docs/operators.md, "Try the commands on your own machine": the commands run unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_command_parses(line: str) -> None:
 
 
 def test_every_command_is_shown() -> None:
-    """The tour shows each command of the command line, and sets up nothing else but pip."""
+    """The tour shows each command of the command line, and installs only with pip."""
     assert set(COMMANDS) <= {line.split()[1] for line in COMMAND_LINES}
     others = [line for line in _lines() if line not in COMMAND_LINES]
     assert [line.split()[0] for line in others] == ["pip", "export"]

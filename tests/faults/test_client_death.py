@@ -1,4 +1,4 @@
-"""The ZooKeeper client ends for good: it is replaced where that helps, and otherwise all are told.
+"""The ZooKeeper client ends for good: it is replaced if that helps, else the user gets the error.
 
 kazoo's connection loop ends, and never comes back, when the server refuses the credential at a
 reconnect, when the connection breaks during the login, and on an exception that it does not expect.
@@ -32,7 +32,7 @@ _SASL = 102  # ZooKeeper's number of a login's request
 
 
 class Spoiler(Proxy):
-    """Hangs up on the next `logins` SASL logins; `spoil` falsifies the number of one reply."""
+    """Breaks the next `logins` SASL logins; `spoil` falsifies the number of one reply."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -59,7 +59,7 @@ class Spoiler(Proxy):
 
 
 class Guarded:
-    """A ZooKeeper that knows one user, with a broker beside it and a proxy before it."""
+    """A ZooKeeper with one user, a broker registered in it, and a proxy before it."""
 
     def __init__(self, directory: Path) -> None:
         self._jaas = directory / "jaas.conf"
@@ -74,7 +74,7 @@ class Guarded:
         )
 
     def password(self, password: str) -> None:
-        """Set the user's password; the server knows it from its next start on."""
+        """Set the user's password; the server uses it from its next start on."""
         self._jaas.write_text(
             "Server { org.apache.zookeeper.server.auth.DigestLoginModule required "
             f'user_{USER}="{password}"; }};\n'
@@ -113,7 +113,7 @@ def spoiler(guarded: Guarded) -> Iterator[Spoiler]:
 
 @contextmanager
 def joined(config: ConsumerConfig, topic: str) -> Iterator[One]:
-    """A settled member of two partitions; `with` ends it, however it has ended itself."""
+    """A settled member of two partitions; `with` ends it, even if it has already ended."""
     one = One(config)
     try:
         one.subscribe(topic)
@@ -126,7 +126,7 @@ def joined(config: ConsumerConfig, topic: str) -> Iterator[One]:
 
 
 def test_a_credential_that_is_refused_from_now_on(guarded: Guarded, topic: str) -> None:
-    """The password changes, the server restarts: streams, calls and status get the error."""
+    """After a changed password, streams, calls and status get the error."""
     config = guarded.config(topic, guarded.zookeeper.connect, auto_commit_enable=False)
     with joined(config, topic) as one, ThreadPoolExecutor() as pool:
         guarded.password("canary-second-1190")
@@ -151,7 +151,7 @@ def test_a_credential_that_is_refused_from_now_on(guarded: Guarded, topic: str) 
 
 
 def _survives(one: One, admin: KazooClient, spoil: Callable[[], object]) -> None:
-    """The client dies once by `spoil`, and the member keeps its session and what it owns."""
+    """The client dies once by `spoil`, and the member keeps its session and its partitions."""
     topic = one.readers[0].stream.topic or ""
     owner = paths.owner(one.connector.config.group_id, TopicPartition(topic, 0))
     session, czxid = one.status.session, admin.exists(owner).czxid
@@ -176,7 +176,7 @@ def admin(guarded: Guarded) -> Iterator[KazooClient]:
 def test_a_login_that_breaks_off(
     guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
 ) -> None:
-    """A server that hangs up during two logins, as when it restarts, costs not even the session."""
+    """A server that closes two logins, as during a restart, does not end the session."""
     config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
     with joined(config, topic) as one:
 
@@ -191,7 +191,7 @@ def test_a_login_that_breaks_off(
 def test_an_exception_that_kazoo_does_not_expect(
     guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
 ) -> None:
-    """kazoo's loop ends by an exception of its own: the member goes on with a new client."""
+    """If kazoo's loop ends by an exception, a new client continues."""
     config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
     with joined(config, topic) as one:
         _survives(one, admin, spoiler.spoil.set)
@@ -200,7 +200,7 @@ def test_an_exception_that_kazoo_does_not_expect(
 def test_a_client_that_dies_before_there_are_streams(
     guarded: Guarded, topic: str, spoiler: Spoiler
 ) -> None:
-    """A connector whose client died meanwhile joins with a new one."""
+    """A connector whose client died before its join uses a new one."""
     connector = ConsumerConnector(guarded.config(topic, spoiler.address))
     spoiler.logins = 1
     spoiler.cut()
@@ -213,7 +213,7 @@ def test_a_client_that_dies_before_there_are_streams(
 
 
 def test_a_tool_is_told_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
-    """A tool whose client dies does not wait for its time limit, and says what happened."""
+    """A tool whose client dies fails before its time limit, with the reason."""
     config = guarded.config("g", spoiler.address, zookeeper_connection_timeout_s=LIMIT_S)
     with ZooKeeperClient(config) as connection:
         assert connection.children([paths.CONSUMERS]) is not None

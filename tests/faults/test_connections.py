@@ -1,4 +1,4 @@
-"""Connections that are slow, or that carry one direction only."""
+"""Connections that are slow, or that work in one direction only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line(sandbox: Sandbox, stack: ExitStack) -> Iterator[Line]:
 
 
 def test_a_slow_server(crew: Crew, line: Line) -> None:
-    """Up to 0.2 s for each answer and question: the group settles, and keeps what it has."""
+    """With delays of up to 0.2 s the group settles, and no partition moves."""
     line.delay_s = SLOW_S
     members = [crew.join(zookeeper=line.address, zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)
@@ -42,7 +42,7 @@ def test_a_slow_server(crew: Crew, line: Line) -> None:
 
 @pytest.mark.parametrize("lost", ["requests", "replies"])
 def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
-    """What is sent or what is answered is lost, without a word: the lease runs out in time."""
+    """If requests or replies are lost without an error, the lease ends in time."""
     first, second = crew.join(), crew.join(zookeeper=line.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -65,7 +65,7 @@ def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
 
 
 def test_a_connection_that_breaks_at_once(crew: Crew, line: Line) -> None:
-    """A connection that ends before its first answer is tried again: the member is let in."""
+    """A connection that ends before its first reply is retried."""
     line.pings_only.set()
     with ThreadPoolExecutor() as pool:
         joining = pool.submit(crew.join_here, zookeeper=line.address)

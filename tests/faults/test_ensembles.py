@@ -1,4 +1,4 @@
-"""An ensemble of three whose members lose each other, or all of them at once."""
+"""An ensemble of three servers that lose each other, or restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_SESSION_S = 6.0
 
 
 class Trio(NamedTuple):
-    """Three servers, and the line on which the first hears the leader, which is the third."""
+    """Three servers, and the proxy between the first server and the leader, which is the third."""
 
     servers: tuple[ZooKeeperServer, ...]
     line: RawProxy
@@ -66,7 +66,7 @@ def trio(
 
 
 def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
-    """The server still answers its client, whose session the leader lets expire: no overlap."""
+    """The leader expires the session of a cut-off follower's client: no overlap."""
     crew = trio.crew
     first, second = crew.join(), crew.join(zookeeper=trio.servers[0].address)
     crew.settle(first, second)
@@ -84,7 +84,7 @@ def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
 
 
 def test_all_servers_restart(trio: Trio) -> None:
-    """One after the other, then all at once: nothing is lost, and the group goes on."""
+    """Servers restart one by one, then all at once: nothing is lost, and the group continues."""
     crew = trio.crew
     members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*members)

@@ -1,4 +1,4 @@
-"""Random trouble for a while."""
+"""A random mixture of faults."""
 
 from __future__ import annotations
 

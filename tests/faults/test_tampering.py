@@ -1,4 +1,4 @@
-"""ZooKeeper itself changes under the group: data wiped, rights taken away, no space, clocks set."""
+"""ZooKeeper changes under the group: deleted data, withdrawn rights, a full disk, clock jumps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def pair(crew: Crew, topic: str) -> tuple[LocalMember, LocalMember]:
-    """Two members in this process that have settled and are given messages."""
+    """Two settled members in this process, with a flow of messages."""
     assert crew.counts == {topic: 8}
     pair = crew.join_here(), crew.join_here()
     crew.settle(*pair)
@@ -36,7 +36,7 @@ def pair(crew: Crew, topic: str) -> tuple[LocalMember, LocalMember]:
 def test_all_data_of_the_group_is_wiped(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """Everything below the group is deleted: both register and claim anew, nothing is lost."""
+    """After the group's data is deleted, both members register and claim again."""
     before = crew.observer.snapshot().owners
     wait_for(lambda: _wipe(admin, f"{paths.CONSUMERS}/{crew.group}"), "the group to be deleted")
     crew.settle(*pair)
@@ -49,7 +49,7 @@ def test_all_data_of_the_group_is_wiped(
 
 
 def _wipe(admin: KazooClient, path: str) -> bool:
-    """All in one transaction: one after the other, the members are back before the last."""
+    """Delete all in one transaction; otherwise members would return before the end."""
     transaction = admin.transaction()
     for one in [*_below(admin, path), path]:
         transaction.delete(one)
@@ -57,7 +57,7 @@ def _wipe(admin: KazooClient, path: str) -> bool:
 
 
 def _below(admin: KazooClient, path: str) -> list[str]:
-    """Children come before their parents."""
+    """Yield children before their parents."""
     names = [f"{path}/{name}" for name in admin.get_children(path)]
     return [one for name in names for one in (*_below(admin, name), name)]
 
@@ -72,7 +72,7 @@ def _allowed(*rights: int) -> list[ACL]:
 def test_the_right_to_claim_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str
 ) -> None:
-    """Without CREATE a joiner gets nothing, and says so; with it again it has its part."""
+    """Without CREATE a joiner gets nothing and reports it; later its share."""
     first = crew.join_here()
     crew.settle(first)
     crew.flowing(first)
@@ -91,7 +91,7 @@ def test_the_right_to_claim_is_taken_and_given_back(
 def test_the_right_to_commit_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember], topic: str
 ) -> None:
-    """Without WRITE on an offset its owner says so and reads on; with it again it is stored."""
+    """Without WRITE on an offset its owner reports it; later it commits."""
     member, tp = pair[0], min(pair[0].owned)
     path = paths.offset(crew.group, tp)
     wait_for(lambda: admin.exists(path), "a first commit")
@@ -109,7 +109,7 @@ def test_the_right_to_commit_is_taken_and_given_back(
 def test_the_right_to_read_the_group_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without READ on the list of members all keep what they have; the next reading mends it."""
+    """Without READ on ids no partition moves; the next reading recovers."""
     # From 3.8.4 on ZooKeeper drops a watch whose event its client may not read, and says nothing.
     assert crew.counts == {topic: 8}
     # Only the session timeout counts, twice.
@@ -130,7 +130,7 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
 
 
 def _fill(server: ZooKeeperServer) -> None:
-    """As on a full disk: what the server writes beyond the end of its log fails."""
+    """Make writes beyond the end of the server's log fail, as on a full disk."""
     log = max((server.directory / "data" / "version-2").glob("log.*"))
     end = len(log.read_bytes().rstrip(b"\0"))
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (end, resource.RLIM_INFINITY))
@@ -140,7 +140,7 @@ def _fill(server: ZooKeeperServer) -> None:
 def lonely(
     tmp_path: Path, stack: ExitStack, unique: Callable[[str], str]
 ) -> Iterator[tuple[ZooKeeperServer, Crew]]:
-    """A group on a ZooKeeper of its own."""
+    """A group on a separate ZooKeeper."""
     server = ZooKeeperServer(tmp_path / "zookeeper", tick_time_s=0.1)
     stack.callback(server.stop)
     server.start()
@@ -154,7 +154,7 @@ def lonely(
 
 
 def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
-    """A write that fails ends the server: everybody pauses, and goes on when there is space."""
+    """A failed write ends the server: members pause, and continue when there is space."""
     server, crew = lonely
     members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*members)
@@ -169,7 +169,7 @@ def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
 def test_the_wall_clock_is_set(crew: Crew, topic: str, by_s: float) -> None:
-    """A member's clock jumps by an hour: nothing moves, no message comes twice."""
+    """A member's clock jumps by an hour: nothing moves, no message is redelivered."""
     assert crew.counts == {topic: 8}
     first, second = crew.join(), crew.join()
     crew.settle(first, second)

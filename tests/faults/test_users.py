@@ -1,4 +1,4 @@
-"""The user's code blocks or raises; strangers crowd the group, or sit on a partition."""
+"""The user's code blocks or raises; other clients crowd the group or block a partition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled: str) -> None:
-    """The user's thread hangs for three sessions: the member keeps session and partition."""
+    """A user's thread that hangs for three sessions costs neither session nor partition."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hang(payload: bytes) -> bytes:
@@ -77,7 +77,7 @@ def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled:
 
 
 def test_a_decoder_that_raises(connector: ConsumerConnector, filled: str) -> None:
-    """Each third value cannot be decoded: every message is delivered all the same, in order."""
+    """If every third value cannot be decoded, all messages are delivered in order."""
     numbers = iter(range(1, 1 << 30))
 
     def sometimes(payload: bytes) -> bytes:
@@ -105,7 +105,7 @@ def test_a_decoder_that_raises(connector: ConsumerConnector, filled: str) -> Non
 
 @pytest.mark.usefixtures("topic")
 def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
-    """A persistent owner znode of nobody: the rest is served, the blocker named until it goes."""
+    """A persistent owner znode is named until it is deleted; other partitions are served."""
     stuck = TopicPartition(topic, 3)
     admin.create(paths.owner(crew.group, stuck), b"ghost_1-0", makepath=True)
     member = crew.join(rebalance_max_retries=1)
@@ -121,7 +121,7 @@ def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
 
 @pytest.mark.usefixtures("topic")
 def test_a_crowd_comes_and_goes(crew: Crew, sandbox: Sandbox, stack: ExitStack, topic: str) -> None:
-    """200 sessions register at once and vanish at once: the group is whole again, nothing lost."""
+    """200 sessions register and vanish at once: the group settles, nothing is lost."""
     members = [crew.join(zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)
     crew.flowing(*members)

@@ -1,4 +1,4 @@
-"""Every group that the JVM's own assignors were run on: what each member computed, or threw."""
+"""Captured groups: what each member computed, or threw, with the JVM's own assignors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cases(name: str) -> Iterator[dict[str, Any]]:
 
 
 def group_of(case: dict[str, Any]) -> GroupInput:
-    """A case as it stood in ZooKeeper."""
+    """A captured case as a group in ZooKeeper."""
 
     def payload(text: str | None) -> bytes | None:
         return None if text is None else text.encode()
@@ -62,7 +62,7 @@ def expected(case: dict[str, Any], release: str) -> dict[str, object]:
 
 
 def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
-    """What we computed, in the captures' form."""
+    """zkconsumer's result in the captures' form."""
     found: dict[str, object] = {}
     for consumer, part in parts.items():
         if isinstance(part, Failure):
@@ -76,7 +76,7 @@ def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
 
 
 def has_ties(case: dict[str, Any], release: str) -> bool:
-    """Whether two partitions hash alike, so that the JVM's order follows its hash maps."""
+    """Whether two partitions have equal hashes, so that the JVM's order follows its hash maps."""
     form = "dash" if profile(release).key_form is KeyForm.DASH else "bracket"
     return case["strategy"] == "roundrobin" and case["hash_collision"][form]
 
@@ -84,7 +84,7 @@ def has_ties(case: dict[str, Any], release: str) -> bool:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", CASES)
 def test_each_member_computes_what_the_jvm_member_computed(name: str, release: str) -> None:
-    """Each member's own part, or the class of what it threw, is that of the release's member."""
+    """Each part or exception class equals that of the release's member."""
     differing = []
     for case in cases(name):
         theirs = expected(case, release)
@@ -96,7 +96,7 @@ def test_each_member_computes_what_the_jvm_member_computed(name: str, release: s
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_equal_hashes_are_dealt_sanely(release: str) -> None:
-    """Where hashes tie, the same members fail, and every partition goes to one member, once."""
+    """With equal hashes the same members fail, and every partition has one owner."""
     dealt = 0
     for case in cases("roundrobin_hash_ties"):
         theirs = expected(case, release)
@@ -127,5 +127,5 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
 
 
 def test_all_captures_are_there() -> None:
-    """No file lost a case on its way here."""
+    """No captured file is missing a case."""
     assert {name: sum(1 for _ in cases(name)) for name in CASES} == CASES

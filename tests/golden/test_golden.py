@@ -1,4 +1,4 @@
-"""Byte for byte and partition for partition what the JVM consumer did."""
+"""Results equal those of the JVM consumer, byte for byte and partition for partition."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _lines(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _registrations(release: str) -> Iterator[tuple[Registration, bytes]]:
-    """What was asked of a member of the release, and what it wrote."""
+    """What a member of the release was asked to register, and what it wrote."""
     for capture in _lines("registrations.jsonl.gz"):
         if release in capture["releases"]:
             asked = dict(capture["subscription"])
@@ -56,14 +56,14 @@ def test_registrations_are_written_as_the_jvm_writes_them(release: str) -> None:
 
 
 def test_by_default_registrations_are_those_of_0_8_2_to_1_0_0() -> None:
-    """Who names no release writes as 0.11 does."""
+    """Without `peers.release` a member writes as 0.11 does."""
     for registration, payload in _registrations("0.11.0.3"):
         assert encode_registration(registration) == payload
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
-    """A captured registration means what its writer was asked for, or we refuse to write it."""
+    """A captured registration is read back, or zkconsumer refuses to write it."""
     for registration, payload in _registrations(release):
         ((key, streams),) = list(registration.subscription.items())[:1] or [("t", 1)]
         doubled = release == "1.1.1" and bool(re.search(r'["\\/\x00-\x1f\x7f-\x9f]', key))
@@ -79,7 +79,7 @@ def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
 
 
 def test_generated_consumer_ids() -> None:
-    """A consumer id is put together as the JVM generates it."""
+    """A generated consumer id has the JVM's form."""
     generated = [c["generated_id"] for c in _lines("registrations.jsonl.gz") if "generated_id" in c]
     assert len(generated) == 15
     for captured in generated:
@@ -91,7 +91,7 @@ def test_generated_consumer_ids() -> None:
 
 
 def test_characters_of_consumer_ids() -> None:
-    """A consumer id is refused where ZooKeeper, or its Java client, refused the member's node."""
+    """A consumer id is refused if ZooKeeper or its Java client refused the znode."""
     path = Path(__file__).with_name("consumer_ids.jsonl")
     captures = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(captures) >= 13

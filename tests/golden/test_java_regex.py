@@ -1,4 +1,4 @@
-"""Topic for topic what `java.util.regex` matched."""
+"""Filters match the same topics as `java.util.regex`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONSUMERS = list(_lines("java_regex.jsonl.gz"))
 
 @pytest.mark.parametrize("case", CONSUMERS, ids=[str(n) for n in range(len(CONSUMERS))])
 def test_a_filter_matches_the_topics_that_it_matches_in_the_jvm(case: dict[str, Any]) -> None:
-    """A registration's white or black list gives the topics that five releases gave it."""
+    """A registered list gives the topics that five releases gave."""
     registration = registrations.decode_registration(case["registration"].encode(), where="ids")
     regex = normalise(next(iter(registration.subscription)))
     topic_filter = TopicFilter(registration.pattern, regex)
@@ -40,7 +40,7 @@ def test_a_filter_matches_the_topics_that_it_matches_in_the_jvm(case: dict[str, 
 
 
 def test_all_captures_are_here() -> None:
-    """None of the captured filters was left out."""
+    """No captured filter is missing."""
     assert len(CONSUMERS) == 92
 
 
@@ -48,7 +48,7 @@ ENGINE = list(_lines("java_engine.jsonl.gz"))
 
 
 def _matched(case: dict[str, Any]) -> list[str] | None:
-    """What Java matched, by us; None for an error of syntax."""
+    """The texts that match in zkconsumer; None for an error of syntax."""
     try:
         hits = compile_java(case["regex"]).matches(case["topics"], timeout_s=10.0)
     except InvalidFilterError:
@@ -57,7 +57,7 @@ def _matched(case: dict[str, Any]) -> list[str] | None:
 
 
 def test_patterns_match_what_java_matches() -> None:
-    """Hand-made and random patterns: matches and errors of syntax are those of Java 11 and 17."""
+    """Matches and errors of hand-made and random patterns equal Java 11's and 17's."""
     refused = 0
     for case in ENGINE:
         try:

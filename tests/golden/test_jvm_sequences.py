@@ -1,4 +1,4 @@
-"""The simulator's JVM member asks of ZooKeeper what the real one was seen to ask, in that order.
+"""The simulator's JVM member sends the same requests in the same order as the real one.
 
 The captures are of Kafka 1.1.1. Two things are not compared: the order among siblings that comes
 from a Scala hash map (partitions are claimed and read in it), and in `expiry` the reads, where two
@@ -42,7 +42,7 @@ WRITES = {"create", "setData", "delete"}
 
 
 class Op(NamedTuple):
-    """One request and how it was answered; `data` of offsets and owners only."""
+    """One request and its reply; `data` only for offsets and owners."""
 
     op: str
     path: str
@@ -52,7 +52,7 @@ class Op(NamedTuple):
 
 
 class Sniffer(Watcher):
-    """Writes down what members ask, as the proxy did that made the captures."""
+    """Records the requests of members, like the proxy that made the captures."""
 
     def __init__(self) -> None:
         self.ops: dict[int, list[Op]] = {0: [], 1: [], 2: []}
@@ -70,7 +70,7 @@ class Sniffer(Watcher):
 
 
 def captured(scenario: str, *, until: str) -> dict[int, list[Op]]:
-    """What each member asked, up to a mark of the driver's; named as in a simulated world."""
+    """The requests of each member up to a mark of the driver, with names of a simulated world."""
     found: dict[int, list[Op]] = {0: [], 1: [], 2: []}
     for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
         entry = json.loads(line)
@@ -98,14 +98,14 @@ def _named(text: str) -> str:
 
 
 def normal(ops: Iterable[Op]) -> Iterator[Op]:
-    """Without timestamps, and without what stands in parents (null in the JVM)."""
+    """The requests without timestamps and without payloads of parents (null in the JVM)."""
     for op in ops:
         is_leaf = re.search(r"/(owners|offsets)/t/\d+$", op.path)
         yield op if is_leaf else op._replace(data="")
 
 
 def masked(ops: Iterable[Op]) -> list[Op]:
-    """In the order that members may choose, siblings are all the same."""
+    """The requests with siblings made equal, whose order members may choose."""
     siblings = re.compile(r"/(owners/t|offsets/t|ids)/\w+$")
     in_order = ("setData", "delete")
     return [
@@ -117,7 +117,7 @@ def masked(ops: Iterable[Op]) -> list[Op]:
 
 
 def all_of(ops: Iterable[Op]) -> Counter[Op]:
-    """What was asked in all; the first claim of all is tried twice, whichever it is."""
+    """All requests; the first claim of all members is tried twice."""
     return Counter(op for op in normal(ops) if op.reply != "NONODE" or "/owners/t/" not in op.path)
 
 
@@ -132,7 +132,7 @@ def writes(ops: dict[int, list[Op]]) -> dict[int, list[Op]]:
 
 
 class JvmGroup(Stage):
-    """A group of JVM members alone, driven as the real ones were."""
+    """A group of JVM members only, driven like the real ones."""
 
     def __init__(
         self, *, retries: int = 4, session_s: float = 6.0, auto_commit_s: float | None = 60.0
@@ -157,7 +157,7 @@ class JvmGroup(Stage):
 
 
 def test_a_group_that_comes_and_goes() -> None:
-    """Joins, consumes, commits, is joined, leaves: every request of both, reads included."""
+    """Join, consume, commit, a second member, leave: every request of both members."""
     on = JvmGroup()
     on.join(0)
     on.wait(2.0)
@@ -177,7 +177,7 @@ def test_a_group_that_comes_and_goes() -> None:
 
 
 def test_a_joiner_that_gives_up() -> None:
-    """An owner that hangs: three attempts, then idle; the owner goes on, a third member joins."""
+    """With a hung owner: three attempts, then idle; then a third member joins."""
     on = JvmGroup(retries=3, session_s=60.0, auto_commit_s=None)
     on.join(0)
     on.wait(1.0)
@@ -195,7 +195,7 @@ def test_a_joiner_that_gives_up() -> None:
 
 
 def test_a_session_that_expires() -> None:
-    """Claims afresh, releases and claims twice for no reason, and stores offsets of 0."""
+    """It claims again, releases and claims twice, and stores offsets of 0."""
     on = JvmGroup()
     on.join(0)
     on.wait(1.0)
@@ -209,5 +209,5 @@ def test_a_session_that_expires() -> None:
 
 @pytest.mark.parametrize("scenario", ["static", "conflict", "expiry"])
 def test_the_captures_are_there(scenario: str) -> None:
-    """Each capture holds what is compared with it."""
+    """Each capture contains what is compared with it."""
     assert sum(map(len, captured(scenario, until="end").values())) > 80

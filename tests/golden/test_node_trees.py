@@ -1,4 +1,4 @@
-"""What stands in ZooKeeper after each step of a group of ours, and stood there of JVM members.
+"""The znodes after each step of a zkconsumer group equal those of JVM members.
 
 The steps are those of the captures, on a real ZooKeeper and broker. Not compared are times, and
 whether a parent's payload is empty or null, in which the releases differ. The members that consume
@@ -39,7 +39,7 @@ Nodes = dict[str, dict[str, object]]
 
 
 def captured(scenario: str, release: str) -> dict[str, Nodes]:
-    """Step -> the nodes that stood there when it began."""
+    """Step -> the znodes at its beginning."""
     found: dict[str, Nodes] = {}
     for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
         entry = json.loads(line)
@@ -49,7 +49,7 @@ def captured(scenario: str, release: str) -> dict[str, Nodes]:
 
 
 class CapturedGroup:
-    """A group on the shared servers, and its nodes; `topic` is how its topics' names begin."""
+    """A group on the shared servers, and its znodes; `topic` is the prefix of its topics."""
 
     def __init__(self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack) -> None:
         self.sandbox, self._stack = sandbox, stack
@@ -72,7 +72,7 @@ class CapturedGroup:
         return self._stack.enter_context(ConsumerConnector(config))
 
     def program(self, suffix: str, topic: str) -> subprocess.Popen[bytes]:
-        """A member in a process of its own, to be killed."""
+        """A member in a separate process, which the test kills."""
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -98,7 +98,7 @@ class CapturedGroup:
         return process
 
     def nodes(self, group: str, topic: str) -> Nodes:
-        """All nodes of the group, in the captures' form and with their names."""
+        """All znodes of the group, in the captures' form and with their names."""
         found: Nodes = {}
         paths = [f"/consumers/{self.group}"]
         while paths:
@@ -126,7 +126,7 @@ class Steps:
         self.scene, self._steps, self._names = scene, steps, (group, topic)
 
     def before(self, step: str) -> None:
-        """Waits for the nodes that stood there when this step began, and no other."""
+        """Wait until the znodes equal those at the beginning of this step."""
         expected = self._steps.pop(step)
         limit = time.monotonic() + LIMIT_S
         while (found := self.scene.nodes(*self._names)) != expected and time.monotonic() < limit:
@@ -134,13 +134,13 @@ class Steps:
         assert found == expected
 
     def ends(self) -> None:
-        """The last nodes stand there, and no step was left out."""
+        """Check that the last znodes are there, and that no step was left out."""
         self.before("end")
         assert not self._steps
 
 
 def take(stream: Stream[Any, Any], count: int) -> None:
-    """Take so many messages, and ask for one more: those taken are finished then."""
+    """Take this many messages, and ask for one more, which finishes them."""
     taken = 0
     limit = time.monotonic() + LIMIT_S
     while taken <= count and time.monotonic() < limit:
@@ -162,7 +162,7 @@ def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[CapturedGr
 
 @pytest.mark.parametrize("release", TAKEN_FIRST)
 def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) -> None:
-    """Joins, a commit, a hand-over and leaves: after each the nodes are those of JVM members."""
+    """After joins, a commit, a hand-over and leaves the znodes equal the JVM's."""
     first, topic = TAKEN_FIRST[release], scene.topic
     stage = Steps(scene, captured("static", release), "seqg", "seq")
     scene.sandbox.create_topic(topic, partitions=4)
@@ -194,7 +194,7 @@ def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) 
 
 
 def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
-    """A topic and a partition appear, a member is killed: the nodes are those of JVM members."""
+    """After a new topic, a partition and a kill the znodes equal the JVM's."""
     stage = Steps(scene, captured("wildcard", "1.1.1"), "seqgw", "wseq")
     one, two = f"{scene.topic}1", f"{scene.topic}2"
     scene.sandbox.create_topic(one, partitions=2)
@@ -217,7 +217,7 @@ def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
 
 @pytest.mark.parametrize("scenario", ALIKE)
 def test_what_is_compared_stands_for_all_releases(scenario: str) -> None:
-    """Each release's nodes are those of one that is compared, step by step."""
+    """Each release's znodes equal those of a compared one, step by step."""
     for releases in ALIKE[scenario]:
         first, *others = (captured(scenario, release) for release in sorted(releases))
         assert len(first) >= 8

@@ -1,4 +1,4 @@
-"""Groups on real servers; whatever a test leaves behind ends with it."""
+"""Groups on real servers; everything that a test starts ends with it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def crew(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> Crew:
-    """A group of its own on the shared servers, with no member yet."""
+    """A group of one test on the shared servers, without a member yet."""
     return Crew(sandbox.zookeeper_connect, sandbox.bootstrap, unique("group"), tmp_path, stack)
 
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
-    """A topic of eight partitions to which is produced all the time."""
+    """A topic of eight partitions with a constant flow of messages."""
     name = unique("topic")
     sandbox.create_topic(name, partitions=8)
     crew.feed(name, 8)
@@ -38,13 +38,13 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
 
 @pytest.fixture
 def trap(sandbox: Sandbox, stack: ExitStack) -> Trap:
-    """A proxy before ZooKeeper, for the members that are to have trouble with their connection."""
+    """A proxy before ZooKeeper, for members whose connections get faults."""
     return stack.enter_context(Trap(sandbox.zookeeper_connect))
 
 
 @pytest.fixture
 def admin(sandbox: Sandbox, stack: ExitStack) -> KazooClient:
-    """A client of ZooKeeper that is no member of anything."""
+    """A ZooKeeper client that is not a member."""
     client = KazooClient(sandbox.zookeeper_connect)
     client.start(timeout=LIMIT_S)
     stack.callback(client.close)

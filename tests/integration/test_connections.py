@@ -1,4 +1,4 @@
-"""The connection to ZooKeeper breaks, falls silent, or loses a reply."""
+"""The connection to ZooKeeper breaks, carries no data, or loses a reply."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
-    """Without a word from ZooKeeper the last message comes within two thirds of the timeout."""
+    """Without replies the last message is delivered within two thirds of the timeout."""
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -62,7 +62,7 @@ def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_server_that_accepts_and_says_nothing(crew: Crew, trap: Trap) -> None:
-    """One attempt to reconnect that gets no answer does not cost the session."""
+    """One reconnect attempt without a reply does not cost the session."""
     member = crew.join(zookeeper=trap.address, zookeeper_session_timeout_s=LONG_SESSION_S)
     crew.settle(member)
     crew.flowing(member)
@@ -77,7 +77,7 @@ def test_a_server_that_accepts_and_says_nothing(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
-    """A connection that stands proves nothing: without the leader's word the lease runs out."""
+    """A connection without the leader's reply renews no lease, so delivery stops."""
     first, second = crew.join(), crew.join_here(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -96,7 +96,7 @@ def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
-    """A claim without a reply is recognised as our own: no owner znode is made twice."""
+    """A claim without a reply is recognised: no owner znode is created twice."""
     trap.set(b"/owners/")
     member = crew.join_here(zookeeper=trap.address)
     assert trap.sprung.wait(LIMIT_S)
@@ -113,7 +113,7 @@ def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap) -> None:
-    """What was claimed without a reply, and moves away before the reconnect, is released."""
+    """A claim without a reply that is reassigned before the reconnect is released."""
     trap.set(b"/owners/")
     first = crew.join_here(zookeeper=trap.address)
     assert trap.sprung.wait(LIMIT_S)
@@ -129,7 +129,7 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
 
 @pytest.mark.parametrize("bait", [b"/owners/", b"/offsets/"], ids=["claim", "commit"])
 def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
-    """SIGKILL while a transaction is on its way: the others have everything after the expiry."""
+    """After SIGKILL during a transaction, the others own everything after the expiry."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -143,7 +143,7 @@ def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
 
 
 def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
-    """SIGKILL while a release is on its way: the joiner has everything after the expiry."""
+    """After SIGKILL during a release, the joiner owns everything after the expiry."""
     first = crew.join(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)
@@ -157,7 +157,7 @@ def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
-    """A release without a reply is not done again, nor taken for a foreign act."""
+    """A release without a reply is neither repeated nor reported as another client's."""
     first = crew.join_here(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)
@@ -176,7 +176,7 @@ def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
 def test_a_lost_reply_to_a_commit(
     crew: Crew, trap: Trap, admin: KazooClient, commits_before: int
 ) -> None:
-    """A commit without a reply is adopted: written once, and not taken for a foreign write."""
+    """A commit without a reply is adopted: written once, not taken for a foreign write."""
     member = crew.join_here(zookeeper=trap.address, auto_commit_enable=False)
     crew.settle(member)
     for _ in range(commits_before):
@@ -201,7 +201,7 @@ def test_a_lost_reply_to_a_commit(
 
 
 def test_a_commit_after_a_lost_reply(crew: Crew, trap: Trap) -> None:
-    """What was delivered since a commit without a reply is stored by the next one."""
+    """The commit after one without a reply stores the later messages."""
     member = crew.join_here(zookeeper=trap.address, auto_commit_enable=False)
     crew.settle(member)
     crew.flowing(member)

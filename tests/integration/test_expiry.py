@@ -1,4 +1,4 @@
-"""The session expires for real, at each phase of a rebalance, while its member is alive."""
+"""A real session expires in each phase of a rebalance, while its member is alive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 
 class Going(Enum):
-    """How far the client's own recovery is when the member goes on with the phase."""
+    """How far the client's own recovery is when the member continues with the phase."""
 
     AT_ONCE = "its requests meet the session that is gone"
     RECONNECTED = "its requests, meant for the old session, meet the new one"
@@ -169,7 +169,7 @@ CASES = [
 
 
 def test_every_phase_has_a_scene() -> None:
-    """Only the phases without a session need none, and those that only a listener brings."""
+    """Only phases without a session, and those of a listener, have no scene."""
     needless = {Phase.OFFLINE, Phase.CLOSED, Phase.BEFORE_RELEASE, Phase.BEFORE_START}
     assert set(Phase) - SCENES.keys() == needless
 

@@ -1,4 +1,4 @@
-"""Other clients touch the group's znodes: by hand, by mistake, as zombies of the JVM do."""
+"""Other clients change the group's znodes: by hand, by mistake, as JVM zombies do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 @pytest.fixture
 def pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
-    """Two members that have settled and are given messages."""
+    """Two settled members with a flow of messages."""
     pair = crew.join_here(), crew.join_here()
     crew.settle(*pair)
     crew.flowing(*pair)
@@ -30,7 +30,7 @@ def _given(member: LocalMember, tp: TopicPartition) -> list[int]:
 
 
 def _replace(admin: KazooClient, path: str) -> None:
-    """In one transaction: the same znode with the same data, but the administrator's."""
+    """Replace a znode in one transaction by the administrator's, with the same data."""
     data, _ = admin.get(path)
     transaction = admin.transaction()
     transaction.delete(path)
@@ -41,7 +41,7 @@ def _replace(admin: KazooClient, path: str) -> None:
 def test_an_owner_node_is_deleted(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The owner notices, claims the partition again, and delivers under a new token only."""
+    """The owner claims the partition again, and delivers only under a new token."""
     member, _ = pair
     tp = _first(member)
     before = crew.observer.snapshot().owners[tp].czxid
@@ -55,7 +55,7 @@ def test_an_owner_node_is_deleted(
 def test_an_owner_node_is_replaced(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """Nothing of a partition is delivered while another session holds it, even with our data."""
+    """While another session holds a partition, even with equal data, it is not delivered."""
     member, _ = pair
     tp = _first(member)
     _replace(admin, paths.owner(crew.group, tp))
@@ -75,7 +75,7 @@ def test_an_owner_node_is_replaced(
 def test_an_id_node_is_deleted(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The member registers again and goes on with what it has."""
+    """The member registers again and keeps its partitions."""
     member, _ = pair
     path = paths.member(crew.group, member.consumer)
     before = admin.exists(path).czxid
@@ -89,7 +89,7 @@ def test_an_id_node_is_deleted(
 def test_an_id_node_is_replaced(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """While another session stands under its id the member delivers nothing; then it goes on."""
+    """While another session holds its id, the member delivers nothing; then it continues."""
     member, partner = pair
     path = paths.member(crew.group, member.consumer)
     _replace(admin, path)
@@ -107,7 +107,7 @@ def test_an_id_node_is_replaced(
 def test_a_lower_offset_is_written_over(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """A zombie's late commit is written over by the live owner, who says so."""
+    """The live owner overwrites and reports a zombie's late commit."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")
@@ -120,7 +120,7 @@ def test_a_lower_offset_is_written_over(
 def test_a_higher_offset_is_left_until_it_is_passed(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """A higher foreign offset stands until the position has passed it; nothing is skipped."""
+    """A higher foreign offset stays until the position exceeds it."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: tp in crew.observer.snapshot().offsets, "a commit")
@@ -136,7 +136,7 @@ def test_a_higher_offset_is_left_until_it_is_passed(
 def test_a_marked_edit_is_honoured(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """An offset that a tool wrote together with its mark is read on from at once."""
+    """Delivery continues at once from an offset that a tool wrote with a mark."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")

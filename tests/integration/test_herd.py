@@ -1,4 +1,4 @@
-"""Many members at once."""
+"""Many members join at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.sandbox import Sandbox
 def test_sixteen_processes_join_at_once(
     crew: Crew, sandbox: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """64 partitions and 16 processes that join at once: each has four, none is delivered twice."""
+    """16 processes share 64 partitions: each owns four, none is delivered twice."""
     name = unique("wide")
     sandbox.create_topic(name, partitions=64)
     crew.feed(name, 64)

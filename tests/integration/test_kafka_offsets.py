@@ -1,4 +1,4 @@
-"""Offsets in Kafka, on real brokers: what is stored, where reading begins, and what fails how."""
+"""Offsets in Kafka on real brokers: what is stored, where reading starts, and the errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MESSAGES = 20
 
 @pytest.fixture(scope="module", params=["0.8.2.2", "0.9.0.1", "3.9.1"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """Brokers that store offsets by the first protocol for it, by the second, and the newest."""
+    """Brokers with the first and the second protocol for offsets, and the newest."""
     if request.param == "3.9.1":
         yield request.getfixturevalue("sandbox")
         return
@@ -71,14 +71,14 @@ def somebody(group: Group) -> Iterator[Foreign]:
 
 @pytest.fixture
 def wire(cluster: Sandbox) -> Iterator[Wire]:
-    """A connection for requests as they are."""
+    """A connection for raw requests."""
     one = Wire(cluster.broker.bootstrap)
     yield one
     one.close()
 
 
 def first_offsets(one: One) -> dict[int, int]:
-    """The first message that was delivered of each partition."""
+    """The first delivered message of each partition."""
     return {
         number: one.readers[0].offsets(number)[0]
         for number in range(3)
@@ -89,7 +89,7 @@ def first_offsets(one: One) -> dict[int, int]:
 def test_kafka_keeps_of_us_what_it_keeps_of_the_jvm(
     cluster: Sandbox, wire: Wire, unique: Callable[[str], str]
 ) -> None:
-    """Each captured commit, as the JVM sent it and as we send it, is answered and kept alike."""
+    """The JVM's captured commits and zkconsumer's are answered and stored alike."""
     topic, old = unique("kept"), cluster.broker.release == "0.8.2.2"
     cluster.create_topic(topic, partitions=3)
     broker = cluster.broker.bootstrap
@@ -112,7 +112,7 @@ def test_kafka_keeps_of_us_what_it_keeps_of_the_jvm(
 
 
 def captured_commits() -> list[tuple[bytes, bytes]]:
-    """What JVM consumers sent to commit, each form once, and how brokers answered."""
+    """The commits that JVM consumers sent, each form once, with the brokers' responses."""
     with gzip.open(CAPTURED, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     found: dict[tuple[int, str], tuple[bytes, bytes]] = {}
@@ -124,7 +124,7 @@ def captured_commits() -> list[tuple[bytes, bytes]]:
 
 
 def test_what_is_committed_is_where_the_next_one_begins(group: Group, somebody: Foreign) -> None:
-    """Kafka alone keeps the offsets: stored there, read from there, nothing of them in znodes."""
+    """Offsets are stored in and read from Kafka only; no znode has them."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     one.connector.commit_offsets()
@@ -139,7 +139,7 @@ def test_what_is_committed_is_where_the_next_one_begins(group: Group, somebody: 
 
 
 def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> None:
-    """What another client has committed counts as if it were ours; then our commits replace it."""
+    """A member starts at another client's commit, and then replaces it."""
     somebody.commit({0: 5, 1: 19, 2: 20}, "theirs")
     one = group.join(**KAFKA)
     one.read(15 + 1)
@@ -182,7 +182,7 @@ def test_what_kafka_refuses_of_a_commit_is_named(
 
 
 def test_dual_commit_writes_both_and_begins_at_the_larger(group: Group, somebody: Foreign) -> None:
-    """Kafka has 6, 6, none; ZooKeeper 3, 9, 18: reading begins at 6, 9, 18, both get the end."""
+    """From Kafka 6, 6, none and ZooKeeper 3, 9, 18 it reads at 6, 9, 18."""
     somebody.commit({0: 6, 1: 6})
     for partition, offset in enumerate((3, 9, 18)):
         group.write(partition, str(offset).encode())
@@ -198,7 +198,7 @@ def test_dual_commit_writes_both_and_begins_at_the_larger(group: Group, somebody
 def test_a_group_that_moves_to_kafka_begins_where_zookeeper_has_it(
     group: Group, somebody: Foreign
 ) -> None:
-    """Without dual commit: Kafka's own counts where there is one, else ZooKeeper's."""
+    """Without dual commit: Kafka's offset, else ZooKeeper's."""
     somebody.commit({0: 6, 1: 6})
     for partition, offset in enumerate((3, 9, 18)):
         group.write(partition, str(offset).encode())
@@ -211,7 +211,7 @@ def test_a_group_that_moves_to_kafka_begins_where_zookeeper_has_it(
 
 
 def test_a_hand_over_repeats_nothing(group: Group, somebody: Foreign) -> None:
-    """A member joins and takes over where the other one has stored in Kafka that it was."""
+    """A joining member starts where the old owner has committed to Kafka."""
     one = group.join("m", **KAFKA)
     one.read(3 * MESSAGES)
     other = group.join("n", **KAFKA)
@@ -226,7 +226,7 @@ def test_a_hand_over_repeats_nothing(group: Group, somebody: Foreign) -> None:
 
 
 def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) -> None:
-    """One foreign partition refuses the whole call by name; so do numbers that are no offsets."""
+    """A partition of another member, or an invalid offset, refuses the whole call."""
     one = group.member(**KAFKA, **BY_HAND)
     one.connector.commit_offsets()
     with pytest.raises(NotOwnedError):
@@ -243,7 +243,7 @@ def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) 
 
 
 def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> None:
-    """It keeps our commits out of its group: an error with the remedy, where the JVM is silent."""
+    """A new consumer's group blocks commits: an error with the remedy (JVM: silent)."""
     if cluster.broker.release == "0.8.2.2":
         return  # brokers of that release know no such members
     one = group.join(**KAFKA, **BY_HAND)
@@ -266,7 +266,7 @@ def _commits(one: One) -> bool:
 
 
 def test_a_commit_outlasts_a_restart(unique: Callable[[str], str]) -> None:
-    """The broker is killed: the commit is tried again and again, and stored when it is back."""
+    """While the broker is down the commit is retried, and stored after its return."""
     with Sandbox(tick_time_s=0.1) as servers, ExitStack() as stack:
         group = _group(servers, unique, stack)
         one = group.join(**KAFKA, **BY_HAND, **PATIENT)
@@ -284,7 +284,7 @@ def test_a_commit_outlasts_a_restart(unique: Callable[[str], str]) -> None:
 
 
 def test_a_commit_follows_the_coordinator(unique: Callable[[str], str]) -> None:
-    """The coordinator is killed: the next commit goes to its successor, which knows the last."""
+    """After the coordinator's death the commit goes to its successor."""
     replicated = {"offsets.topic.replication.factor": 2}
     with Sandbox(tick_time_s=0.1, brokers=2, overrides=replicated) as servers, ExitStack() as stack:
         group = _group(servers, unique, stack, replicas=2)

@@ -1,4 +1,4 @@
-"""Members come and go: cleanly, killed, frozen."""
+"""Members join, leave, are killed and freeze."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 @BOTH_MODES
 def test_a_member_joins(crew: Crew, mode: str) -> None:
-    """A second member takes over its half, and no message is delivered twice."""
+    """A second member takes over its half, and no message is redelivered."""
     first = crew.join(rebalance_mode=mode)
     crew.settle(first)
     crew.flowing(first)
@@ -26,7 +26,7 @@ def test_a_member_joins(crew: Crew, mode: str) -> None:
 
 @BOTH_MODES
 def test_a_member_leaves(crew: Crew, mode: str) -> None:
-    """After a clean leave the other goes on exactly where the first stopped."""
+    """After a clean leave the other member continues exactly where the first stopped."""
     first, second = crew.join(rebalance_mode=mode), crew.join(rebalance_mode=mode)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -38,7 +38,7 @@ def test_a_member_leaves(crew: Crew, mode: str) -> None:
 
 
 def test_a_member_is_killed(crew: Crew) -> None:
-    """After SIGKILL the others have its partitions when its session has expired."""
+    """After SIGKILL the others own its partitions once its session has expired."""
     first, second, third = crew.join(), crew.join(), crew.join()
     crew.settle(first, second, third)
     crew.flowing(first, second, third)
@@ -49,7 +49,7 @@ def test_a_member_is_killed(crew: Crew) -> None:
 
 
 def test_a_member_is_killed_at_work(crew: Crew) -> None:
-    """What the user was working on when the member died is delivered again, committed or not."""
+    """The message that the user was handling at the death is redelivered."""
     first = crew.join(work_s=10 * LIMIT_S)
     wait_for(lambda: first.delivered, "a message")
     (in_hand,) = first.delivered
@@ -63,7 +63,7 @@ def test_a_member_is_killed_at_work(crew: Crew) -> None:
 
 
 def test_a_slow_user(crew: Crew) -> None:
-    """A hand-over waits for the user no longer than release.grace; then it repeats one message."""
+    """A hand-over waits for release.grace.ms only; then one message is redelivered."""
     first = crew.join(work_s=600.0, release_grace_s=0.3)
     wait_for(lambda: first.delivered, "a message")
     second = crew.join()
@@ -75,7 +75,7 @@ def test_a_slow_user(crew: Crew) -> None:
 
 
 def test_a_frozen_member(crew: Crew) -> None:
-    """Frozen beyond its session amid work, then thawed: at most the message in hand comes late."""
+    """After a freeze beyond the session only the unfinished message is finished late."""
     first, second = crew.join(), crew.join(work_s=0.0003)
     crew.settle(first, second)
     for partition in sorted(second.owned):
@@ -90,7 +90,7 @@ def test_a_frozen_member(crew: Crew) -> None:
 
 
 def test_a_short_freeze_changes_nothing(crew: Crew) -> None:
-    """Frozen for less than the session timeout: nothing moves, nothing is delivered twice."""
+    """After a freeze within the session nothing moves, nothing is redelivered."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -104,7 +104,7 @@ def test_a_short_freeze_changes_nothing(crew: Crew) -> None:
 
 
 def test_partitions_are_added(crew: Crew, sandbox: Sandbox, topic: str) -> None:
-    """New partitions of a topic are served, by their new assignment, from their first message."""
+    """New partitions of a topic are served from their first message."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -117,7 +117,7 @@ def test_partitions_are_added(crew: Crew, sandbox: Sandbox, topic: str) -> None:
 
 
 def test_more_threads_than_partitions(crew: Crew) -> None:
-    """A stream without a partition says in its time-out that the group has too many threads."""
+    """The time-out of a stream without a partition names the surplus of threads."""
     first = crew.join(threads=6)
     second = crew.join(threads=4, consumer_timeout_s=1.0)
     crew.settle(first, second)

@@ -1,4 +1,4 @@
-"""Members that go by the rules of different releases, and members that find out the group's."""
+"""Members that follow the rules of different releases, and members that detect the release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC_PARTITIONS = 11  # of which one has two digits: two members tell by it, an
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic whose partitions the two forms of round-robin deal out differently."""
+    """A topic whose partitions the two forms of round-robin assign differently."""
     base = unique("topic")
     numbers = range(TOPIC_PARTITIONS)
     names = (f"{base}.{n}" for n in itertools.count())
@@ -34,7 +34,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def dealt(topic: str, release: str, numbers: range, members: str = "abc") -> dict[int, str]:
-    """Who gets which partition as members of the release deal."""
+    """The owner of each partition by the rules of the release."""
     rules = profile(release)
     found = assign(
         Strategy.ROUND_ROBIN,
@@ -47,7 +47,7 @@ def dealt(topic: str, release: str, numbers: range, members: str = "abc") -> dic
 
 @pytest.fixture
 def join(sandbox: Sandbox, topic: str, stack: ExitStack) -> Join:
-    """Makes a round-robin member, with the properties given, of a group named as the topic."""
+    """Make a round-robin member with these properties; its group has the topic's name."""
 
     def make(consumer: str, **properties: Any) -> ConsumerConnector:
         config = ConsumerConfig(
@@ -73,7 +73,7 @@ def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
 
 
 def test_members_that_cannot_agree_are_named(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """A member of 1.1 and two of 0.11 never settle in round-robin: the odd one out is named."""
+    """One member of 1.1 and two of 0.11 never settle in round-robin; it is named."""
     for consumer in ("a", "b"):
         join(consumer)
     wait_for(lambda: len(owners(sandbox, topic)) == TOPIC_PARTITIONS, "the first two to settle")
@@ -82,7 +82,7 @@ def test_members_that_cannot_agree_are_named(sandbox: Sandbox, topic: str, join:
 
 
 def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """A member with peers.release=auto joins a group of 1.1 by its rules, and all settle."""
+    """With peers.release=auto a member joins a group of 1.1 by its rules, and all settle."""
     members = [join(consumer, peers_release="1.1.1") for consumer in ("a", "b")]
     numbers = range(TOPIC_PARTITIONS)
     due = dealt(topic, "1.1.1", numbers, "ab")
@@ -94,7 +94,7 @@ def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join)
 
 
 def test_a_registration_that_would_be_misread_is_refused(sandbox: Sandbox) -> None:
-    """As 1.1 writes it, this regex would match nothing for anybody; it is never registered."""
+    """A regex that would match nothing as 1.1 writes it is never registered."""
     config = ConsumerConfig(
         zookeeper_connect=sandbox.zookeeper_connect, group_id="g", peers_release="1.1.1"
     )

@@ -1,4 +1,4 @@
-"""The judge of the real runs: it finds what is planted into the traces of a run that was good."""
+"""The judge of real runs detects violations that are planted into the records of a good run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Plant = Callable[[Replay], Replay]
 
 @pytest.fixture(scope="module")
 def run(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Replay:
-    """One joins another, and both leave: a run without a fault."""
+    """One member joins another, and both leave: a run without a fault."""
     with ExitStack() as stack:
         directory = tmp_path_factory.mktemp("run")
         crew = Crew(sandbox.zookeeper_connect, sandbox.bootstrap, "replayed", directory, stack)
@@ -44,7 +44,7 @@ def run(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Replay:
 def _logged(
     run: Replay, change: Callable[[dict[str, Any]], dict[str, Any] | None], who: int = 1
 ) -> Replay:
-    """The run with other lines in the log of a member's user; None: without the line."""
+    """The run with changed lines in the log of a member's user; None removes a line."""
     entries = (change({**entry}) for entry in run.records[who].logged)
     logged = [entry for entry in entries if entry is not None]
     records = [replace(one) for one in run.records]
@@ -53,7 +53,7 @@ def _logged(
 
 
 def _moved(run: Replay) -> tuple[str, int, int]:
-    """(topic, partition, its token with the first member) of what the second member took over."""
+    """(topic, partition, first member's token) of partitions that the second member took over."""
     (taken, *_) = next(e["runs"] for e in run.records[1].logged if e["event"] == "delivered")
     topic, number = taken[:2]
     return next(
@@ -112,7 +112,7 @@ def _owned_under_another_s_name(run: Replay) -> Replay:
 
 
 def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bool) -> Replay:
-    """ZooKeeper's log with another payload in one of the writes to a room of the group."""
+    """ZooKeeper's log with another payload in one write below a directory of the group."""
     found = [
         number
         for number, one in enumerate(run.writes)
@@ -130,7 +130,7 @@ def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bo
 
 
 def _released_while_delivered(run: Replay) -> Replay:
-    """The first member's owner znodes go before anything else that it does."""
+    """The first member's owner znodes are deleted before all its other acts."""
     joined = run.records[1].steps()[0].t
     early = round((joined + run.ahead_s) * 1000)
     writes = [
@@ -156,7 +156,7 @@ def _released_while_delivered(run: Replay) -> Replay:
     ],
 )
 def test_a_planted_violation_is_caught(run: Replay, plant: Plant, number: str) -> None:
-    """The run as it was is good; with one thing changed in what was written down it is not."""
+    """The recorded run passes; with one changed record it does not."""
     run.again().run()
     with pytest.raises(InvariantViolation) as caught:
         plant(run.again()).run()
@@ -164,7 +164,7 @@ def test_a_planted_violation_is_caught(run: Replay, plant: Plant, number: str) -
 
 
 def test_a_trace_that_does_not_conform(run: Replay, tmp_path: Path) -> None:
-    """A line of a trace that the machine would not write is found."""
+    """A line of a trace that the machine would not write is detected."""
     lines = run.records[0].trace.read_text().splitlines(keepends=True)
     path = tmp_path / "trace"
     path.write_text("".join(lines[:5] + lines[6:]))
@@ -173,14 +173,14 @@ def test_a_trace_that_does_not_conform(run: Replay, tmp_path: Path) -> None:
 
 
 def test_a_group_that_has_not_converged(run: Replay) -> None:
-    """Rest is looked for where it is claimed: there is none amid the second member's join."""
+    """A group is not at rest during the second member's join."""
     joining = run.records[1].steps()[3].t
     with pytest.raises(InvariantViolation, match="I12"):
         run.again().run(rest_at=joining)
 
 
 def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
-    """What a frozen process had in hand is excused by its freeze alone."""
+    """Only a recorded freeze excuses a late message of a frozen process."""
     assert crew.counts == {topic: 8}
     first, second = crew.join(), crew.join(work_s=0.0003)
     crew.settle(first, second)
@@ -220,7 +220,7 @@ def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
 
 
 def test_strangers_acts_are_seen(crew: Crew, topic: str, admin: KazooClient) -> None:
-    """Whose session wrote tells strangers from members, whose acts nobody need confess."""
+    """Writes of other clients are recognised by their sessions."""
     member = crew.join()
     crew.settle(member)
     crew.flowing(member)
@@ -236,7 +236,7 @@ def test_strangers_acts_are_seen(crew: Crew, topic: str, admin: KazooClient) -> 
 
 
 def test_all_of_a_record_counts(run: Replay) -> None:
-    """What the monitor has counted is what the users have logged."""
+    """The monitor's counts equal what the users have logged."""
     run = run.again()
     run.run()
     logged = sum(_count(one) for one in run.records)

@@ -1,4 +1,4 @@
-"""Servers go down and come back under a running group."""
+"""Servers stop and return under a running group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG_SESSION_S = 6.0
 
 @pytest.fixture(scope="module")
 def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
-    """Servers of this module's own, since it takes them down."""
+    """Separate servers of this module, because it stops them."""
     # A broker that was killed starts again when its session has expired.
     overrides = {"zookeeper.session.timeout.ms": 2000}
     with Sandbox(
@@ -31,7 +31,7 @@ def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
-    """Two members that have settled and are given messages."""
+    """Two settled members with a flow of messages."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -39,7 +39,7 @@ def pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
 
 
 def _quiet(crew: Crew) -> None:
-    """Wait until nobody is given messages any more though there are some."""
+    """Wait until no message is delivered any more, although there are some."""
     counts = [-1]
 
     def same() -> bool:
@@ -51,7 +51,7 @@ def _quiet(crew: Crew) -> None:
 
 @pytest.mark.usefixtures("topic")
 def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
-    """While ZooKeeper is away everybody pauses at once; with it they go on where they were."""
+    """While ZooKeeper is down all members pause at once; then they continue."""
     pair = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*pair)
     crew.flowing(*pair)
@@ -72,7 +72,7 @@ def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
 def test_zookeeper_is_killed_for_longer_than_a_session(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """Away for longer than the lease: everybody pauses, and goes on where it was afterwards."""
+    """After an outage beyond the lease all members continue where they were."""
     sandbox.zookeeper.kill()
     _quiet(crew)
     sandbox.zookeeper.start()
@@ -84,7 +84,7 @@ def test_zookeeper_is_killed_for_longer_than_a_session(
 def test_the_broker_restarts(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """The group does not move for a broker; everybody reads on when it is back."""
+    """A broker's restart moves no partition; all members continue after it."""
     owners = crew.observer.snapshot().owners
     counts = [one.rebalances for one in pair]
     sandbox.broker.restart()
@@ -98,7 +98,7 @@ def test_the_broker_restarts(
 def test_the_broker_is_killed(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """SIGKILL and a start on the same port: nothing lost, nothing moved, nothing twice."""
+    """After SIGKILL and a start on the same port nothing is lost, moved or redelivered."""
     owners = crew.observer.snapshot().owners
     counts = [one.rebalances for one in pair]
     sandbox.broker.kill()
@@ -113,7 +113,7 @@ def test_the_broker_is_killed(
 def test_a_member_joins_while_no_broker_is_there(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """Without brokers nobody gives up what it has; the joiner has its part when one is back."""
+    """Without brokers no member releases anything; the joiner gets its share later."""
     sandbox.broker.stop()
     third = crew.join()
     wait_for(lambda: third.last("status")["phase"] == "waiting", "the joiner to wait")
@@ -153,7 +153,7 @@ def ensemble_crew(
     tmp_path: Path,
     stack: ExitStack,
 ) -> Crew:
-    """Three members at the ensemble that have settled and are given messages."""
+    """Three settled members at the ensemble with a flow of messages."""
     topic = unique("topic")
     create_topic(ensemble.connect, topic, partitions=8)
     crew = Crew(ensemble.connect, ensemble_bootstrap, unique("group"), tmp_path, stack)
@@ -168,7 +168,7 @@ def ensemble_crew(
 def test_the_leader_of_an_ensemble_is_killed(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """Of three servers the leader dies: no session is lost, nothing moves, nothing twice."""
+    """The leader of three dies: no session is lost, nothing moves or is redelivered."""
     crew, members = ensemble_crew, ensemble_crew.members
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in members]
@@ -188,7 +188,7 @@ def test_the_leader_of_an_ensemble_is_killed(
 def test_the_leader_of_an_ensemble_is_frozen(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """A leader that stands still and wakes up as nobody's leader misleads no member."""
+    """A frozen leader that wakes up deposed misleads no member."""
     crew, members = ensemble_crew, ensemble_crew.members
     frozen = ensemble.leader()
     others = [server for server in ensemble.servers if server is not frozen]

@@ -1,4 +1,4 @@
-"""Subscriptions by pattern, beside static ones, on real servers."""
+"""Subscriptions by pattern beside subscriptions by name, on real servers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Join = Callable[..., ConsumerConnector]
 
 @pytest.fixture
 def prefix(unique: Callable[[str], str]) -> str:
-    """What the names of this test's topics begin with; the group has the same name."""
+    """The prefix of this test's topics; the group has the same name."""
     return unique("wild") + "."
 
 
 @pytest.fixture
 def join(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Join:
-    """Makes a connector of this test's group, which ends with the test."""
+    """Make a connector of this test's group, which ends with the test."""
 
     def make(consumer: str, **properties: Any) -> ConsumerConnector:
         config = ConsumerConfig(
@@ -48,7 +48,7 @@ def join(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Join:
 
 @pytest.fixture
 def owners(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Callable[[], dict[str, str]]:
-    """Who owns what: 'topic without the prefix-partition' -> consumer thread without the group."""
+    """'topic without the prefix-partition' -> consumer thread without the group."""
     group = prefix.rstrip(".")
     observer = stack.enter_context(Observer(sandbox.zookeeper_connect, group))
 
@@ -63,7 +63,7 @@ def owners(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Callable[[], dict
 
 
 def values(streams: list[Any], count: int) -> Counter[str]:
-    """The values of the next `count` messages of all streams, in turns."""
+    """The values of the next `count` messages of all streams, in turn."""
     seen: Counter[str] = Counter()
     limit = time.monotonic() + LIMIT_S
     while seen.total() < count:
@@ -78,7 +78,7 @@ def values(streams: list[Any], count: int) -> Counter[str]:
 def test_topics_come_and_go(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """A white list meets topics that are created later, and lets go of one that is deleted."""
+    """A white list reads topics created later, and releases a deleted one."""
     first = prefix + "first"
     sandbox.create_topic(first, partitions=2)
     sandbox.produce(first, 10)
@@ -99,7 +99,7 @@ def test_topics_come_and_go(
 
 
 def test_nothing_matches_yet(sandbox: Sandbox, prefix: str, join: Join) -> None:
-    """A member without a topic says what it waits for, and begins when the first one comes."""
+    """A member without a topic says what it waits for, and starts with the first topic."""
     member = join("m")
     (stream,) = member.create_message_streams_by_filter(white_list(prefix + "x"))
     wait_for(lambda: "no topic matches the white_list" in member.status().waiting_for, "its reason")
@@ -111,7 +111,7 @@ def test_nothing_matches_yet(sandbox: Sandbox, prefix: str, join: Join) -> None:
 def test_static_white_and_black_in_one_group(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """Three kinds of subscription share topics as the JVM's assignor does (protocol's vector)."""
+    """Three kinds of subscription share topics as the JVM's assignor does."""
     foo, bar = prefix + "foo", prefix + "bar"
     sandbox.create_topic(foo, partitions=5)
     sandbox.create_topic(bar, partitions=2)
@@ -147,7 +147,7 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
 def test_round_robin_with_patterns(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """A static round-robin member counts what its wildcard peers match, also what comes later."""
+    """A static round-robin member counts what wildcard peers match, even later topics."""
     foo, bar = prefix + "foo", prefix + "bar"
     sandbox.create_topic(foo, partitions=3)
     how = {"partition_assignment_strategy": "roundrobin"}

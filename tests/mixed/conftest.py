@@ -1,4 +1,4 @@
-"""Scenarios are played two at a time: most of their time they wait for a session to expire."""
+"""Scenarios run two at a time: most of their time they wait for a session to expire."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def plays(
     tmp_path_factory: pytest.TempPathFactory,
     sandbox_of: Callable[[str, str], Sandbox],
 ) -> Iterator[Callable[[Cast], Outcome]]:
-    """Plays the scenarios of the tests that were chosen, in their order; each is waited for."""
+    """Play the scenarios of the selected tests, in their order; each is awaited."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("cast") for spec in specs if spec is not None]
     casts = dict.fromkeys(cast for cast in params if isinstance(cast, Cast))

@@ -1,4 +1,4 @@
-"""The helper that has real JVM consumers in our groups does what it says."""
+"""The helper that adds real JVM consumers to groups works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offset(client: KazooClient, group: str, topic: str) -> int | None:
 def test_a_member_of_each_release(
     release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """It takes as many messages as it may, commits, starts anew after an expiry, and leaves."""
+    """It takes the permitted messages, commits, restarts after an expiry, and leaves."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)

@@ -1,4 +1,4 @@
-"""Groups that keep offsets in Kafka: real JVM consumers go on where we were, and we where they."""
+"""Groups with offsets in Kafka: JVM and zkconsumer members continue from each other's offsets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def cluster(
     request: pytest.FixtureRequest, sandbox_of: Callable[[str, str], Sandbox]
 ) -> Iterator[Sandbox]:
-    """A broker of the release asked for."""
+    """A broker of the requested release."""
     if request.param in (NEWEST_BROKER, "0.8.2.2"):
         yield sandbox_of(request.param, "")
         return
@@ -69,7 +69,7 @@ class Jvm:
         self._number = 0
 
     def take(self, count: int, directory: Path) -> list[int]:
-        """The offsets that it was given; it has committed them when this returns."""
+        """The offsets of the delivered messages; they are committed when this returns."""
         self._number += 1
         name = f"j{self._number}"
         member = JvmMember(
@@ -96,7 +96,7 @@ class Jvm:
 
 
 def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = "") -> list[int]:
-    """What a member of ours is given first; it commits `count` of them by number, and leaves."""
+    """The first messages of a zkconsumer member, which commits `count` of them and leaves."""
     one: One = group.join("ours", auto_commit_enable=False, **settings)
     one.read(count)
     taken = one.readers[0].offsets(0)[:count]
@@ -110,7 +110,7 @@ def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = 
 def test_we_take_turns_with_a_jvm_consumer(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """They, we, they, we: each goes on with the message after the last one that was committed."""
+    """JVM and zkconsumer members in turn each start after the last committed message."""
     mine, theirs = STORAGES[storage]
     jvm = Jvm(group, release, theirs)
     assert jvm.take(5, tmp_path) == [*range(5)]
@@ -129,7 +129,7 @@ def test_we_take_turns_with_a_jvm_consumer(
 def test_a_group_moves_to_kafka_member_by_member(
     release: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """ZooKeeper first, then both, then Kafka alone: whoever is next repeats and skips nothing."""
+    """ZooKeeper, then both, then Kafka: no message is redelivered or skipped."""
     assert Jvm(group, release, {}).take(4, tmp_path) == [*range(4)]
     assert ours(group, STORAGES["dual"][0], 5) == [*range(4, 9)]
     assert (group.stored(0), somebody.offsets(0)) == ("9", {0: 9})

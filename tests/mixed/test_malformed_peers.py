@@ -1,4 +1,4 @@
-"""A registration that no JVM consumer can read: what it does to them, and what to ours."""
+"""A registration that no JVM consumer can read: its effect on both kinds of members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_stalls_the_jvm_and_is_named_by_ours(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The JVM member fails each rebalance, ours serves on and names the culprit."""
+    """The JVM member fails each rebalance; zkconsumer's continues and names it."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Our members in one group with real JVM consumers, judged beside a group of JVM consumers alone.
+"""zkconsumer members in a group with JVM consumers, compared with a group of JVM consumers.
 
 What happens is in `scenario.py`: joins, clean leaves, SIGKILL on either side, an expired session, a
 process that stands still for ten seconds and comes back, added partitions, a created topic. After
@@ -28,12 +28,12 @@ BACKLOG_S = 0.8
 
 @pytest.fixture(scope="module")
 def outcome(cast: Cast, plays: Callable[[Cast], Outcome]) -> Outcome:
-    """The scenario of this cast, played to its end."""
+    """The outcome of this cast's scenario."""
     return plays(cast)
 
 
 def test_nothing_is_lost(outcome: Outcome) -> None:
-    """Messages flow at every event; each is delivered, and covered by the stored offsets."""
+    """Every message is delivered, and covered by the stored offsets, despite all events."""
     assert outcome.messages >= MESSAGES
     assert outcome.flowed and all(outcome.flowed.values()), outcome.flowed
     assert outcome.mixed.undelivered == 0
@@ -41,12 +41,12 @@ def test_nothing_is_lost(outcome: Outcome) -> None:
 
 
 def test_nothing_is_repeated_between_ours(outcome: Outcome) -> None:
-    """A partition that goes from one of ours to another: no message comes twice."""
+    """When a partition moves between zkconsumer members, nothing is redelivered."""
     assert outcome.mixed.between_ours == 0
 
 
 def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
-    """As few messages come twice as in the other group; the moment of a signal is chance."""
+    """No more messages are redelivered than in the group of JVM members."""
     since_commit_s = SETTINGS["auto_commit_interval_s"] + BACKLOG_S
     chance = STOPPED * since_commit_s * outcome.messages / outcome.duration_s
     repeated, of_jvm = outcome.mixed.repeated, outcome.jvm.repeated
@@ -54,7 +54,7 @@ def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
 
 
 def test_none_of_ours_moves_an_offset_back(outcome: Outcome) -> None:
-    """Whatever moves an offset back is a JVM member's write, and stale."""
+    """Only JVM members' stale writes lower an offset."""
     moves, of_jvm = outcome.mixed.moves_back, outcome.jvm.moves_back
     assert [move for move in moves if move.consumer in ALL_OURS] == []
     # Whose, is chance: a JVM member's timer may write what it had read before the partition moved.
@@ -63,11 +63,11 @@ def test_none_of_ours_moves_an_offset_back(outcome: Outcome) -> None:
 
 
 def test_no_jvm_member_is_troubled_by_us(outcome: Outcome) -> None:
-    """No JVM member fails to rebalance in a way that it does not among its own kind."""
+    """A JVM member's rebalances fail only as they do among JVM members alone."""
     assert _kinds(outcome.mixed.trouble) <= _kinds(outcome.jvm.trouble)
 
 
 def _kinds(trouble: dict[str, list[str]]) -> set[str]:
-    """What was logged, without names and numbers."""
+    """The kinds of logged failures, without names and numbers."""
     said = {line for lines in trouble.values() for line in lines}
     return {re.sub(r"/consumers/\S+/|\[\S*\]|\d+", "", line) for line in said}

@@ -1,4 +1,4 @@
-"""The operator's edits and a real JVM member: refused without touching it, or written over."""
+"""An operator's edits beside a real JVM member: refused without an effect, or overwritten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """It never hears of what is refused; what is forced it writes over, as the tool says."""
+    """A refused edit has no effect on it; a forced one is overwritten, as the tool says."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)

@@ -1,4 +1,4 @@
-"""A group of real JVM members: our figures are those of Kafka's own tool at the same moment."""
+"""The tools' figures for a group of real JVM members equal those of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASE = "1.1.1"
 
 
 def _theirs(sandbox: Sandbox, group: str) -> str:
-    """What `ConsumerGroupCommand --describe` writes to standard output."""
+    """The standard output of `ConsumerGroupCommand --describe`."""
     with tool(
         RELEASE,
         "kafka.admin.ConsumerGroupCommand",
@@ -42,7 +42,7 @@ def _ours(sandbox: Sandbox, *arguments: str) -> str:
 
 
 def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """lag, groups show, owners and offsets get, of two JVM members of which one owns nothing."""
+    """lag, groups show, owners and offsets get, for two JVM members of which one owns nothing."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     # Each partition alone has seven messages: a thread of the JVM member reserves its next message
@@ -84,7 +84,7 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
 
 
 def _compare(theirs: str, sandbox: Sandbox, group: str) -> None:
-    """Row by row; theirs has names of members, and ours of their threads."""
+    """Compare row by row; Kafka's rows name members, and zkconsumer's threads."""
     rows = [line.split() for line in theirs.splitlines()[2:]]
     owned = [row for row in rows if row[0] != "-"]
     shown: Any = json.loads(_ours(sandbox, "groups", "show", group, "--output", "json"))

@@ -1,4 +1,4 @@
-"""Members that authenticate, on the shared servers and on one that speaks TLS and SASL."""
+"""Members that authenticate, on the shared servers and on one with TLS and SASL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A group of its own, and its topic of four partitions with ten messages each."""
+    """A separate group, and its topic of four partitions with ten messages each."""
     with group_on(sandbox, unique, partitions=4) as one:
         yield one
 
@@ -25,7 +25,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 def secure(
     tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
 ) -> Iterator[SecureZooKeeper]:
-    """A ZooKeeper that wants certificates from its clients, with a broker beside it."""
+    """A ZooKeeper that requires client certificates, with a broker registered in it."""
     # ZooKeeper 3.4 has no TLS for clients.
     release = DEFAULT_ZOOKEEPER if zookeeper_release.startswith("3.4.") else zookeeper_release
     with SecureZooKeeper(tmp_path_factory.mktemp("secure"), release=release) as server:
@@ -44,7 +44,7 @@ def secure_broker(
 
 @pytest.fixture
 def clients() -> Iterator[Callable[..., KazooClient]]:
-    """Starts clients that are stopped at the end of the test."""
+    """Start clients that are stopped at the end of the test."""
     with ExitStack() as stack:
 
         def start(connect: str, user: str = "") -> KazooClient:

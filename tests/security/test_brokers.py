@@ -1,4 +1,4 @@
-"""Members on brokers that want TLS and SASL, and one sentence for each mistake of a user."""
+"""Members on brokers that require TLS and SASL, and one sentence for each mistake of a user."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARTITIONS, MESSAGES = 2, 10
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Returns the broker with a listener; each broker starts when a test first asks for it."""
+    """Return the broker with a listener; each broker starts when a test first requests it."""
     with ExitStack() as stack:
 
         @cache

@@ -1,4 +1,4 @@
-"""Text that other clients wrote, at every place that displays it: escaped, and cut."""
+"""Text of other clients is escaped and truncated wherever it is displayed."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ IN_A_PATH = {name: text for name, text in HOSTILE.items() if name in ("turned ro
 
 
 def assert_harmless(text: str, limit: int = 50_000) -> None:
-    """Nothing that a terminal acts upon, no forged line, and not the whole of a large text."""
+    """Check that a text has no control character, no forged line, and bounded length."""
     assert text.isprintable(), ascii(text[:300])
     assert len(text) <= limit
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_displayed_is_printable_and_short(text: str) -> None:
-    """Every hostile character is escaped, and the rest of a long text is counted."""
+    """Hostile characters are escaped, and the rest of a long text is counted."""
     assert_harmless(displayed(text), 10 * MAX_DISPLAYED)
     error = ZkConsumerError(text, where=text, remedy=text)
     for part in (error.what, error.where, error.remedy, str(error), *error.args):
@@ -58,7 +58,7 @@ def test_what_is_displayed_is_printable_and_short(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Owners, ids, topics, threads, offsets, hosts and metadata in the log, errors and status."""
+    """Owners, ids, topics, threads, offsets, hosts and metadata in log, errors and status."""
     caplog.set_level(logging.DEBUG)
     member = Member(retries=1, backoff_s=0.1)
     journal = Journal(ME).observe
@@ -109,7 +109,7 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_the_page_of_a_trace_is_harmless(text: str) -> None:
-    """Paths, owners and notes of a trace cannot break out of the page, nor turn its text round."""
+    """Paths, owners and notes of a trace cannot break out of the page or reverse its text."""
     tag = f"<script>alert(1)</script>{text}"
     entries = [
         {"t": 0.0, "note": tag},
@@ -125,7 +125,7 @@ def test_the_page_of_a_trace_is_harmless(text: str) -> None:
 
 
 def test_hostile_znodes_reach_no_terminal(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """A member and the tools meet hostile znodes on a real server: every line is harmless."""
+    """With hostile znodes on a real server, every line of a member and the tools is safe."""
     caplog.set_level(logging.DEBUG, "zkconsumer")
     admin, name = group.admin, group.name
     sound = registrations.encode_registration(Registration({group.topic: 1}, Pattern.STATIC, 1))

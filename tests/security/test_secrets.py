@@ -1,4 +1,4 @@
-"""A password goes to ZooKeeper and nowhere else: not into logs, reprs, errors, traces, output."""
+"""A password is sent to ZooKeeper only: no log, repr, error, trace or output contains it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _digest(group: Group, **more: Any) -> ConsumerConfig:
 def test_nothing_shows_a_digest_password(
     group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The life of a member, with everybody's logs at their loudest, and its trace."""
+    """A member's whole life with all logs at their lowest level, and its trace."""
     trace = tmp_path / "trace.jsonl"
     config = _digest(group, trace_file=str(trace))
     with caplog.at_level(EVERYTHING):
@@ -66,7 +66,7 @@ def test_nothing_shows_a_digest_password(
 def test_no_error_shows_a_password(
     change: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is wrong, neither the error, nor what it came from, nor a warning has it."""
+    """No error, cause or warning about a wrong setting contains the password."""
     settings = {
         "group.id": "g",
         "zookeeper.connect": "127.0.0.1:1",
@@ -87,7 +87,7 @@ def test_no_error_shows_a_password(
 def test_nothing_shows_a_key_or_a_sasl_password(
     secure: SecureZooKeeper, caplog: pytest.LogCaptureFixture, password: str
 ) -> None:
-    """A session over TLS with SASL, and one that is refused."""
+    """A session over TLS with SASL, and a refused one."""
     config = ConsumerConfig(
         group_id="g",
         zookeeper_auth_scheme="sasl",
@@ -110,7 +110,7 @@ def test_nothing_shows_a_key_or_a_sasl_password(
 def test_no_output_of_the_command_line_shows_a_password(
     group: Group, tmp_path: Path, credential: str
 ) -> None:
-    """`zkconsumer consume` with the credential in its file: neither output has it."""
+    """No output of `zkconsumer consume` contains the file's credential."""
     file, trace = tmp_path / "c.properties", tmp_path / "trace.jsonl"
     file.write_text(
         f"group.id={group.name}\nzookeeper.connect={group.sandbox.zookeeper_connect}\n"

@@ -31,7 +31,7 @@ def _config(secure: SecureZooKeeper, group: str, **more: Any) -> ConsumerConfig:
 
 
 def _refused(secure: SecureZooKeeper, **more: Any) -> str:
-    """What the error says, soon, of a member that cannot connect."""
+    """The error of a member that cannot connect."""
     with pytest.raises(ZooKeeperUnreachableError) as caught:
         ConsumerConnector(_config(secure, "g", zookeeper_connection_timeout_s=4.0, **more))
     return str(caught.value)
@@ -62,14 +62,14 @@ def test_a_member_joins_over_tls(
 
 
 def test_a_server_of_an_unknown_authority_is_refused(secure: SecureZooKeeper) -> None:
-    """A certificate that the trusted authorities did not sign: no session; the error says so."""
+    """A certificate of another authority gives no session; the error says so."""
     said = _refused(secure, zookeeper_ssl_ca=str(secure.stranger.file))
     assert "TLS" in said
     assert "verify failed" in said or "unable to get" in said or "self-signed" in said
 
 
 def test_a_server_of_another_name_is_refused(secure: SecureZooKeeper) -> None:
-    """A certificate for another host: refused, unless the name is not to be checked."""
+    """A certificate for another host is refused, unless the name check is off."""
     port = secure.connect.rpartition(":")[2]
     other = f"localhost:{port}"
     assert "mismatch" in _refused(secure, zookeeper_connect=other)
@@ -78,7 +78,7 @@ def test_a_server_of_another_name_is_refused(secure: SecureZooKeeper) -> None:
 
 
 def test_verification_can_be_switched_off_by_name(secure: SecureZooKeeper) -> None:
-    """`insecure.skip.verify` takes any certificate."""
+    """`insecure.skip.verify` accepts any certificate."""
     skip = {
         "zookeeper_ssl_ca": str(secure.stranger.file),
         "zookeeper_ssl_insecure_skip_verify": True,
@@ -87,7 +87,7 @@ def test_verification_can_be_switched_off_by_name(secure: SecureZooKeeper) -> No
 
 
 def test_a_client_without_a_certificate_is_refused(secure: SecureZooKeeper) -> None:
-    """The server wants a certificate: without one there is no session."""
+    """Without a client certificate the server grants no session."""
     none = dict.fromkeys(
         ("zookeeper_ssl_certificate", "zookeeper_ssl_key", "zookeeper_ssl_key_password")
     )
@@ -113,7 +113,7 @@ PLAIN = [
 def test_tls_to_a_plain_port_names_the_server_s_release(
     zookeeper_of: Callable[[str], ZooKeeperServer], release: str, said: str
 ) -> None:
-    """TLS against ZooKeeper 3.4 or a plain port is a ConfigError that says so, in every client."""
+    """TLS to ZooKeeper 3.4 or a plain port is a ConfigError in every client."""
     config = ConsumerConfig(
         group_id="g",
         zookeeper_connect=zookeeper_of(release).connect,
@@ -129,7 +129,7 @@ def test_tls_to_a_plain_port_names_the_server_s_release(
 
 
 def test_a_wrong_sasl_password_is_named_at_the_start(secure: SecureZooKeeper) -> None:
-    """A SASL password that the server does not know is an error at once, without the password."""
+    """A wrong SASL password is an error at once, which does not contain it."""
     wrong = {**SASL, "zookeeper_auth_credential": f"{USER}:canary-wrong"}
     with pytest.raises(AccessDeniedError) as caught:
         ConsumerConnector(_config(secure, "g", **wrong))
@@ -137,7 +137,7 @@ def test_a_wrong_sasl_password_is_named_at_the_start(secure: SecureZooKeeper) ->
 
 
 def test_digest_md5_to_a_server_in_fips_mode_names_the_mode(tmp_path: Path) -> None:
-    """ZooKeeper 3.9 refuses every DIGEST-MD5 login by default: the error names the mode."""
+    """ZooKeeper 3.9 refuses DIGEST-MD5 by default: the error names FIPS mode."""
     fips = {"zookeeper.fips-mode": "true"}
     with (
         SecureZooKeeper(tmp_path, release="3.9.6", properties=fips) as secure,
@@ -159,7 +159,7 @@ def test_digest_md5_to_a_server_in_fips_mode_names_the_mode(tmp_path: Path) -> N
 def test_files_that_cannot_be_used_are_named(
     secure: SecureZooKeeper, change: dict[str, Any]
 ) -> None:
-    """A file that is missing or of another kind, or a wrong key password: a ConfigError."""
+    """A missing or wrong file, or a wrong key password, is a ConfigError."""
     with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.") as caught:
         ConsumerConnector(_config(secure, "g", **change))
     assert Path(caught.value.where).suffix in (".pem", ".py")
@@ -182,7 +182,7 @@ def test_files_that_cannot_be_used_are_named(
     ],
 )
 def test_settings_that_do_not_go_together(bad: dict[str, Any]) -> None:
-    """TLS settings without TLS, halves of pairs: refused, without a secret in the error."""
+    """TLS settings without TLS and halves of pairs are refused, without a secret."""
     with pytest.raises(ConfigError) as caught:
         ConsumerConfig(group_id="g", zookeeper_connect="localhost", **bad)
     assert "canary" not in str(caught.value)

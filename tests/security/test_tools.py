@@ -1,4 +1,4 @@
-"""The operator's commands where ZooKeeper is protected: by digest ACLs, by TLS, by TLS and SASL."""
+"""The operator's commands on a protected ZooKeeper: digest ACLs, TLS, and TLS with SASL."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class World:
         return str(self.settings["zookeeper_connect"])
 
     def run(self, command: str, *more: str, config: Path | None = None) -> Result:
-        """A command with the group's and the topic's names in it, as one who may."""
+        """Run a command, with the group's and the topic's names, as an authorised user."""
         named = {"C": str(self.config), "T": self.topic, "Z": self.connect}
         words = []
         for word in command.split():
@@ -112,13 +112,13 @@ class World:
         return ZooKeeperClient(ConsumerConfig(group_id=self.group, **self.settings))
 
     def rights(self, group: str) -> set[tuple[Right, ...]]:
-        """Every list that there is below a group."""
+        """Every access control list below a group."""
         with self.connection() as zk:
             found = zk.rights(zk.tree(paths.group(group)))
         return {one for one in found.values() if isinstance(one, tuple)}
 
     def member(self) -> One:
-        """It owns both partitions, and has committed all ten messages of each."""
+        """A member owns both partitions, and has committed all ten messages of each."""
         own = ConsumerConfig(group_id=self.group, **{**SETTINGS, **self.settings})
         member = One(own)
         member.subscribe(self.topic)
@@ -143,7 +143,7 @@ def world(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> World:
-    """Two partitions with ten messages each; nobody was in the group yet."""
+    """Two partitions with ten messages each; the group has had no member yet."""
     plain: str
     if request.param == "digest":
         plain = request.getfixturevalue("sandbox").zookeeper_connect
@@ -173,7 +173,7 @@ def world(
 
 @pytest.fixture
 def live(world: World) -> Iterator[World]:
-    """With a member at work."""
+    """The world with a working member."""
     member = world.member()
     try:
         member.settled(0, 1)
@@ -184,13 +184,13 @@ def live(world: World) -> Iterator[World]:
 
 @pytest.fixture
 def idle(world: World) -> World:
-    """Its member has left."""
+    """The world after its member has left."""
     world.member().close()
     return world
 
 
 def test_reading(live: World) -> None:
-    """Every command that reads, the old tools included, says of a live group what is there."""
+    """Every reading command, old tools included, shows the state of a live group."""
     for command in READING:
         result = live.run(command, "-o", "json")
         assert result.exit_code == Exit.OK, (command, result.output)
@@ -207,7 +207,7 @@ def test_reading(live: World) -> None:
 
 
 def test_changing(idle: World) -> None:
-    """Every kind of change and its way back; what is made belongs to whom the group belongs to."""
+    """Every kind of change and its undo; created znodes belong to the group's owner."""
     whose = idle.rights(idle.group)
     assert len(whose) == 1
     for command in CHANGING:
@@ -232,7 +232,7 @@ def test_changing(idle: World) -> None:
 
 
 def test_a_stranger(idle: World, tmp_path: Path) -> None:
-    """Who may not is told so, with the znode and exit code 1; 3 where there is no way in at all."""
+    """Without the right the error names the znode, exit code 1; without a login it is 3."""
     file = _file({"group_id": idle.group, **idle.stranger}, tmp_path / "stranger.properties")
     if "zookeeper_ssl_ca" in idle.stranger and "zookeeper_ssl_key" not in idle.stranger:
         for command in ("groups list", "offsets set -g G T:0=3 --execute"):

@@ -1,4 +1,4 @@
-"""The rules of the house that a syntax tree can show."""
+"""The rules of the repository that a syntax tree can show."""
 
 from __future__ import annotations
 

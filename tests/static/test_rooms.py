@@ -1,4 +1,4 @@
-"""Which package may import which, and that no import goes round in a circle."""
+"""Which package may import which other one, and that no imports form a cycle."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_every_permission_is_used() -> None:
 
 
 def test_no_import_goes_in_a_circle() -> None:
-    """Imports form no circle, function-local and `TYPE_CHECKING` imports included."""
+    """Imports form no cycle, function-local and `TYPE_CHECKING` imports included."""
     graph = {name: {other for other in imports(name) if other != name} for name in modules()}
     try:
         TopologicalSorter(graph).prepare()

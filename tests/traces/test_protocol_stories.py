@@ -37,7 +37,7 @@ def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(protocol: str, name: str) -> str:
-    """A story as its file has it."""
+    """A story in the form of its file."""
     entries: list[dict[str, Any]] = []
     if protocol == JVM:
         one = SCENARIOS[name]
@@ -57,7 +57,7 @@ def told(protocol: str, name: str) -> str:
 
 @pytest.mark.parametrize(("protocol", "name"), CASES)
 def test_the_story_is_the_same(protocol: str, name: str, request: pytest.FixtureRequest) -> None:
-    """Each story goes as its golden trace says, and breaks no promise."""
+    """Each story equals its golden trace, and breaks no promise."""
     found = told(protocol, name)
     path = HERE / protocol / f"{name}.txt"
     if request.config.getoption("--rewrite"):
@@ -73,7 +73,7 @@ def test_no_other_files() -> None:
 
 
 def test_every_story_has_a_counterpart_or_a_reason() -> None:
-    """A story on ZooKeeper is also told of the later protocols, or it is stated why not."""
+    """A story on ZooKeeper has a counterpart here, or a reason."""
     assert set(SCENARIOS) == (set(STORIES) & set(SCENARIOS)) | set(WITHOUT)
     assert not set(STORIES) & set(WITHOUT)
 

@@ -1,4 +1,4 @@
-"""Golden traces: what happens when…, as stories that are read, reviewed and kept.
+"""Golden traces: "What happens when…", as stories that are read, reviewed and kept.
 
 A change of what members do shows here as a change of a story. `pytest tests/traces --rewrite`
 writes them anew; then the diff is read, and committed only if it is understood and wanted.
@@ -45,7 +45,7 @@ WITHOUT_STORY = {
 
 
 def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
-    """A story as its file has it, and the entries that it is made from."""
+    """A story in the form of its file, and its entries."""
     entries: list[dict[str, Any]] = []
     on = stage(one.plan, Recorder(entries.append), monitor_for(one.jvm), jvm=one.jvm)
     one.script(on)
@@ -65,7 +65,7 @@ def rows() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_story_is_the_same(name: str, request: pytest.FixtureRequest) -> None:
-    """Each story goes as its golden trace says, and breaks no promise."""
+    """Each story equals its golden trace, and breaks no promise."""
     found, _ = told(SCENARIOS[name])
     path = HERE / f"{name}.txt"
     if request.config.getoption("--rewrite"):
@@ -75,7 +75,7 @@ def test_the_story_is_the_same(name: str, request: pytest.FixtureRequest) -> Non
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_story_is_a_trace(name: str) -> None:
-    """What the simulated members wrote down is replayed as the trace of a real one is."""
+    """The simulated members' lines replay like the trace of a real member."""
     _, entries = told(SCENARIOS[name])
     steps = [entry for entry in entries if "event" in entry]
     found = check((text(entry) + "\n" for entry in entries), name=name)
@@ -83,12 +83,12 @@ def test_a_story_is_a_trace(name: str) -> None:
 
 
 def test_two_tellings_are_equal() -> None:
-    """Nothing is left to chance."""
+    """Two runs of a story are equal."""
     assert told(SCENARIOS["a-zombie-wakes"]) == told(SCENARIOS["a-zombie-wakes"])
 
 
 def test_one_set_of_titles() -> None:
-    """The page's rows, the scenarios and the golden traces are the same ones, by title."""
+    """The page's rows, the scenarios and the golden traces have the same titles."""
     linked = {}
     for cell in rows():
         found = re.fullmatch(r"\[(.*)\]\(\.\./tests/traces/(.*)\.txt\)(?: \(.*\))?", cell)

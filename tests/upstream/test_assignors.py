@@ -32,7 +32,7 @@ def _shares(
     key_form: KeyForm,
     chance: random.Random,
 ) -> dict[TopicPartition, str]:
-    """What the members compute, each from input in an order of its own; none takes another's."""
+    """The members' shares, each computed from input in a different order; they are disjoint."""
     owned: dict[TopicPartition, str] = {}
     for consumer in counts:
         whole = assign(

@@ -14,7 +14,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def _send(group: Group, count: int) -> None:
-    """So many messages to each of the two partitions."""
+    """Produce this many messages to each of the two partitions."""
     for partition in range(2):
         values = [f"{partition}-{number}" for number in range(count)]
         group.sandbox.produce(group.topic, values, partition=partition)

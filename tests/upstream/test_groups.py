@@ -23,7 +23,7 @@ OTHER = "another-topic"
 
 
 class Place(World):
-    """A chroot that holds nothing but the brokers' znodes, and a topic of one partition."""
+    """A chroot with only the brokers' znodes, and a topic of one partition."""
 
     def __init__(self, sandbox: Sandbox, topic: str, directory: Path, stack: ExitStack) -> None:
         super().__init__(sandbox, "1.1.1", directory)
@@ -49,19 +49,19 @@ class Place(World):
             self.put([{"path": paths.member(name, consumer), "data": node.decode()}])
 
     def tool(self, *arguments: str) -> str:
-        """What ConsumerGroupCommand says."""
+        """The output of ConsumerGroupCommand."""
         code, out, err = self.run("ConsumerGroupCommand", "--zookeeper", self.connect, *arguments)
         assert code == 0, err
         return out
 
     def has(self, group: str, topic: str) -> tuple[bool, bool]:
-        """Are there offsets of a topic, and owners?"""
+        """Whether the group has offsets of a topic, and owners."""
         found = self.below(f"/consumers/{group}")
         directories = paths.offsets_of(group, topic), paths.owners_of(group, topic)
         return directories[0] in found, directories[1] in found
 
     def member(self, group: str, consumer: str, **settings: Any) -> ConsumerConnector:
-        """A member of ours; it leaves at the end of the test."""
+        """A zkconsumer member, which leaves at the end of the test."""
         config = ConsumerConfig(
             group_id=group,
             zookeeper_connect=self.connect,
@@ -71,14 +71,14 @@ class Place(World):
         return self._stack.enter_context(ConsumerConnector(config))
 
     def rows(self, group: str) -> list[list[str]]:
-        """What `--describe` shows of the topic: a row for each partition and each idle member."""
+        """The rows of `--describe` for the topic: one for each partition and each idle member."""
         lines = self.tool("--describe", "--group", group).splitlines()
         return [row for line in lines if (row := line.split()) and row[0] in (self.topic, "-")]
 
 
 @pytest.fixture
 def place(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Place]:
-    """Where no group is but those of the test."""
+    """A place without any group but those of the test."""
     topic = unique("upstream")
     sandbox.create_topic(topic)
     with ExitStack() as stack:
