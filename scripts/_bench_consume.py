@@ -341,7 +341,7 @@ def await_settled(sandbox: Sandbox) -> None:
             found = client.get_children(root) if client.exists(root) else []
             if len(found) == GROUP_PARTITIONS:
                 reads = [client.get_async(f"{root}/{one}") for one in found]
-                with suppress(NoNodeError):  # an owner changed meanwhile
+                with suppress(NoNodeError):  # an owner has changed since the listing
                     shares = Counter(read.get()[0] for read in reads)
                     if set(shares.values()) == {OWN_PARTITIONS}:
                         return

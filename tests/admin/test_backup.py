@@ -60,7 +60,7 @@ def random_tree(hands: Hands, group: str, seed: int) -> None:
     for path in chance.sample(rooms, chance.randint(1, 5)):
         known.append(path)
         hands.other.create(path, chance.randbytes(chance.choice([0, 3])))
-    # Below `ids` stand members, whose like is not deleted.
+    # No path below `ids`: the tools delete no registrations.
     parents = [path for path in known if path != paths.ids(group)]
     for number in range(chance.randint(0, 20)):
         path = f"{chance.choice(parents)}/{chance.choice('abü-')}{number}"
@@ -203,7 +203,7 @@ def test_a_secret_access_control_list(
     rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
     hands.other.set_acls(paths.offset(group, T[0]), rights)
     if release_number(zookeeper_release) < (3, 6):
-        # Every client may read the hash there, so the list can be restored.
+        # These releases let every client read the hash, so the ACL can be restored.
         assert len(plan_delete_group(hands.tools, group)) > 0
         return
     with pytest.raises(AccessDeniedError, match="hides the access control list"):

@@ -32,12 +32,12 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
         (MOVING, 6, 2, True, Status.OK),  # it fell once
         ([(0.0, 10, 5), (MINUTE_S, 20, 5), (2 * MINUTE_S, 30, 9)], 9, 2, True, Status.WARNING),
         ([(0.0, 10, 5), (MINUTE_S, 10, 8)], 8, 1, True, Status.STALLED),
-        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # silent, and somebody owns it
-        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # silent, and nobody does
-        (MOVING, 6, 2 + 1.9, False, Status.OK),  # not silent for so long as it has spoken
+        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # no more commits, with an owner
+        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no more commits, without an owner
+        (MOVING, 6, 2 + 1.9, False, Status.OK),  # shorter than MOVING's commits
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),  # first, as in Burrow
-        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit says nothing yet
+        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is not enough
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
     ],
 )

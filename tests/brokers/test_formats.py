@@ -30,7 +30,8 @@ FORMATS: dict[str, dict[str, int]] = {
 
 def _messages() -> list[Keyed]:
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", ""), ("k", "v")]
-    # What only grows by compression librdkafka sends as it is: a few odd ones, or pure noise.
+    # librdkafka compresses only data that becomes smaller: small messages or noise stay as they
+    # are.
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(MIB // 1024))
     return [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
 
@@ -93,7 +94,7 @@ def test_the_release_s_own_producer(
         assert process.stdin is not None
         process.stdin.writelines(f"{n}\n" for n in range(500))
         process.stdin.flush()
-        # That of 0.9 does not wait for its messages when its input ends.
+        # The producer of 0.9 does not wait for its messages when its input ends.
         eventually(lambda: len(contents(cluster, topic)) == 500)
     entries = kept(cluster, topic)
     assert {one.codec for one in entries} == {codec}

@@ -46,7 +46,7 @@ def test_the_broker_restarts(crew: Crew, cluster: Sandbox, stack: ExitStack) -> 
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
-    # librdkafka's producers may lose an old broker that restarts for ever: another one goes on.
+    # A producer of librdkafka may never reconnect to an old broker that restarts: use a new one.
     before = crew.traffic
     before.stop()
     cluster.broker.restart()

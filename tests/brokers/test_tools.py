@@ -34,8 +34,8 @@ LIMIT_S = 60.0
 
 def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
     """Log ends and times are returned; a missing topic is neither found nor created."""
-    # A broker before 0.11 makes a topic that it is asked about by name, and any broker the topic of
-    # offsets when somebody looks for a coordinator.
+    # A broker before 0.11 creates a topic when a client asks for it by name. Every broker creates
+    # the offsets topic when a client looks for a coordinator.
     topic, missing = unique("tools"), unique("missing")
     cluster.create_topic(topic)
     cluster.produce(topic, 5)

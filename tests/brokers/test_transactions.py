@@ -34,14 +34,14 @@ def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) 
     _transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
     one = group.join()
     one.read(15)
-    # After each five a control batch takes an offset.
+    # A control batch takes an offset after every five messages.
     assert one.readers[0].offsets(0) == [*range(5), *range(6, 11), *range(12, 17)]
     values = [message.value.decode().split()[0] for message in one.readers[0].messages]
     assert values == [COMMITTED] * 5 + [ABORTED] * 5 + [COMMITTED] * 5
     one.close()
     assert len(assert_engines_agree(cluster, TopicPartition(group.topic, 0), 0, 17)) == 15
     assert group.stored(0) == "17"
-    # Between its last message and the log's end there is a marker: it goes on behind that.
+    # A marker is between its last message and the end of the log: it continues after the marker.
     cluster.produce(group.topic, 1, partition=0)
     again = group.join("again")
     again.read(1)

@@ -172,7 +172,7 @@ def test_a_reader_that_leaves(
     os.close(reading)
     assert process.stderr is not None
     assert (process.wait(timeout=60), said(process.stderr.read().decode())) == (0, [])
-    # A pipe holds 64 KiB, a batch is ten times that: not even the first one was written.
+    # A pipe holds 64 KiB. A batch is ten times larger, so the first one is not written completely.
     assert committed(sandbox, topic) == 0
 
 

@@ -221,7 +221,7 @@ def test_a_member_joins(
     first = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
     second = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
-    # The first member gives at least one partition to the second.
+    # The first member releases at least one partition to the second.
     eventually(lambda: complete(tmp_path))
     sandbox.produce(topic, 300)
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)

@@ -102,13 +102,13 @@ def replay(world: World, line: dict[str, Any]) -> str:
         world.put(line["znodes"])
         return "state"
     if state == "znodes after the two ImportZkOffsets":
-        return "state"  # ours were refused
+        return "state"  # zkconsumer's imports were refused
     if "znodes" in line:
         roots = {"/".join(one["path"].split("/")[:3]) for one in line["znodes"]}
         recorded = {one["path"]: one["data"] for one in line["znodes"]}
         found = world.below(*roots)
         if "console consumer" in state:
-            # A member of ours makes parents with an empty payload, which nobody reads.
+            # A zkconsumer member creates parents with an empty payload, which no client reads.
             found = {path: data or recorded.get(path) for path, data in found.items()}
         assert found == recorded
         return "equal"

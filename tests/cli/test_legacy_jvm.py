@@ -213,7 +213,7 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
     assert process.returncode == 130
     assert err.decode().splitlines()[-1] == "Processed a total of 5 messages"
     path = f"/consumers/{group}/offsets/{topic}/0"
-    # The last one may still have been in hand.
+    # The last message may still have been in flight.
     assert old.below(path)[path] in ("4", "5")
 
 

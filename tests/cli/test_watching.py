@@ -111,7 +111,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
     assert before == b""
     pictures = after.partition(LEAVE)[0].split(HOME)[1:]
     for picture in pictures[:-1]:
-        assert picture.endswith(b"\x1b[J")  # the rest of the page, and never the page as a whole
+        assert picture.endswith(b"\x1b[J")  # clears only the rest of the page
         lines = ESCAPE.sub(b"", picture).split(b"\r\n")
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 80

@@ -39,7 +39,7 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
     stream: Stream[bytes, bytes]
     (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
     iterator = iter(stream)
-    first = next(iterator)  # the rest of its batch is fetched already
+    first = next(iterator)  # the rest of its batch is already fetched
 
     def act() -> None:
         refused(lambda: next(iterator), lambda: next(stream), stream.poll)

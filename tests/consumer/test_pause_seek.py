@@ -15,7 +15,7 @@ def test_a_seek_backwards_is_committed(group: Group) -> None:
     one.read(40)
     one.connector.commit_offsets()
     assert group.stored(2) == "10"
-    one.readers[0].free.clear()  # the next message stays in hand
+    one.readers[0].free.clear()  # the next message stays in flight
     one.connector.seek(group.tp(2), 4)
     one.connector.commit_offsets()
     assert group.stored(2) in ("4", "5")

@@ -52,7 +52,7 @@ def test_every_property_exists() -> None:
     """The page names only existing properties, with their right defaults."""
     rows = re.findall(r"^\| `([\w.]+)` \| `\w+` \| (\S+) ", CONFIGURATION, re.MULTILINE)
     defaults = dict(rows)
-    # Properties of others: of the broker, and of Spark's source.
+    # Settings of other programs: of the broker, and of Spark's source.
     others = {"offsets.retention.minutes", "revoke.grace.ms"}
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=\w+)?`", PAGE))
     named = {one for one in named if not one.endswith((".md", ".properties", ".jsonl"))}

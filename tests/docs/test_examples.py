@@ -65,7 +65,7 @@ def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -
         assert process.stdout is not None
         values = [process.stdout.readline().split()[-1] for _ in range(MESSAGES)]
         assert sorted(values) == sorted(f"b'm{number}'" for number in range(MESSAGES))
-        while _committed(sandbox, topic) < MESSAGES:  # the last batch's is on its way
+        while _committed(sandbox, topic) < MESSAGES:  # the commit of the last batch may be late
             assert process.poll() is None
         os.kill(process.pid, number)
         assert process.stderr is not None
@@ -104,7 +104,7 @@ def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
         assert process.returncode == 0, err
     values = [line.split()[3] for line in (*lines, *out.splitlines())]
     assert set(values) == {f"m{number}" for number in range(MESSAGES)}
-    assert len(values) <= MESSAGES + 2  # at most one in hand for each thread
+    assert len(values) <= MESSAGES + 2  # at most one in flight for each thread
 
 
 def test_asynchronous(sandbox: Sandbox, topic: str) -> None:

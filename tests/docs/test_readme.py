@@ -28,7 +28,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Seconds, for one command or program on a busy machine.
 PROGRAM_LIMIT_S = 60
-SIZE_MAX = 9_000  # bytes; README.md is one page, and everything else has a page of its own
+SIZE_MAX = 9_000  # bytes; README.md is one page, and every other subject has its own page
 
 
 def _blocks(language: str) -> list[str]:

@@ -51,7 +51,8 @@ def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
         line.deaf.set()
         crew.settle(first)
     else:
-        # The server hears each attempt to reconnect, so the session lives: nobody takes over.
+        # Each attempt to reconnect reaches the server, so the session lives and no member takes
+        # over.
         line.wire = Wire.LOSE_REPLIES
         wait_for(lambda: boottime() > lost_at + 2 * SESSION_S, "two sessions' time to pass")
         crew.flowing(first)

@@ -49,7 +49,7 @@ def trio(
         )
         for number in peers
     )
-    # The first comes when the others stand: of two that vote the third leads, never the second.
+    # The first starts after the others: of two that vote the third leads, never the second.
     for voters in (servers[1:], servers[:1]):
         for server in voters:
             stack.callback(server.stop)

@@ -110,7 +110,7 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without READ on ids no partition moves; the next reading recovers."""
-    # From 3.8.4 on ZooKeeper drops a watch whose event its client may not read, and says nothing.
+    # From 3.8.4 on, ZooKeeper silently drops a watch if the client may not read its event.
     assert crew.counts == {topic: 8}
     # Only the session timeout counts, twice.
     monkeypatch.setattr(group_member, "REFRESH_S", 0.0)

@@ -133,7 +133,7 @@ def test_a_crowd_comes_and_goes(crew: Crew, sandbox: Sandbox, stack: ExitStack, 
         stack.callback(client.stop)
     wait_for(lambda: all(client.connected for client in clients), "200 sessions", 2 * LIMIT_S)
     for number, client in enumerate(clients):
-        # Before ours in the order of names: nothing is left for our members.
+        # It is before zkconsumer's members in the order of names, so they get no partitions.
         client.create_async(paths.member(crew.group, f"a_{number:03}"), payload, ephemeral=True)
     wait_for(lambda: not any(one.owned for one in members), "the crowd to be seen", 2 * LIMIT_S)
     for client in clients:

@@ -57,7 +57,7 @@ def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
         for row in group_phases.MAIN_PATH
         for cause in row.causes
         for after in row.after
-        if cause is not Cause.EXPIRY  # deletes the group, which is then not in a phase any more
+        if cause is not Cause.EXPIRY  # deletes the group, which then has no phase
     }
     assert usual - made == set()
 

@@ -145,5 +145,5 @@ def test_odd_offsets() -> None:
         except MalformedZnodeError:
             assert first is None, stored
             continue
-        # Without an offset, and beyond the end, consumers began at the beginning.
+        # Consumers without an offset, or with one beyond the end, began at the start of the log.
         assert first == (offset if 0 <= offset <= 20 else 0), stored

@@ -33,7 +33,7 @@ RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
 # five in each: it took what came first.
 TAKEN_FIRST = {"0.9.0.1": {1: 5, 2: 3}, "1.1.1": {1: 3, 2: 5}}
 ALIKE = {"static": [{"0.8.2.2", "0.9.0.1"}, {"0.11.0.3", "1.1.1"}], "wildcard": [RELEASES]}
-LIMIT_S = 50.0  # longer than any step takes, shorter than it is to an automatic commit
+LIMIT_S = 50.0  # longer than any step, shorter than the interval of automatic commits
 
 Nodes = dict[str, dict[str, object]]
 

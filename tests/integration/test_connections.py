@@ -118,7 +118,8 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
     first = crew.join_here(zookeeper=trap.address)
     assert trap.sprung.wait(LIMIT_S)
     wait_for(lambda: len(crew.observer.snapshot().owners) == 8, "the claim to be done")
-    # In this process: one of its own may take longer to begin than the first waits for its pings.
+    # It is not a process of its own: the start of one may last longer than the first's ping
+    # time-out.
     second = crew.join_here()
     wait_for(lambda: second.phase == "waiting", "the second member to be blocked")
     trap.cut()

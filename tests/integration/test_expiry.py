@@ -89,7 +89,7 @@ def _sprung(ambush: Ambush, phase: Phase) -> None:
 
 
 def _another_joins(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
-    # Without commits in between, a late one of the member would find what it expects.
+    # A late commit of the member conflicts only if there was another commit before it.
     member = crew.join_here(auto_commit_interval_s=NEVER_S)
     crew.settle(member)
     crew.flowing(member)

@@ -61,7 +61,7 @@ def test_an_owner_node_is_replaced(
     _replace(admin, paths.owner(crew.group, tp))
     wait_for(lambda: str(tp) in member.last("status")["blocked"], "the blocker to be seen")
     given = _given(member, tp)
-    # Its data names our own thread; the session tells that it is not ours.
+    # Its payload names the member's own thread, but another session owns it.
     thread = f"{member.consumer}-0"
     wait_for(lambda: member.connector.status().blocked.get(tp) == thread, "its name to be read")
     crew.flowing(*pair)

@@ -16,7 +16,7 @@ def test_sixteen_processes_join_at_once(
     name = unique("wide")
     sandbox.create_topic(name, partitions=64)
     crew.feed(name, 64)
-    # Sixteen interpreters that start on two cores may each be without a turn for a second.
+    # While sixteen interpreters start on two cores, each may get no CPU time for a second.
     members = [crew.start(zookeeper_session_timeout_s=6.0) for _ in range(16)]
     crew.settle(*members)
     crew.flowing(*members)

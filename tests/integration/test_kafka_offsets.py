@@ -93,11 +93,11 @@ def test_kafka_keeps_of_us_what_it_keeps_of_the_jvm(
     topic, old = unique("kept"), cluster.broker.release == "0.8.2.2"
     cluster.create_topic(topic, partitions=3)
     broker = cluster.broker.bootstrap
-    # The first look-up makes the topic that offsets are kept in.
+    # The first look-up of a coordinator creates the offsets topic.
     assert until(lambda: coordinator_of(broker, "any") is not None, limit_s=LIMIT_S)
     for request, answer in captured_commits():
         if old and request[3] > 1:
-            continue  # what a newer JVM sends, that broker does not know
+            continue  # the broker does not know this version of the request
         theirs, ours = unique("jvm"), unique("our")
         asked, expected = commit_request(request, theirs, topic), errors_in(answer)
         assert until(lambda a=asked, e=expected: errors_in(wire.ask(a)) == e, limit_s=LIMIT_S)
@@ -145,7 +145,7 @@ def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> 
     one.read(15 + 1)
     assert first_offsets(one) == {0: 5, 1: 19}
     one.close()
-    # What has moved loses the note of whoever committed it, and what has not moved keeps it.
+    # A commit that moves an offset deletes its metadata; an offset that has not moved keeps it.
     assert somebody.committed(0, 1, 2) == {0: (20, ""), 1: (20, ""), 2: (20, "theirs")}
 
 
@@ -156,7 +156,7 @@ def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
     noted = {group.tp(0): OffsetAndMetadata(20, "done é"), group.tp(1): OffsetAndMetadata(4, "x")}
     one.connector.commit_offsets(noted)
     assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (4, "x")}
-    # confluent-kafka ends them with a NUL, which it takes away again, and other clients see.
+    # confluent-kafka appends a NUL to metadata and removes it when it reads; other clients see it.
     assert kept(wire, group.name, group.topic, 2) == {
         0: (20, "done é\0".encode(), 0),
         1: (4, b"x\0", 0),
@@ -172,7 +172,7 @@ def test_what_kafka_refuses_of_a_commit_is_named(
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     long = {group.tp(0): OffsetAndMetadata(3, "x" * 5000), group.tp(1): 4}
-    if cluster.broker.release == "0.8.2.2":  # it complains, and stores them all the same
+    if cluster.broker.release == "0.8.2.2":  # it returns an error and stores both
         one.connector.commit_offsets(long)
         assert somebody.offsets(0, 1) == {0: 3, 1: 4}
         return
@@ -245,7 +245,7 @@ def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) 
 def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> None:
     """A new consumer's group blocks commits: an error with the remedy (JVM: silent)."""
     if cluster.broker.release == "0.8.2.2":
-        return  # brokers of that release know no such members
+        return  # these brokers do not have the new consumer's groups
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     with (
@@ -253,7 +253,7 @@ def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> No
         pytest.raises(CommitError, match=r"a new consumer.*another group\.id"),
     ):
         one.connector.commit_offsets()
-    # It leaves, and the coordinator counts the group as empty.
+    # The new consumer has left; after a while the group is empty for the coordinator.
     assert until(lambda: _commits(one), limit_s=60.0)
 
 

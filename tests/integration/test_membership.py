@@ -121,7 +121,7 @@ def test_more_threads_than_partitions(crew: Crew) -> None:
     first = crew.join(threads=6)
     second = crew.join(threads=4, consumer_timeout_s=1.0)
     crew.settle(first, second)
-    # Those before were told before the group had settled, or at that moment.
+    # Earlier errors may be from before the group had settled.
     before = len(second.of("error"))
     wait_for(lambda: len(second.of("error")) >= before + 4, "idle streams to time out")
     idle = second.of("error")[-2:]

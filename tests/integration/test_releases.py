@@ -18,7 +18,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 
 Join = Callable[..., ConsumerConnector]
-TOPIC_PARTITIONS = 11  # of which one has two digits: two members tell by it, and three
+TOPIC_PARTITIONS = 11  # one has two digits, so the two orders differ
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
     base = unique("topic")
     numbers = range(TOPIC_PARTITIONS)
     names = (f"{base}.{n}" for n in itertools.count())
-    # The one with two digits comes before or behind the others, by the hash of the name.
+    # The hash of the topic's name decides where partition 10 is in the order.
     name = next(n for n in names if dealt(n, "0.11.0.3", numbers) != dealt(n, "1.1.1", numbers))
     sandbox.create_topic(name, partitions=TOPIC_PARTITIONS)
     return name

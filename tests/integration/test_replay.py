@@ -193,7 +193,7 @@ def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
     crew.settle(first, second)
     evidence = crew.finish()
     assert len([one for one in evidence.late if one.overlap_s > 0]) <= 1
-    # The same run, with one message of the frozen member's more, behind what it had in hand.
+    # The same run with one more message of the frozen member, after its in-flight batch.
     run = crew.replay()
     frozen_at, thawed_at = second.frozen[0]
     own = next(

@@ -128,7 +128,7 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
     """Kafka's own topics match no pattern, unless exclude.internal.topics is false."""
     internal = "__consumer_offsets"
     with closing(Consumer({"bootstrap.servers": sandbox.bootstrap, "group.id": prefix})) as one:
-        one.committed([Partition("x", 0)], timeout=LIMIT_S)  # the broker makes it when asked
+        one.committed([Partition("x", 0)], timeout=LIMIT_S)  # this creates the topic
     wait_for(lambda: internal in list_topics(sandbox.zookeeper_connect), "the internal topic")
     for exclude, expected in ((True, set()), (False, {internal})):
         member = join(f"m-{exclude}", exclude_internal_topics=exclude)

@@ -484,7 +484,7 @@ def test_a_hand_over_does_not_wait_for_a_retry() -> None:
     assert {n.kind for n in of(done, cmd.Notice)} == {cmd.NoticeKind.COMMIT_FAILED}
     assert one(done, cmd.Release).partitions == tps(2, 3)
     assert not of(done, cmd.CommitOffsets)
-    # What was to be tried again follows, less what is another's by now.
+    # The retry follows, without the partitions that another member owns by now.
     done = member.answer(ev.Released({}))
     assert one(done, cmd.CommitOffsets).plan.kafka.keys() == KAFKA - tps(2, 3)
 

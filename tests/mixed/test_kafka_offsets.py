@@ -85,7 +85,7 @@ class Jvm:
         try:
             member.wait("joined")
             wait_for(lambda: len(member.delivered) == count, f"{count} messages")
-            taken = [one.offset for one in member.delivered]  # it drains its streams as it leaves
+            taken = [one.offset for one in member.delivered]  # leaving empties its streams
             member.tell("commit")
             member.wait("committed")
             wait_for(lambda: member.quiet_s > 1.0, "the end of its rebalances")
@@ -117,7 +117,7 @@ def test_we_take_turns_with_a_jvm_consumer(
     assert somebody.committed(0) == {0: (5, "")}
     assert ours(group, mine, 6, "a note") == [*range(5, 11)]
     assert somebody.committed(0) == {0: (11, "a note")}
-    # Metadata, with the NUL after them, are nothing to a JVM member; its next commit wipes them.
+    # A JVM member ignores the metadata and the NUL after them; its next commit deletes both.
     assert jvm.take(7, tmp_path) == [*range(11, 18)]
     assert somebody.committed(0) == {0: (18, "")}
     assert ours(group, mine, 8) == [*range(18, 26)]

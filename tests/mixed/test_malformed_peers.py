@@ -45,7 +45,7 @@ def test_it_stalls_the_jvm_and_is_named_by_ours(
         fatal = paths.member(group.name, "rogue")
         with caplog.at_level(logging.WARNING, logger="zkconsumer"):
             group.admin.create(fatal, b'{"version":1}', ephemeral=True)
-            eventually(jvm.trouble)  # so trouble is seen: elsewhere tests find that there is none
+            eventually(jvm.trouble)  # other tests assert that `trouble` is false
             eventually(lambda: "rogue" in ours.status.malformed_peers)
             eventually(lambda: any("rogue" in one for one in caplog.messages))
         (told,) = [one for one in caplog.messages if "rogue" in one]

@@ -57,7 +57,8 @@ def test_none_of_ours_moves_an_offset_back(outcome: Outcome) -> None:
     """Only JVM members' stale writes lower an offset."""
     moves, of_jvm = outcome.mixed.moves_back, outcome.jvm.moves_back
     assert [move for move in moves if move.consumer in ALL_OURS] == []
-    # Whose, is chance: a JVM member's timer may write what it had read before the partition moved.
+    # The partitions vary: a JVM member's timer may commit an offset read before the partition
+    # moved.
     partitions = {move.partition for move in moves}
     assert len(moves) <= max(len(of_jvm), STALE_COMMITS * len(partitions))
 

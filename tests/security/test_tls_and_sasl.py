@@ -55,7 +55,7 @@ def test_a_member_joins_over_tls(
         if auth:
             rules, _ = client_of(member.connector).get_acls(paths.ids(group))
             assert ("sasl", USER) in [(one.id.scheme, one.id.id) for one in rules]
-            # Whoever comes with the same certificate may do the same.
+            # Clients with the same certificate have the same rights.
             assert {one.id.scheme for one in rules} == {"sasl", "x509"}
     finally:
         member.close()

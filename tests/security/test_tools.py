@@ -155,7 +155,7 @@ def world(
         plain = secure.plain.connect
         open_to = ("zookeeper_connect", "zookeeper_ssl_enable", "zookeeper_ssl_ca")
         settings, stranger = secure.settings, {name: secure.settings[name] for name in open_to}
-    if request.param == "sasl":  # who comes with the same certificate is no stranger: `creator`
+    if request.param == "sasl":  # `creator` lets clients with the same certificate in
         settings = {**settings, **SASL}
         other = secure.authority.issue(unique("other"))
         stranger |= {

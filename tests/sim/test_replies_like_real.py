@@ -133,7 +133,7 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
     if isinstance(request, rq.Children) and not isinstance(value, str):
         return sorted(value)
     if isinstance(request, rq.Multi) and not isinstance(value, int):
-        return len(value)  # nobody looks at what is in it
+        return len(value)  # the content does not matter
     return value.removeprefix(base) if isinstance(value, str) else value
 
 

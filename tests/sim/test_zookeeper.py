@@ -138,7 +138,7 @@ def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
     assert sim.request(reader, rq.Children("/"), 0.0) is None
     assert not sim.ping(reader, 0.0)
     sim.heal(1)
-    assert not sim.is_connected(reader)  # its follower dropped those who waited
+    assert not sim.is_connected(reader)  # its follower closed the connections of waiting clients
     connect(sim, 1, session=reader)
     assert ask(sim, reader, rq.Children("/")).value == ("a", "b")
 
@@ -223,7 +223,7 @@ def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
     assert connect(sim, 1, session=writer) == writer
     assert ask(sim, writer, rq.Exists("/p0"), 100.9).value.owner == writer
     ask(sim, writer, rq.Delete("/p0"), 100.9)
-    assert sim.take_events(writer) == []  # the watch went with the connection
+    assert sim.take_events(writer) == []  # the watch ended with the connection
     assert sim.tick(101.2) == [reader]
 
 

@@ -182,7 +182,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
     one = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     wait(lambda: len(one.read) > 50)
-    # Longer than it takes to leave, so that its end is not that of its session.
+    # Longer than a member needs to leave, so that the session does not expire before.
     other = scene.query("b", consumer__id="b", zookeeper__session__timeout__ms="30000").start()
     wait(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
     scene.flow.stop()

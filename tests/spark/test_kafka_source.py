@@ -24,7 +24,7 @@ LIMIT_S = 300.0
 PROGRAM = """
 import sys
 jars, directory, *found, bootstrap, zookeeper, topic, group = sys.argv[1:]
-sys.path += found  # behind that environment's own pyspark
+sys.path += found  # after that environment's own pyspark
 from pyspark.sql import SparkSession
 from zkconsumer.spark.finishing import CommitListener, committing
 builder = SparkSession.builder.master("local[1]").config("spark.jars", jars)
@@ -44,7 +44,7 @@ for name, sink in (("heard", lambda batch, _: batch.count()), ("called", functio
     query = query.option("checkpointLocation", f"{directory}/{name}").start()
     query.awaitTermination()
 print("done", flush=True)
-sys.stdin.read()  # the listener hears of the last batch when that is over
+sys.stdin.read()  # the listener gets the event of the last batch after its end
 spark.stop()
 """
 

@@ -59,7 +59,7 @@ def test_the_programs(
     topic, group, connect = unique("orders"), unique("billing"), sandbox.zookeeper_connect
     sandbox.create_topic(topic, partitions=2)
     znodes = [paths.offset(group, TopicPartition(topic, number)) for number in range(2)]
-    with session(connect) as client:  # the group has been there before
+    with session(connect) as client:  # the group existed before
         for znode in znodes:
             client.create(znode, b"0", makepath=True)
     names = {

@@ -55,7 +55,7 @@ def test_a_limit_is_kept_and_starves_nobody(sizes: dict[TopicPartition, int], li
     assert all((0 < dealt[tp] <= size) if size else dealt[tp] == 0 for tp, size in sizes.items())
     some = sum(1 for size in sizes.values() if size)
     assert sum(dealt.values()) < limit + max(1, some)
-    # What rounding leaves is less than one message a partition.
+    # Rounding loses less than one message per partition.
     assert sum(dealt.values()) >= min(limit, sum(sizes.values())) - some
 
 

@@ -292,7 +292,7 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
     found = {row.group: (row.offset, row.error) for row in rows}
     assert found["a"] == found["c"] == (1, None)
     assert found["b"][0] is None and "does not allow this client to read" in found["b"][1]
-    # Nor may its rooms be listed, from which the tasks are planned.
+    # The planner of tasks may not list the parent znodes of its offsets either.
     scene.session.set_acls(paths.offsets("b"), [nobody])
     rows = tables.lag(spark, zookeeper=scene.connect).collect()
     errors = {row.group: row.error for row in rows}
@@ -567,7 +567,7 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
         assert claim["zxid"] == stat.czxid and claim["time"].timestamp() * 1000 == stat.ctime
         scene.owner("u", 7, "h_a-0", "h")
         assert query.told() == [("h", 7, "claimed", None, "h_a-0")]
-    # One moves, one is released, one goes and comes back: nobody follows.
+    # One moves, one is released, one is deleted and created again: no stream follows.
     scene.session.delete(znode)
     scene.owner("t", 0, "g_c-0")
     scene.session.delete(paths.owner("g", TopicPartition("t", 1)))

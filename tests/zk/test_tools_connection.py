@@ -65,7 +65,7 @@ def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) 
         stats = connection.stats(wanted[:-1])
         assert set(stats) == {"/", *payloads}
         assert stats["/7"] == connection.stats(["/7"])["/7"]
-        # Before ZooKeeper 3.8.3 whoever may not read a znode may still see its stat.
+        # Before ZooKeeper 3.8.3 a client that may not read a znode may still read its stat.
         seen = []
         for several in (["/no"], wanted):
             try:
@@ -88,13 +88,13 @@ def test_a_server_that_takes_single_reads_only(
     paths = [f"{root}/{n}" for n in range(4 * AT_ONCE)]
     with ZooKeeperClient(_config(server)) as connection:
         session = session_of(connection)
-        sender = session._sender  # what it knows of the server
+        sender = session._sender  # the client's view of the server
         assert session.server_release() == tuple(map(int, release.split(".")))
         assert not sender.takes_many
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
         assert list(connection.read([*paths, "/none"])) == paths
-        # As a newer server had said, before the connection moved: the server refuses the request
-        # and closes the connection.
+        # The view is that of a newer server, before the connection moved: this server refuses the
+        # request and closes the connection.
         sender.takes_many = True
         assert list(connection.read([*paths, "/none"])) == paths
         assert not sender.takes_many

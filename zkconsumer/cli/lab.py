@@ -239,8 +239,8 @@ def need(*packages: str) -> None:
 
 # ---- the listening socket ------------------------------------------------------------------------
 
-# The command opens the socket before it imports the server. A browser that connects to it waits
-# until the server is there, so both start at the same time.
+# The command opens the socket before it imports the server. A browser that connects early waits for
+# the server, so both can start at the same time.
 
 DEFAULT_PORT = 8642
 

@@ -244,7 +244,7 @@ class GroupHistory:
             self._teach(path, place)
 
     def _teach(self, path: str, place: At | _Partition) -> None:
-        """Tell the compiled loop what a path means, if the loop can skip its rows."""
+        """Register a path with the compiled loop, if the loop can skip the path's rows."""
         from zkconsumer.history.commits import FOREIGN  # noqa: PLC0415 - loads numba
 
         if self._runs is None:

@@ -315,7 +315,7 @@ class JavaServer(Startable):
         return archive(java, self._lock, self.main_class)
 
     def _spawn_safely(self, command: list[str], class_path: str) -> None:
-        """Start the process; if Ctrl-C comes meanwhile, end it.
+        """Start the process; end it if Ctrl-C interrupts the start.
 
         Without `uninterrupted`, Ctrl-C between the start of the process and the assignment to
         `_process` would leave the process behind.

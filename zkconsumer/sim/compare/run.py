@@ -36,7 +36,7 @@ MAX_FREEZE_S = 3_600.0
 
 
 class Action(Enum):
-    """What can happen to a member."""
+    """Kind of a step: what happens to the member."""
 
     JOIN = "join"
     LEAVE = "leave"
