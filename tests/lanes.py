@@ -478,16 +478,6 @@ RULES: tuple[Rule, ...] = (
         "tests/sim/test_handover.py::test_cutting_at_seen_states_leaves_nothing_out",
         "Takes 26 s. It checks the explorer itself, whose code changes rarely.",
     ),
-    Rule(
-        Lane.ALL,
-        "tests/sim/test_mutants.py::test_it_is_caught",
-        "Each case takes 8 to 20 s. tests/member checks the same decisions separately.",
-        (
-            "disconnect ignored",
-            "a tool's lost reply is a refusal",
-            "position after the unfinished message",
-        ),
-    ),
     # ---- the lab --------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
