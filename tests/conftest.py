@@ -39,6 +39,9 @@ _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")
 for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
     os.environ[variable] = _HOME.name
 
+# Nearly all objects of the collection stay; see `pytest_collection_finish`.
+gc.disable()
+
 # Each step of each test checks its change of phase.
 phases.enforced = True
 
@@ -89,6 +92,14 @@ def pytest_configure(config: pytest.Config) -> None:
         option.lane = "all" if given else "normal"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a module whose tests all belong to later lanes, unless paths are given."""
+    if collection_path.suffix != ".py" or config.args != config.getini("testpaths"):
+        return None
+    module = collection_path.relative_to(config.rootpath).as_posix()
+    return lanes.is_later(module, lanes.of_run(config)) or None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
@@ -109,8 +120,8 @@ def pytest_collection_modifyitems(
 
 def pytest_collection_finish() -> None:
     """Leave the thousands of collected tests out of each later search for garbage."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _is_named(item: pytest.Item) -> bool:

@@ -117,6 +117,14 @@ def lane_of(node_id: str, fixtures: Collection[str], rules: Sequence[Rule]) -> L
     return found
 
 
+def is_later(module: str, lane: Lane) -> bool:
+    """Return whether rules put all tests of a module into lanes after this one."""
+    rules = [one for one in RULES if module.startswith(one.where.partition("::")[0])]
+    return all(one.lane > lane for one in rules) and any(
+        "::" not in one.where and not one.only and not one.but for one in rules
+    )
+
+
 def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
     """Return what is wrong if a test of the quick lane uses servers, else None."""
     if item.stash[LANE] is not Lane.QUICK or not servers:
@@ -155,7 +163,6 @@ LONG_TESTS = (
         "in the quick lane.",
         "tests/sim/test_full_worlds.py::test_users_and_faults_do_everything",
         "tests/sim/test_full_worlds.py::test_no_excluded_pair_is_reached",
-        "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
         "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process",
         "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken",
         "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
@@ -168,21 +175,45 @@ LONG_TESTS = (
         "tests/sim/test_mutants.py",
         "tests/sim/test_handover.py::test_a_mutant_of_the_hand_over_is_caught",
     ),
-    *_normal(
+)
+
+
+SINGLE_TESTS = (
+    *_later(
         "Takes 4 s, because it cuts a log at each byte, or flips each bit. Other tests of the file "
         "cut and damage a log at chosen places.",
         "tests/history/test_logs.py::test_cut_at_every_byte",
         "tests/history/test_logs.py::test_each_flipped_bit_is_found",
     ),
-    *_normal(
+    *_later(
         "Takes 5 s: 150 patterns, each up to its time limit. test_limits_are_named checks the "
         "limits one by one.",
         "tests/protocol/test_java_regex.py::test_hostile_patterns_cost_little",
     ),
-)
-
-
-SINGLE_TESTS = (
+    *_later(
+        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 30 s.",
+        "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
+    ),
+    *_later(
+        "The case with two faults also explores schedules with one.",
+        "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken[1-2500]",
+    ),
+    *_later(
+        "Takes 12 s of a processor, because it starts an ensemble. In the normal lane tests/faults "
+        "cuts a server of an ensemble from its leader, tests/sandbox kills the leader under a "
+        "client, and the simulator has several servers.",
+        "tests/integration/test_restarts.py::test_the_leader_of_an_ensemble_is_killed",
+    ),
+    *_later(
+        "Takes 5 s of a processor. In the normal lane tests/integration kills a broker of the "
+        "newest release, and the file's other tests run on this release.",
+        "tests/brokers/test_groups.py::test_the_broker_restarts[0.8.2.2]",
+    ),
+    *_later(
+        "Takes 18 s. In the normal lane tests/brokers has members on the oldest broker, and other "
+        "tests of the file have members on the oldest ZooKeeper.",
+        "tests/zkreleases/test_groups.py::test_the_oldest_servers",
+    ),
     *_later(
         "Each case takes 7 s or more, because it starts several exports. The normal lane runs "
         "test_killed[before the commit] and test_everything_once[parquet].",
@@ -326,7 +357,9 @@ SINGLE_TESTS = (
         "test_seeking_and_pausing_under_load_keep_every_partition_in_order[kafka]",
         "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[2]",
         "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[9]",
+        "tests/security/test_tools.py::test_changing[digest]",
         "tests/security/test_tools.py::test_changing[sasl]",
+        "tests/security/test_tools.py::test_reading[digest]",
         "tests/security/test_tools.py::test_reading[sasl]",
         "tests/security/test_tools.py::test_a_stranger[sasl]",
     ),
