@@ -10,6 +10,8 @@ of `--rounds` interleaved rounds. The file is in the page cache.
   process: seconds, and its largest resident set.
 - `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
   `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads the whole log.
+- `incidents`: the tables of random groups, compared with what really happened. It runs only with
+  `--case incidents`; scripts/_bench_history_truth.py says how.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import adler32
 
+import _bench_history_truth
 import jpype
 from _bench import Result, at_least, at_most, show
 
@@ -233,9 +236,13 @@ def main() -> int:
         action="store_true",
         help="also print the results as one JSON object on the last line",
     )
-    parser.add_argument("--case", choices=("all", "decode", "report"), default="all")
+    cases = ("all", "decode", "report", "incidents")
+    parser.add_argument("--case", choices=cases, default="all")
+    _bench_history_truth.add_options(parser)
     arguments = parser.parse_args()
     results: list[Result] = []
+    if arguments.case == "incidents":
+        results += _bench_history_truth.measure(arguments)
     if arguments.case in ("all", "report"):
         with tempfile.TemporaryDirectory() as folder:
             results += measure_report(Path(folder))

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
-KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed")
+KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed", "history")
 REQUIRED = (
     "kind",
     "date",
@@ -346,6 +346,26 @@ def _mixed() -> str:
     return f"{_provenance(record)}\n\n{table}"
 
 
+def _history() -> str:
+    found = records("history")
+    keys = ("simulated", "real", "missed", "invented")
+    rows = [
+        (
+            *(one["date"], one["commit"], one["seeds"]["first"]),
+            *(one["counts"][key] for key in keys),
+            *(sum(one["counts"]["rows"].values()), _time(one)),
+        )
+        for one in found
+    ]
+    head = ("Date", "Commit", "First seed", "Simulated runs", "Real runs")
+    table = _table((*head, "Missed", "Invented", "Rows compared", "Time"), rows)
+    sums = {key: sum(one["counts"][key] for one in found) for key in keys}
+    return (
+        f"{table}\n\nAll together: {sums['simulated']:,} simulated and {sums['real']:,} real runs, "
+        f"{sums['missed']} rows missed, {sums['invented']} invented."
+    )
+
+
 def _pair(both: Sequence[int]) -> str:
     return " / ".join(f"{one:,}" for one in both)
 
@@ -368,6 +388,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "costs of faults": _fault_costs,
     "requests of a join": _requests,
     "mixed groups": _mixed,
+    "history": _history,
 }
 
 

@@ -181,6 +181,21 @@ def test_a_marked_edit(story: Story, told) -> None:  # type: ignore[no-untyped-d
     assert found.tables.incidents == []
 
 
+@pytest.mark.parametrize("mark_first", [False, True])
+def test_two_edits_of_one_tool(story: Story, told, mark_first: bool) -> None:  # type: ignore[no-untyped-def]
+    """Each edit is a row, also if a tool sets an offset twice in one session."""
+    story.two()
+    story.commit(1, 0, 100)
+    path = ROOT + paths.offset("g", TopicPartition("t", 0))
+    for number_of_edit in (1, 2, 3):
+        mark = (tx.CREATE, created(ROOT + paths.edit("g", number_of_edit)))
+        parts = [(tx.SET_DATA, changed(path, b"5")), mark]
+        story.add(tx.MULTI, multi(*(parts[::-1] if mark_first else parts)), session=9)
+    story.commit(9, 0, 6)
+    runs = [(run.begins, run.first, run.last, run.count) for run in told().tables.commits]
+    assert runs == [("first", 100, 100, 1), *[("edit", 5, 5, 1)] * 2, ("edit", 5, 6, 2)]
+
+
 def test_a_zombie(story: Story, told) -> None:  # type: ignore[no-untyped-def]
     """A former owner that commits after another session has claimed is an incident."""
     story.two()
@@ -241,6 +256,81 @@ def test_a_blocked_partition(story: Story, told) -> None:  # type: ignore[no-unt
     found = told()
     assert set(kinds(found)) == {"blocked partition", "owner without a registration"}
     assert any("t-1 is held by g_b-0 (session 0x2)" in one.what for one in found.tables.incidents)
+
+
+def test_a_member_that_stands_still_blocks(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A registered owner that keeps what another member should own blocks it, and is named."""
+    story.two()
+    story.join(3, "g_aa", 60_000)
+    story.release(1, 0, 100)
+    story.claim(1, "g_a", 0)
+    story.commit(1, 0, 100, 30_000)
+    assert [one.what for one in told().tables.incidents] == [
+        "t-1 is held by g_b-0 (session 0x2), but g_aa should own it"
+    ]
+
+
+def test_a_block_that_ended(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A partition that was blocked for a time is reported with this time, also if it got free."""
+    story.two()
+    path = ROOT + paths.member("g", "g_b")
+    story.add(tx.DELETE, sized(path), session=2, ms=1000)
+    story.release(2, 1, 30_000)
+    story.claim(1, "g_a", 1)
+    story.commit(1, 0, 100, 60_000)
+    found = told()
+    blocked = next(one for one in found.tables.incidents if one.kind == "blocked partition")
+    assert blocked.ended_ms == blocked.time_ms + 30_000
+    assert found.tables.rebalances[-1].settled_ms == blocked.ended_ms
+
+
+def test_an_owner_without_a_registration_is_not_settled(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """Without the topic's znode a group has not settled while an owner is not registered."""
+    story.two()
+    story.add(tx.DELETE, sized(ROOT + paths.topic("t")), session=9, ms=60_000)
+    story.add(tx.DELETE, sized(ROOT + paths.member("g", "g_b")), session=2, ms=1000)
+    assert told().tables.rebalances[-1].settled_ms is None
+
+
+def test_a_refused_write_after_a_rebalance(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A write that is refused long after a group has settled belongs to no rebalance."""
+    story.two()
+    story.add(tx.ERROR, number(-103), session=1, ms=4000)
+    story.add(tx.ERROR, number(-103), session=1, ms=60_000)
+    assert told().tables.rebalances[-1].refused == {"0x1": 1}
+
+
+def test_a_registration_that_outlives_its_session(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A registration that is not ephemeral stays when the session that created it ends."""
+    story.two()
+    story.session(3)
+    path = ROOT + paths.member("g", "g_c")
+    story.add(tx.CREATE, created(path, b"not JSON"), session=3)
+    story.end(3, 1000)
+    assert [m.event for m in told().tables.members if m.consumer == "g_c"] == ["joined"]
+
+
+def test_a_topic_changes_while_a_member_joins(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A topic that grows is a trigger, also if nobody has computed the assignment before it."""
+    story.two()
+    story.end(2, 60_000)
+    more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
+    story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), more), session=9)
+    assert told().tables.rebalances[-1].triggers == ["g_b expired", "topic t changed"]
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_who_gave_up_by_unknown_rules(story: Story, told, claimed: bool) -> None:  # type: ignore[no-untyped-def]
+    """Before a group has settled once, a member is named only if it gave up by all likely rules."""
+    partitions = b",".join(b'"%d":[1]' % n for n in range(3))
+    story.add(tx.CREATE, created(ROOT + paths.topic("t"), b'{"partitions":{%b}}' % partitions))
+    story.join(1, "g_a")
+    story.join(2, "g_b")
+    if claimed:  # range gives partition 2 to the second member, round-robin partition 1
+        story.claim(2, "g_b", 1)
+    story.commit(9, 0, 1, 20_000)
+    named = [one.what.split()[0] for one in told().tables.incidents]
+    assert named == (["g_a"] if claimed else ["g_a", "g_b"])
 
 
 def test_commits_stop(story: Story, told) -> None:  # type: ignore[no-untyped-def]

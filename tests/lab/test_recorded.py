@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lab.conftest import Opened, running_lab
 from playwright.sync_api import expect
-from support.sim.history import simulated
+from support.history.simulated import simulated
 
 from zkconsumer.errors import TraceError
 from zkconsumer.history.describe import Description

@@ -72,12 +72,12 @@ class Description:
     def batches(self) -> Iterator[Batch]:
         """Read the logs to their present end, and yield each batch after it has been applied."""
         for batch in self._history.batches():
+            self._from_ms = self._fold.from_ms = self._from_ms or batch.time_ms
             if batch.is_compiled:
                 self._fold.apply_columns(batch.columns, batch.file)
             else:
                 self._fold.apply(batch.rows, batch.file)
             self._rows += len(batch)
-            self._from_ms = self._from_ms or batch.time_ms
             yield batch
 
     def look_again(self, servers: Sequence[Server]) -> None:

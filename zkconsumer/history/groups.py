@@ -6,7 +6,8 @@ of each group but no transactions, so its memory depends on the number of events
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -24,7 +25,12 @@ from zkconsumer.history.tables import (
 )
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
+from zkconsumer.protocol.group_assignment import (
+    Failure,
+    GroupInput,
+    MemberAssignment,
+    assign_each_member,
+)
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind, Located, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
@@ -97,8 +103,13 @@ class _Group:
     members_before: frozenset[str] = frozenset()
     changed_ms: int = 0
     edit_zxid: int = -1
-    touched: list[Commits] = field(default_factory=list)
+    touched: list[_Partition] = field(default_factory=list)
+    """The partitions with a row of commits that the last transaction with new rows began."""
+    continued: list[tuple[int, _Partition, Commits]] = field(default_factory=list)
+    """Rows of an edit that a later transaction continued: its zxid, and the row before it."""
     rules: Rules | None = None
+    strategies: tuple[Strategy, ...] = tuple(Strategy)
+    """The strategies that have explained the owners whenever the group was settled."""
     wanted: dict[TopicPartition, str] | None = None
     wanted_known: bool = False
     known: dict[object, dict[TopicPartition, str] | None] = field(default_factory=dict)
@@ -127,12 +138,27 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
     if group.rules is not None:
         profile = group.rules.profile
         given = replace(given, strategy=group.rules.strategy)
+    return _together(assign_each_member(given, profile))
+
+
+def _together(
+    parts: Mapping[str, MemberAssignment | Failure],
+) -> dict[TopicPartition, str] | None:
+    """Return what all members assign; None if one of them fails."""
     found: dict[TopicPartition, str] = {}
-    for part in assign_each_member(given, profile).values():
+    for part in parts.values():
         if isinstance(part, Failure):
             return None
         found |= part
     return found
+
+
+def _put(topics: dict[str, bytes | None], name: str, data: bytes | None) -> None:
+    """Set a topic's payload; None removes the topic."""
+    if data is None:
+        topics.pop(name, None)
+    else:
+        topics[name] = data
 
 
 class GroupHistory:
@@ -151,6 +177,8 @@ class GroupHistory:
         self._groups_of: dict[int, set[tuple[str, str]]] = {}
         self._file = ""
         self._zxid, self._time_ms = 0, 0
+        self.from_ms = 0
+        """The time of the first transaction, before which nothing is known to last."""
         self._runs: CommitRuns | None = None
 
     # ---- input ---------------------------------------------------------------------------------
@@ -169,13 +197,16 @@ class GroupHistory:
             if place.kind is Kind.TOPIC:
                 self._topics_of(chroot)[place.name] = znode.data
             elif place.kind is Kind.MEMBER:
-                self._joined((chroot, place), path, znode.owner, znode.data, event="present")
+                live = znode.owner > 0
+                at = (chroot, place)
+                self._joined(at, path, znode.owner, znode.data, event="present", ephemeral=live)
             elif place.kind is Kind.OWNER:
                 self._zxid = znode.czxid
                 self._claimed((chroot, place), path, znode.owner, znode.data)
         for group in self._groups.values():
-            group.rebalance = None
+            group.rebalance, group.changed_ms = None, 0
         self.tables.rebalances.clear()
+        self.tables.incidents.clear()
         self._zxid, self._time_ms = tree.zxid, 0
 
     def apply(self, rows: Iterable[RowTuple], file: str) -> None:
@@ -289,7 +320,7 @@ class GroupHistory:
         created, deleted = kind in _CREATES, kind in (tx.DELETE, tx.DELETE_CONTAINER)
         match what.kind:
             case Kind.MEMBER if created or kind == tx.SET_DATA:
-                self._joined(at, path, session, data, event="joined")
+                self._joined(at, path, session, data, event="joined", ephemeral=ephemeral)
             case Kind.MEMBER if deleted:
                 self._left(at, path, session, event="left")
             case Kind.OWNER if created:
@@ -386,7 +417,7 @@ class GroupHistory:
     def _refused(self, session: int, code: int) -> None:
         for key in self._groups_of.get(session, ()):
             rebalance = self._groups[key].rebalance
-            if rebalance is not None and code:
+            if rebalance is not None and code and self._lasts(rebalance):
                 name = f"0x{session:x}"
                 rebalance.refused[name] = rebalance.refused.get(name, 0) + 1
 
@@ -416,6 +447,7 @@ class GroupHistory:
         data: bytes | None,
         *,
         event: str,
+        ephemeral: bool = False,
     ) -> None:
         place = at[1]
         group = self._group(at[0], place.group)
@@ -428,7 +460,8 @@ class GroupHistory:
             consumers.append(place.name)
         self._trigger(group, f"{place.name} {event}{' its registration' if old else ''}")
         group.members[place.name] = _Registered(session, data)
-        self._ephemerals.setdefault(session, {})[path] = None
+        if ephemeral:
+            self._ephemerals.setdefault(session, {})[path] = None
         self._member(group, place.name, session, event, data)
         self._forget_wanted(group)
         self._check(group)
@@ -464,21 +497,28 @@ class GroupHistory:
 
     def _topic(self, chroot: str, name: str, data: bytes | None) -> None:
         topics = self._topics_of(chroot)
-        if data is None:
-            topics.pop(name, None)
-        elif topics.get(name) == data:
+        old = topics.get(name)
+        if old == data:
             return
-        else:
-            topics[name] = data
-        for group in self._groups.values():
-            if group.chroot == chroot and group.members:
-                before = self._assignment(group)
-                self._forget_wanted(group)
-                group.known.clear()
-                group.unexplained.clear()
-                if self._assignment(group) != before:
-                    self._trigger(group, f"topic {name} changed")
-                    self._check(group)
+        groups = [one for one in self._groups.values() if one.chroot == chroot and one.members]
+        before = [self._assignment(group) for group in groups]
+        _put(topics, name, data)
+        changed = []
+        for group, wanted in zip(groups, before, strict=True):
+            self._forget_wanted(group)
+            group.known.clear()
+            group.unexplained.clear()
+            if self._assignment(group) != wanted:
+                changed.append((group, wanted, group.wanted))
+        _put(topics, name, old)  # what was stuck until now, was so with the old partitions
+        for group, wanted, _ in changed:
+            group.wanted = wanted
+            self._changes(group)
+        _put(topics, name, data)
+        for group, _, now in changed:
+            group.wanted = now
+            self._trigger(group, f"topic {name} changed")
+            self._check(group)
 
     # ---- owners --------------------------------------------------------------------------------
 
@@ -507,7 +547,7 @@ class GroupHistory:
         rebalance = group.rebalance
         if rebalance is not None:
             rebalance.claimed += 1
-            rebalance.last_claim_ms = group.changed_ms = self._time_ms
+            rebalance.last_claim_ms = self._time_ms
             if lost is not None:
                 rebalance.unowned_s += (self._time_ms - max(lost, rebalance.time_ms)) / 1000
         self._check(group)
@@ -528,7 +568,6 @@ class GroupHistory:
         rebalance = group.rebalance
         if rebalance is not None:
             rebalance.released += 1
-            group.changed_ms = self._time_ms
             if rebalance.first_release_ms is None:
                 rebalance.first_release_ms = self._time_ms
         self._check(group)
@@ -537,6 +576,7 @@ class GroupHistory:
 
     def _trigger(self, group: _Group, why: str) -> None:
         """Begin a rebalance, or add a trigger to the rebalance that has not settled."""
+        self._changes(group)
         rebalance = group.rebalance
         if rebalance is not None and rebalance.settled_ms is None:
             rebalance.triggers.append(why)
@@ -545,18 +585,21 @@ class GroupHistory:
         group.rebalance = Rebalance(**self._of(group), triggers=[why])
         group.before = {tp: owner.consumer for tp, owner in group.owners.items()}
         group.members_before = frozenset(group.members)
-        group.changed_ms = self._time_ms
         self.tables.rebalances.append(group.rebalance)
 
     def _reopen(self, group: _Group, why: str) -> None:
         """Continue the rebalance in which an owner znode changes; begin one if there is none."""
+        self._changes(group)
         rebalance = group.rebalance
-        if rebalance is None or (
-            rebalance.settled_ms is not None and self._time_ms - rebalance.settled_ms > QUIET_MS
-        ):
+        if rebalance is None or not self._lasts(rebalance):
             self._trigger(group, why)
         elif rebalance.settled_ms is not None:
             rebalance.settled_ms = None
+
+    def _lasts(self, rebalance: Rebalance) -> bool:
+        """Return whether what happens now belongs to a rebalance."""
+        settled_ms = rebalance.settled_ms
+        return settled_ms is None or self._time_ms - settled_ms <= QUIET_MS
 
     def _check(self, group: _Group) -> None:
         """Record the time if the owners now equal the assignor's assignment."""
@@ -570,7 +613,8 @@ class GroupHistory:
             return
         wanted = self._assignment(group)
         if wanted is None:
-            if not group.lost_ms and group.owners:
+            consumers = {owner.consumer for owner in group.owners.values()}
+            if not group.lost_ms and consumers and consumers <= group.members.keys():
                 rebalance.settled_ms = self._time_ms
                 rebalance.why = "every partition has an owner; the topics' znodes are unknown"
             return
@@ -614,6 +658,7 @@ class GroupHistory:
         """Return the rules with which every member owns its share, or None if there are none."""
         threads = group.threads()
         if group.rules is not None and group.wanted == threads:
+            self._exclude(group, threads)
             return group.rules
         state = group.registered(), frozenset(threads.items())
         if state in group.unexplained:
@@ -631,7 +676,19 @@ class GroupHistory:
             group.unexplained.add(state)
             return None
         group.rules, group.wanted = rules, whole
+        self._exclude(group, threads)
         return rules
+
+    def _exclude(self, group: _Group, threads: dict[TopicPartition, str]) -> None:
+        """Exclude the strategies that do not explain the owners of the settled group."""
+        if len(group.strategies) > 1 and group.rules is not None:
+            given, profile = group.input(), group.rules.profile
+            group.strategies = tuple(
+                one
+                for one in Strategy
+                if one is group.rules.strategy
+                or _together(assign_each_member(replace(given, strategy=one), profile)) == threads
+            )
 
     def _end(self, group: _Group) -> None:
         """Complete the row of a rebalance."""
@@ -654,49 +711,92 @@ class GroupHistory:
                 rebalance.moved += 1
                 rebalance.moved_without_need += {old, owner.consumer} <= staying
         if rebalance.settled_ms is None:
-            self._diagnose(group, rebalance)
+            rebalance.why = self._disorder(group)
 
-    def _diagnose(self, group: _Group, rebalance: Rebalance) -> None:
-        """Find why a group did not settle; report members that gave up, and what blocks them."""
+    def _disorder(self, group: _Group) -> str:
+        """Return the reason why a group has not settled."""
         wanted = self._assignment(group)
         if wanted is None:
-            rebalance.why = "the assignment is unknown: a registration or a topic cannot be read"
-            return
+            return "the assignment is unknown: a registration or a topic cannot be read"
         free = [tp for tp in wanted if tp not in group.owners]
-        strangers = {
-            tp: owner for tp, owner in group.owners.items() if owner.consumer not in group.members
-        }
+        strangers = [one for one in group.owners.values() if one.consumer not in group.members]
         wrong = [
             tp for tp, owner in group.owners.items() if wanted.get(tp, owner.thread) != owner.thread
         ]
-        rebalance.why = (
+        return (
             f"{len(free)} partitions had no owner, {len(strangers)} an owner that is not "
             f"registered, {len(wrong)} another owner than {group.rules or 'range'} assigns"
         )
-        waited_s = (self._time_ms - group.changed_ms) / 1000
-        if waited_s * 1000 < STUCK_MS:
+
+    def _changes(self, group: _Group) -> None:
+        """Report what was stuck before a group changes now, or before its history ends."""
+        since_ms = max(group.changed_ms, self.from_ms)
+        rebalance = group.rebalance
+        if (
+            self._time_ms - since_ms >= STUCK_MS
+            and group.members
+            and (rebalance is None or rebalance.settled_ms is None)
+        ):
+            self._stuck(group, since_ms)
+        group.changed_ms = self._time_ms
+
+    def _stuck(self, group: _Group, since_ms: int) -> None:
+        """Report the members that gave up, and the owners that block partitions.
+
+        While the group's rules are unknown, only what holds by all likely rules is reported.
+        """
+        likely = self._likely(group)
+        if not likely:
             return
-        for tp, owner in strangers.items():
+        for tp, owner in group.owners.items():
+            due = [consumer_of(wanted[tp]) if tp in wanted else "" for wanted in likely]
+            if "" in due or owner.consumer in due:
+                continue
+            is_member = owner.consumer in group.members
+            why = f"but {due[0]} should own it" if is_member else "which is not registered"
             self._incident(
                 group,
+                since_ms,
                 "blocked partition",
                 f"{tp.topic}-{tp.partition} is held by {owner.thread} (session "
-                f"0x{owner.session:x}), which is not registered",
+                f"0x{owner.session:x}), {why}",
             )
-        idle = {consumer_of(wanted[tp]) for tp in free}
-        for consumer in sorted(idle & group.members.keys()):
-            mine = sum(consumer_of(wanted[tp]) == consumer for tp in free)
+        free = [
+            Counter(consumer_of(thread) for tp, thread in one.items() if tp not in group.owners)
+            for one in likely
+        ]
+        for consumer in sorted(group.members.keys() & set.intersection(*map(set, free))):
             session = group.members[consumer].session
-            refused = rebalance.refused.get(f"0x{session:x}", 0)
+            counts = group.rebalance.refused if group.rebalance else {}
             self._incident(
                 group,
+                since_ms,
                 "member gave up",
-                f"{consumer} did not claim {mine} partitions for {waited_s:.0f} s, after {refused} "
-                "refused writes",
+                f"{consumer} did not claim {free[0][consumer]} partitions for "
+                f"{(self._time_ms - since_ms) / 1000:.0f} s, after "
+                f"{counts.get(f'0x{session:x}', 0)} refused writes",
             )
 
-    def _incident(self, group: _Group, kind: str, what: str) -> None:
-        event = {**self._of(group), "time_ms": group.changed_ms}
+    def _likely(self, group: _Group) -> list[dict[TopicPartition, str]]:
+        """Return the assignments that the members may follow; none if a member cannot compute it.
+
+        Until the owners of the settled group fit one strategy only, these are the assignments that
+        its present owners do not contradict, or all if the owners contradict each of them.
+        """
+        wanted = self._assignment(group)
+        if wanted is None or len(group.strategies) < 2:
+            return [] if wanted is None else [wanted]
+        given = group.input()
+        rules = [
+            assign_each_member(replace(given, strategy=one), DEFAULT) for one in group.strategies
+        ]
+        likely = [whole for one in rules if (whole := _together(one)) is not None]
+        threads = group.threads().items()
+        held = {tp: one for tp, one in threads if consumer_of(one) in group.members}
+        return [whole for whole in likely if held.items() <= whole.items()] or likely
+
+    def _incident(self, group: _Group, since_ms: int, kind: str, what: str) -> None:
+        event = {**self._of(group), "time_ms": since_ms}
         self.tables.incidents.append(
             Incident(**event, kind=kind, what=what, ended_ms=self._time_ms)
         )
@@ -717,10 +817,10 @@ class GroupHistory:
         had = group.owned_before.get(partition.tp, set())
         late = owner is not None and owner.session != session and session in had
         begins = (
-            "first"
-            if run is None
-            else "edit"
+            "edit"
             if is_edit
+            else "first"
+            if run is None
             else "session"
             if run.session != session
             else "moved back"
@@ -729,11 +829,22 @@ class GroupHistory:
         )
         partition.session = session
         if not begins and run is not None and run.late == late:
+            if run.begins == "edit":
+                same = [one for one in group.continued if one[0] == self._zxid]
+                group.continued = [*same, (self._zxid, partition, replace(run))]
+                partition.session = -1
             run.longest_pause_ms = max(run.longest_pause_ms, self._time_ms - run.last_ms)
             run.last, run.last_ms, run.last_zxid = offset, self._time_ms, self._zxid
             run.count += 1
             self._store(partition)
             return
+        self._begin_run(partition, session, offset, begins=begins or "session", late=late)
+
+    def _begin_run(
+        self, partition: _Partition, session: int, offset: int, *, begins: str, late: bool
+    ) -> None:
+        """Begin a row of commits."""
+        group, run = partition.group, partition.run
         consumers = self._sessions[session].consumers if session in self._sessions else []
         mine = [one for one in consumers if one in group.members]
         partition.run = Commits(
@@ -742,7 +853,7 @@ class GroupHistory:
             partition=partition.tp.partition,
             session=session,
             by=printable((mine or consumers or [""])[-1]),
-            begins=begins or "session",
+            begins=begins,
             late=late,
             before=None if run is None else run.last,
             first=offset,
@@ -750,10 +861,12 @@ class GroupHistory:
             last_ms=self._time_ms,
             last_zxid=self._zxid,
         )
+        if begins == "edit":
+            partition.session = -1
         self._store(partition)
         self.tables.commits.append(partition.run)
-        group.touched = [one for one in group.touched if one.zxid == self._zxid]
-        group.touched.append(partition.run)
+        group.touched = [one for one in group.touched if one.run and one.run.zxid == self._zxid]
+        group.touched.append(partition)
 
     def _load(self, partition: _Partition) -> None:
         """Update the run of a partition by what the compiled loop has counted."""
@@ -789,12 +902,24 @@ class GroupHistory:
         )
 
     def _edited(self, chroot: str, place: Located) -> None:
-        """Record that an operator's tool changes offsets in this transaction."""
+        """Record that an operator's tool changes offsets in this transaction.
+
+        The tool's next edit, which may also continue a row, is then examined in its turn.
+        """
         group = self._group(chroot, place.group)
         group.edit_zxid = self._zxid
-        for run in group.touched:
-            if run.zxid == self._zxid:
-                run.begins = "edit"
+        for partition in group.touched:
+            if partition.run is not None and partition.run.zxid == self._zxid:
+                partition.run.begins, partition.session = "edit", -1
+                self._store(partition)
+        continued, group.continued = group.continued, []
+        for zxid, partition, before in continued:
+            run = partition.run
+            if zxid == self._zxid and run is not None:
+                session, offset, late = run.session, run.last, run.late
+                for name in ("last", "last_ms", "last_zxid", "count", "longest_pause_ms"):
+                    setattr(run, name, getattr(before, name))
+                self._begin_run(partition, session, offset, begins="edit", late=late)
 
     # ---- output --------------------------------------------------------------------------------
 
@@ -809,6 +934,7 @@ class GroupHistory:
         """Complete the rows of events that still last, and return the tables."""
         for group in self._groups.values():
             rebalance = group.rebalance
+            self._changes(group)
             self._end(group)
             if rebalance is not None:
                 rebalance.ended_ms = rebalance.settled_ms

@@ -37,7 +37,7 @@ KINDS: Final = {
     "rebalance storm": f"{STORM[0]} triggers within {STORM[1] // 1000} s",
     "flapping session": f"{FLAPS[0]} expiries of one consumer id within {FLAPS[1] // 1000} s",
     "member gave up": "a registered member does not claim partitions that are free",
-    "blocked partition": "the owner of a partition is not registered, and the group waits",
+    "blocked partition": "another than the member that should own it holds a partition",
     "late commit": "a former owner commits after another session has claimed the partition",
     "offset moved back": "a commit is lower than the one before it",
     "offset deleted": "a session deleted an offset znode",

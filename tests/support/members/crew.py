@@ -242,7 +242,7 @@ class Crew:
         )
         self._began_ms = int(time.time() * 1000) - 1
         self._ahead_s = time.time() - boottime()
-        self._logs = [_log_of(server) for server in zookeeper.split(",")]
+        self.logs = [_log_of(server) for server in zookeeper.split(",")]
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -378,8 +378,8 @@ class Crew:
         replay.run(rest_at=rest_at)
         return replace(self.evidence(), late=tuple(replay.late))
 
-    def replay(self) -> Replay:
-        """What has happened so far, for the monitor."""
+    def records(self) -> list[Record]:
+        """What the members that began have left."""
         # Who could not join has no trace, or one without a step.
         traces = {one.name: self._trace(one.name) for one in self.members}
         began = [
@@ -387,12 +387,15 @@ class Crew:
             for one in self.members
             if traces[one.name].exists() and traces[one.name].read_bytes().count(b"\n") > 1
         ]
+        return [
+            Record(one.name, traces[one.name], one.events, one.frozen, one.gone_at) for one in began
+        ]
+
+    def replay(self) -> Replay:
+        """What has happened so far, for the monitor."""
         return Replay(
-            [
-                Record(one.name, traces[one.name], one.events, one.frozen, one.gone_at)
-                for one in began
-            ],
-            history(self._logs, root=f"{paths.CONSUMERS}/{self.group}/", since_ms=self._began_ms),
+            self.records(),
+            history(self.logs, root=f"{paths.CONSUMERS}/{self.group}/", since_ms=self._began_ms),
             ahead_s=self._ahead_s,
             log_end={
                 TopicPartition(topic, n): 1 + max(self.traffic.produced[topic, n], default=-1)

@@ -90,6 +90,17 @@ def _file(path: Path) -> Iterator[Entry]:
             yield Entry(zxid, session, call, t_ms, kind, data[32:])
 
 
+def is_refused(entry: Entry) -> bool:
+    """Whether a transaction, or one write of it, was refused."""
+    fields = _Fields(entry.body)
+    if entry.kind == ERROR:
+        return fields.number() != 0
+    parts = []
+    if entry.kind == MULTI:
+        parts = [(fields.number(), _Fields(fields.block())) for _ in range(fields.number())]
+    return any(kind == ERROR and body.number() != 0 for kind, body in parts)
+
+
 class Written(NamedTuple):
     """One change, or the beginning of a session (None), and the moment on the wall clock.
 

@@ -1,0 +1,1 @@
+"""What happened to a group, by other sources than `zkconsumer.history`, and comparisons."""

@@ -1,0 +1,154 @@
+"""Transaction logs of simulated groups, and what the simulator and its members know of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from itertools import groupby
+
+from support.history.truth import Moment, Said, Truth
+from support.zk import history_logs as logs
+from support.zk.history_logs import LogWriter
+from zkconsumer.history import transactions as tx
+from zkconsumer.member import commands as cmd
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import State
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.random_search import Decisions, Result, run, world_of
+from zkconsumer.sim.recorder import Watchers
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.znodes import Change, End
+
+BEGIN_MS = 1_700_000_000_000
+WRITES = (rq.Multi, rq.Create, rq.SetData, rq.Delete)
+REFUSALS = {Code.NODE_EXISTS: -110, Code.NO_NODE: -101, Code.BAD_VERSION: -103, Code.NO_AUTH: -102}
+REST_OF_A_MULTI = -2
+OTHERS = 1 << 40
+"""Sessions from this one on are those of brokers, operators and strangers, one each."""
+
+
+class LogOfWorld(Watcher):
+    """Writes the transactions of a simulated ZooKeeper as a log, with the world's clock.
+
+    A server that starts again has a new leader. The log has refused writes, as a real one: a
+    refused transaction of several writes holds those before the refused one.
+
+    Attributes:
+        moments: the same transactions, from the simulator's own history.
+        said: what the members heard.
+        zxids: the simulator's zxid -> the log's, because refused writes have zxids only there.
+    """
+
+    def __init__(self) -> None:
+        self.log = LogWriter()
+        self.moments: list[Moment] = []
+        self.said = Said()
+        self.zxids: dict[int, int] = {}
+        self.world: World | None = None
+        self._seen = 0
+        self._sessions: set[int] = set()
+
+    def acted(self, world: World, action: Action | None) -> None:
+        """Write what the last action changed."""
+        self._written(world)
+        if action is not None and action.do in (Do.RESTART, Do.QUORUM) and self.log.zxid:
+            self.log.zxid = ((self.log.zxid >> 32) + 1) << 32
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        """Write a refused write."""
+        self._written(world)
+        if reply is None or reply.code not in REFUSALS or not isinstance(request, WRITES):
+            return
+        session = world.links[who].session
+        if isinstance(request, rq.Multi):
+            parts: list[tuple[int, bytes]] = []
+            for number, write in enumerate(request.writes):
+                refused = number - int(reply.value)
+                code = REFUSALS[reply.code] if refused == 0 else REST_OF_A_MULTI
+                error = (tx.ERROR, logs.number(code))
+                parts.append(error if refused >= 0 else intended(write))
+            zxid = self.log.add(tx.MULTI, logs.multi(*parts), session=session)
+        else:
+            zxid = self.log.add(tx.ERROR, logs.number(REFUSALS[reply.code]), session=session)
+        self.moments.append(Moment(zxid, self.log.time_ms, session, is_refused=True))
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        """Note what a member hears."""
+        session = before.session.id if before.session else 0
+        self.said.heard(before.settings.consumer, session, event)
+
+    def _written(self, world: World) -> None:
+        self.world = world
+        history = world.zookeeper.history
+        news, self._seen = history[self._seen :], len(history)
+        self.log.time_ms = BEGIN_MS + round(world.now * 1000)
+        for session in sorted(set(world.zookeeper.sessions) - self._sessions):
+            self._sessions.add(session)
+            zxid = self.log.add(tx.CREATE_SESSION, logs.number(6000), session=session)
+            self.moments.append(Moment(zxid, self.log.time_ms, session))
+        for _, changes in groupby(news, lambda change: change.zxid):
+            self._transaction(tuple(changes))
+
+    def _transaction(self, changes: tuple[Change, ...]) -> None:
+        if not changes[0].session:  # in the simulator, all clients with all rights are number 0
+            others = OTHERS + self.log.zxid
+            changes = tuple(change._replace(session=others) for change in changes)
+        first = changes[0]
+        if isinstance(first.write, End):
+            cxid = 0 if first.write is End.EXPIRED else 5
+            zxid = self.log.add(tx.CLOSE_SESSION, b"", session=first.session, cxid=cxid)
+        else:
+            parts = [encoded(change) for change in changes]
+            kind, body = parts[0] if len(parts) == 1 else (tx.MULTI, logs.multi(*parts))
+            zxid = self.log.add(kind, body, session=first.session)
+        self.zxids[first.zxid] = zxid
+        self.moments.append(Moment(zxid, self.log.time_ms, first.session, changes))
+
+    def truth(self) -> tuple[Truth, Said]:
+        """Return what happened, and what the members say of it."""
+        assert self.world is not None
+        strategy = self.world.members[0].settings.strategy
+        truth = Truth(self.moments, self.world.GROUP, strategy=strategy)
+        return truth, self.said.with_zxids(self.zxids)
+
+
+def encoded(change: Change) -> tuple[int, bytes]:
+    """Return the type and the record of one change of a znode."""
+    if change.new is None:
+        return tx.DELETE, logs.sized(change.path)
+    if change.old is not None:
+        return tx.SET_DATA, logs.changed(change.path, change.new.data, change.new.stat.version)
+    ephemeral = isinstance(change.write, rq.Create) and change.write.ephemeral
+    return tx.CREATE, logs.created(change.path, change.new.data, ephemeral=ephemeral)
+
+
+def intended(write: object) -> tuple[int, bytes]:
+    """Return the type and the record of a write that the rest of its transaction undid."""
+    match write:
+        case rq.Create(path, data, ephemeral):
+            return tx.CREATE, logs.created(path, data or b"", ephemeral=ephemeral)
+        case rq.SetData(path, data, version):
+            return tx.SET_DATA, logs.changed(path, data or b"", version + 1)
+        case rq.Check(path, version):
+            return tx.CHECK, logs.sized(path) + logs.number(version + 1)
+        case rq.Delete(path):
+            return tx.DELETE, logs.sized(path)
+    raise TypeError(write)
+
+
+def simulated(seed: int) -> tuple[LogOfWorld, Result]:
+    """Run a seed of the random search, and return its log and its result."""
+    watcher = LogOfWorld()
+
+    def make(plan: Plan, monitor: Monitor) -> World:
+        return world_of(plan, Watchers(watcher, monitor))
+
+    result = run(Decisions(random.Random(seed)), make=make)
+    assert watcher.world is not None
+    watcher.acted(watcher.world, None)
+    return watcher, result
