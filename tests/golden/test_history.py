@@ -79,10 +79,8 @@ def test_the_retries_of_a_jvm_member(conflict: Described) -> None:
 
 
 def test_who_blocked_a_jvm_member_that_gave_up(conflict: Described) -> None:
-    """A partition that it did not get is blocked, and the holder is named.
-
-    The group has not shown yet that it does not use round-robin, which leaves partition 2 to A.
-    """
+    """A partition that it did not get is blocked, and the holder is named."""
+    # The group has not shown yet that it does not use round-robin, which leaves partition 2 to A.
     blocked = [one for one in conflict.tables.incidents if one.kind == "blocked partition"]
     assert [one.what for one in blocked] == [
         "seqcf-3 is held by seqgcfc_A-0 (session 0x1), but seqgcfc_B should own it"

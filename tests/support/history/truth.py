@@ -57,7 +57,7 @@ class Said:
         match event:
             case events.Connected(session=new):
                 self.sessions[new.id] = consumer
-            case events.Finished(outcome=events.Registered(czxid=czxid)):
+            case events.Finished(outcome=events.Registered(czxid=czxid)) if czxid:
                 self.registered.add((consumer, czxid))
             case events.Finished(outcome=events.Claimed(claimed=held)):
                 self.claimed |= {(consumer, tp, mine.epoch) for tp, mine in held.items()}
