@@ -105,10 +105,10 @@ class Change:
 
     @property
     def _is_swapped(self) -> bool:
-        """Whether this is `ids`, the parent of the registrations, which guards create again.
+        """Whether this is `ids`, the parent of the registrations.
 
-        Its version and mzxid therefore change. Comparing its data is enough: clients do not write
-        to it, and ZooKeeper does not delete it while it has children.
+        Guards delete and create it, so its version and mzxid change. Comparing its data is enough:
+        clients do not write to it, and ZooKeeper does not delete it while it has children.
         """
         return self.path == paths.ids(self.group)
 

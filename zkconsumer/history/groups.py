@@ -64,7 +64,7 @@ _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREA
 _NOTHING: Final = Located(Kind.OTHER)
 
 At = tuple[str, Located]
-"""A chroot, and what a path below it means."""
+"""A chroot, and the meaning of a path below it."""
 
 
 @dataclass(slots=True)

@@ -161,7 +161,7 @@ def condensed(frames: Iterable[JsonObject], begin: float) -> Iterator[JsonObject
 
 
 def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
-    """Return a frame that does what both do, with the words of the second one."""
+    """Merge two frames; where both have a value, use that of the second."""
     found = {"since": second["t"], **first, **second}
     for part in ("m", "p", "z"):
         if part in first or part in second:

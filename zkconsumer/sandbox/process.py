@@ -208,11 +208,11 @@ class Startable(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it completely or not at all."""
+        """Start the object completely; after an error nothing of it runs."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop all its processes that run; may be called again."""
+        """Stop all processes of the object that run; another call does nothing."""
 
     def __enter__(self) -> Self:
         self.start()

@@ -26,7 +26,8 @@ PER_MEMBER = 2
 """Partitions for each member."""
 
 TURN_S = 1e-6
-"""Seconds by which the clock advances with each request in a crowd, where time is not measured."""
+"""Seconds by which the clock advances with each request of the lessons with many members. These
+lessons measure no time."""
 
 
 @dataclass

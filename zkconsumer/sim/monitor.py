@@ -333,8 +333,8 @@ class Monitor(Watcher):
             session = world.links[who].session
             owners = world.owners().items()
             left = {tp for tp, (_, owner, _) in owners if owner == session}
-            # A znode that ZooKeeper refuses to delete remains; the member reports it and knows that
-            # it owns it.
+            # A znode that ZooKeeper refuses to delete remains. The member reports the refusal and
+            # still counts the partition as owned.
             left = left.difference(before.owned, outcome.claimed.keys() & outcome.denied.keys())
             if left and self.by_hand.isdisjoint(before.unconfirmed_claims):
                 raise InvariantViolation("I10", f"{who} keeps {left} of a claim that failed")

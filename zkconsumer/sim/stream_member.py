@@ -280,7 +280,7 @@ class StreamMember(ReportingMember):
             user.iterator = None
 
     def silent_streams(self) -> list[str]:
-        """Return the streams that do not raise why their member has given up."""
+        """Return the streams that do not raise the error with which their member has given up."""
         quiet: list[str] = []
         if not self.has_given_up:
             return quiet

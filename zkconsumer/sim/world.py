@@ -478,10 +478,10 @@ def refuse(world: World, variant: int) -> None:
 
 
 def allow(world: World) -> None:
-    """The rights are given back, and all connections are renewed.
+    """Restore the rights, and renew all connections.
 
     A server does not report a change to clients that may not read it, and their watches are gone.
-    Only a new connection makes them read again.
+    Clients read again only after they have reconnected.
     """
     for path in world.active_faults.refused:
         world.zookeeper.forbid(path)

@@ -313,9 +313,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._gone |= deleted
 
     def _deleted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions whose topic is missing in ZooKeeper, too: brokers may forget a
-        topic.
-        """
+        """Return the partitions whose topic has no znode; a broker's answer alone is no proof."""
         now = time.monotonic()
         if not partitions or now - self._checked_at < TOPICS_S:
             return set()

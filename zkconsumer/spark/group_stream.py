@@ -493,7 +493,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_offset(begun, unlike=start)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
-        """Return where these logs begin and end, without logs for which that is unknown now."""
+        """Return the first and the end offset of each log; leave out unknown ones."""
         if self._targets is not None:
             limit_s = self._options.config.socket_timeout_s
             return offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)

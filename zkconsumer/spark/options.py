@@ -371,7 +371,7 @@ def _check_together(given: Mapping[str, str], mode: Mode) -> None:
         )
     if given.get("mirrorOffsets", "false").lower() == "true" and "group.id" not in given:
         raise ConfigError(
-            "no group is set to which offsets can be written",
+            "no group is set, so offsets cannot be written",
             where="mirrorOffsets",
             remedy="set group.id",
         )

@@ -1,4 +1,4 @@
-"""Two views of one group: what members do after they lost their partitions, and what refuses it."""
+"""Split brain: deliveries and commits of cut-off members, and what each protocol refuses."""
 
 from __future__ import annotations
 
