@@ -44,7 +44,7 @@ SOME_RELEASES = (RELEASES[0], RELEASES[-1])
 # time, so that four workers leave some of two cores idle. tests/conftest.py says which modules a
 # worker takes together, and in which order. `-n 0`: one after the other, as for --pdb and -s.
 WORKERS = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder")
-# Without servers a test computes all the time: a worker for each core.
+# Tests without servers are limited by the processor, so there is one worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")
 # Each worker would do this work for itself in a new checkout, so it is done once, during the

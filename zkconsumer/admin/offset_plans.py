@@ -379,8 +379,8 @@ def read_committed(
     """Return group -> partition -> committed offset, and notes on offsets that cannot be read.
 
     Kafka is asked for `topics`, or for the topics of which the group has offsets or owners in
-    ZooKeeper. With both stores the higher offset counts. `on_progress` is called with the number of
-    groups that are read, and of all. Raises UnknownGroupError; ConfigError for an unknown topic.
+    ZooKeeper. With both stores the higher offset is used. `on_progress` is called with the number
+    of groups that are read, and of all. Raises UnknownGroupError; ConfigError for an unknown topic.
     """
     names = list(groups)
     rooms = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)

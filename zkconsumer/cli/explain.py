@@ -375,8 +375,8 @@ def placement(
 ) -> None:
     """Show the brokers that Kafka's AdminUtils chooses for replicas, leader first.
 
-    Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column `simple` has the rule that many
-    texts print: replica j of partition i is on broker (i + j) mod n. No server is asked.
+    Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column `simple` shows the simpler rule of
+    many texts: replica j of partition i is on broker (i + j) mod n. No server is asked.
 
     Example: zkconsumer explain placement --brokers 0,1,2,3,4 --partitions 10 --replicas 3
     """

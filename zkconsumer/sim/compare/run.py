@@ -25,7 +25,7 @@ MAX_MEMBERS = 200
 200 members takes some minutes."""
 
 MAX_PARTITIONS = 2_000
-"""Highest number of partitions; more are an error. A run with 2,000 partitions takes some
+"""Highest number of partitions; a higher one is an error. A run with 2,000 partitions takes some
 minutes."""
 
 MAX_STEPS = 100
@@ -67,7 +67,7 @@ def read_script(text: str, members: int) -> list[Step]:
     """Return the steps of `join; kill c2; freeze c1 10s; leave c3`.
 
     The group begins with the members c1, c2, ...; each `join` adds the next one. A step contains
-    the member's number from 0.
+    the member's number, counted from 0.
 
     Raises:
         ConfigError: a step is unknown, or names a member that is not in the group.
