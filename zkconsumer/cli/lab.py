@@ -246,7 +246,7 @@ DEFAULT_PORT = 8642
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on `port`; by default on DEFAULT_PORT or, if in use, a free port.
+    """Return a socket that listens on `port`; by default on DEFAULT_PORT, or else on a free port.
 
     Raises ConfigError if the port is taken or the address is not this machine's.
     """

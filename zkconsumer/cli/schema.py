@@ -183,7 +183,7 @@ def _documents() -> dict[str, Schema]:
 
 
 _ANY: Final[Schema] = {}
-"""A value that the command repeats as its input has it."""
+"""A value that the command copies from its input."""
 
 
 def _assignments() -> dict[str, Schema]:

@@ -265,7 +265,7 @@ def _list(output: Output) -> None:
 
 
 def _write_list(scenarios: Mapping[str, str], output: Output) -> None:
-    """Write the names of scenarios with what they show. Raises ConfigError for a page."""
+    """Write the names of scenarios, and what each shows. Raises ConfigError for a page."""
     from zkconsumer.errors import ConfigError
 
     if output is Output.HTML:
