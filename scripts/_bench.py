@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 @dataclass(frozen=True)
 class Result:
-    """One measured value. `goal` is a text such as `>= 0.9`."""
+    """One measured value. `goal` is a text such as `>= 0.9`, or empty."""
 
     case: str
     metric: str
@@ -32,6 +32,10 @@ def at_most(case: str, metric: str, value: float, unit: str, goal: float) -> Res
     return Result(case, metric, round(value, 3), unit, f"<= {goal:g}", value <= goal)
 
 
+def without_goal(case: str, metric: str, value: float, unit: str) -> Result:
+    return Result(case, metric, round(value, 3), unit, "", True)
+
+
 def show(bench: str, results: list[Result], *, output: str) -> int:
     """Print the results as a table. With `output` = `json`, also print one JSON object as the last
     line.
@@ -39,12 +43,10 @@ def show(bench: str, results: list[Result], *, output: str) -> int:
     Return the exit code, which is 1 if a goal is missed.
     """
     for one in results:
-        verdict = "met" if one.met else "MISSED"
-        print(
-            f"{one.case:<16} {one.metric:<28} {one.value:>10.3f} {one.unit:<8}"
-            f" goal {one.goal:<9} {verdict}",
-            flush=True,
-        )
+        line = f"{one.case:<16} {one.metric:<28} {one.value:>10.3f} {one.unit:<8}"
+        if one.goal:
+            line += f" goal {one.goal:<9} {'met' if one.met else 'MISSED'}"
+        print(line, flush=True)
     if output == "json":
         print(json.dumps({"bench": bench, "results": [asdict(one) for one in results]}))
     return 0 if all(one.met for one in results) else 1

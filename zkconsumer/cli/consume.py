@@ -52,7 +52,7 @@ LAST_WRITE_S = 2.0
 # The same for files: writing a row group to a slow disk takes longer than writing to a pipe.
 LAST_FILE_WRITE_S = 60.0
 # The maximum number of messages of one poll for files: the size of a batch of columns.
-COLUMNS_BATCH = 16_000
+COLUMNS_BATCH = 20_000
 # Seconds between two checks of the progress of an export.
 LOOK_S = 0.25
 

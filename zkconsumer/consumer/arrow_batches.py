@@ -38,11 +38,11 @@ def of_messages(batch: Batch[object, object]) -> pa.RecordBatch:
 
 
 def _with_token(batch: pa.RecordBatch, token: int) -> pa.RecordBatch:
-    tokens = _tokens(token)[: batch.num_rows]
+    tokens = _tokens(token).slice(0, batch.num_rows)
     if len(tokens) < batch.num_rows:
         tokens = pa.repeat(pa.scalar(token, TOKEN.type), batch.num_rows)
-    columns = [*batch.columns[: len(SCHEMA)], tokens]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_TOKEN)
+    # Much cheaper than a new batch of all columns.
+    return batch.append_column(TOKEN, tokens)
 
 
 @lru_cache(maxsize=64)

@@ -67,7 +67,7 @@ V = TypeVar("V")
 
 # Upper bound of the messages of one `poll_arrow`, unless the user gives another. The reader fills
 # its batches up to this number.
-ARROW_MESSAGES: Final = 16_000
+ARROW_MESSAGES: Final = 20_000
 
 # Upper bound of the messages taken from the broker client at once. Each is checked again before it
 # is handed out. A higher bound gains nothing measurable; a lower one costs throughput.

@@ -292,7 +292,7 @@ class StreamFetcher:
         # A request of the coordinator does not wake a client for columns.
         runs = cast("ColumnFetcher", client).fetch(min(turn_s, TURN_S))
         for run in runs:
-            self.fetched_bytes[run.tp.topic] += run.batch.nbytes
+            self.fetched_bytes[run.tp.topic] += run.size
         return runs
 
     def _take_answers(self, now: float) -> None:

@@ -72,6 +72,11 @@ class Connection:
         self._unsent += requests.frame(api, version, self._number, self._client_id, body)
         self.flush()
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a part of a request waits."""
+        return bool(self._unsent)
+
     def flush(self) -> bool:
         """Send what waits; return whether nothing waits any more. Raises OSError."""
         while self._unsent:
@@ -90,7 +95,9 @@ class Connection:
         while True:
             size = self._size(largest)
             wanted = 4 if size is None else 4 + size
-            if size is not None and self._received == wanted:
+            if size is not None and self._received >= wanted:
+                if self._received > wanted:
+                    raise MalformedError("a response has more bytes than it announces")
                 self._received = 0
                 self._report_at(1)
                 return self._checked(self._buffer.slice(4, size))
@@ -106,15 +113,17 @@ class Connection:
             raise MalformedError(f"a response announces {size} bytes; the limit is {largest}")
         if size + 4 > self._buffer.size:
             grown = pa.allocate_buffer(size + 4)
-            memoryview(grown).cast("B")[:4] = memoryview(self._buffer).cast("B")[:4]
+            received = memoryview(self._buffer).cast("B")[: self._received]
+            memoryview(grown).cast("B")[: self._received] = received
             self._buffer = grown
         return int(size)
 
     def _receive_until(self, wanted: int) -> bool:
+        # One request is under way, so everything that arrives belongs to its response.
         view = memoryview(self._buffer).cast("B")
         while self._received < wanted:
             try:
-                count = self._socket.recv_into(view[self._received : wanted])
+                count = self._socket.recv_into(view[self._received :])
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 self._report_at(min(_ENOUGH_BYTES, wanted - self._received))
                 return False

@@ -91,6 +91,11 @@ class Run(NamedTuple):
         return int(self.batch.column(_OFFSET)[0].as_py())
 
     @property
+    def size(self) -> int:
+        """The bytes of its buffers; if it was cut, of those of the whole run."""
+        return int(self.batch.get_total_buffer_size())
+
+    @property
     def last(self) -> Run:
         """The last message as a run."""
         return self.cut(self.batch.num_rows - 1)
@@ -166,6 +171,8 @@ class ColumnFetcher:
             min_bytes=int(settings["fetch.min.bytes"]),
             max_bytes=max(self._partition_bytes, int(settings.get("fetch.max.bytes", 0))),
         )
+        ahead = 1024 * int(settings.get("queued.max.messages.kbytes", 0))
+        self._ahead_bytes = min(ahead, self._limits.max_bytes)
         self._silent_s = float(settings.get("socket.timeout.ms", 30_000)) / 1000 + self.wait_s
         self._retry_s = max(0.01, float(settings.get("fetch.error.backoff.ms", 200)) / 1000)
         self._reports_ends = bool(settings.get("enable.partition.eof", False))
@@ -233,11 +240,11 @@ class ColumnFetcher:
         """Add further runs to a small one, as far as they were received."""
         if run.batch.num_rows >= _TOGETHER:
             return [run]
-        runs, count, size = [run], run.batch.num_rows, run.batch.nbytes
+        runs, count, size = [run], run.batch.num_rows, run.size
         while count < _TOGETHER and size < BYTES and (more := self._parsed()) is not None:
             runs.append(more)
             count += more.batch.num_rows
-            size += more.batch.nbytes
+            size += more.size
         return runs
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
@@ -367,10 +374,7 @@ class ColumnFetcher:
     def _ask(self, node: int, broker: _Broker, partitions: list[_Partition]) -> None:
         """Send a Fetch for all partitions that this broker leads."""
         assert broker.connection is not None
-        share = self._partition_bytes
-        if broker.connection.versions[requests.FETCH] < 3:
-            share = min(share, _OLD_RESPONSE_BYTES // len(partitions))
-        share = min(self._partition_bytes, max(share, _LEAST_PARTITION_BYTES))
+        share = self._share(broker.connection.versions[requests.FETCH], len(partitions))
         wanted = [(one.tp, one.offset, self._bytes_for(one, share)) for one in partitions]
         limits = self._limits._replace(
             max_bytes=max(self._limits.max_bytes, *(size for _, _, size in wanted))
@@ -384,6 +388,17 @@ class ColumnFetcher:
             self._watch(broker.connection, node)
         except OSError as error:
             self._lose(node, error)
+
+    def _share(self, version: int, partitions: int) -> int:
+        """Return how many bytes to request of each of so many partitions."""
+        if version < 3:
+            most = min(self._partition_bytes, _OLD_RESPONSE_BYTES // partitions)
+            least = min(self._partition_bytes, _LEAST_PARTITION_BYTES)
+        else:
+            most = least = self._partition_bytes
+        # A response has fixed costs, and ends in an incomplete batch that is received in vain. So
+        # a partition alone may use the bytes of the whole response.
+        return max(most, least, self._ahead_bytes // partitions)
 
     def _bytes_for(self, partition: _Partition, share: int) -> int:
         """Return how many bytes to request: little more than the rest of a range needs."""
@@ -423,7 +438,8 @@ class ColumnFetcher:
         if connection is None:
             return  # lost while another event of this turn was handled
         try:
-            self._watch(connection, node)
+            if connection.is_sending:
+                self._watch(connection, node)
             response = connection.receive(RECEIVE_BYTES)
             if response is None:
                 return

@@ -11,19 +11,18 @@ Kafka: `org.apache.kafka.common.record.DefaultRecord` and `DefaultRecordBatch` (
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeVar
+
+from zkconsumer.kafka.columns.instructions import Array, copy, crc32, int32, int64
 
 try:
-    from numba.extending import overload, register_jitable
+    from numba.extending import register_jitable
 except ImportError:  # the extra `fast` is not installed
-    overload = register_jitable = None
+    register_jitable = None
 
 F = TypeVar("F", bound=Callable[..., object])
-Array: TypeAlias = Any
-"""A one-dimensional array: numpy's when compiled, else a memoryview of the same bytes."""
 
 
 def _loop(function: F) -> F:
@@ -126,23 +125,6 @@ class Columns(NamedTuple):
 # ---- numbers -------------------------------------------------------------------------------------
 
 
-@_loop
-def int32(data: Array, at: int) -> int:
-    """Return the big-endian signed number of 4 bytes; the caller has checked the bounds."""
-    first = int(data[at])
-    high = first - 256 if first > 127 else first
-    return int(((high * 256 + data[at + 1]) * 256 + data[at + 2]) * 256 + data[at + 3])
-
-
-@_loop
-def int64(data: Array, at: int) -> int:
-    """Return the big-endian signed number of 8 bytes; the caller has checked the bounds."""
-    low = int32(data, at + 4)
-    if low < 0:
-        low += 1 << 32
-    return int32(data, at) * (1 << 32) + low
-
-
 @_inlined
 def varint(data: Array, at: int, end: int) -> tuple[int, int]:
     """Return a zigzag number and the position after it; the position is -1 if it is malformed.
@@ -172,72 +154,8 @@ def _after(at: int, size: int, end: int) -> int:
     return at + max(size, 0)
 
 
-def crc32(data: Array, at: int, end: int) -> int:
-    """Return the CRC-32 of the bytes from `at` to `end`."""
-    return zlib.crc32(data[at:end])
-
-
 def _copy(source: Array, at: int, size: int, target: Array, to: int) -> None:
     target[to : to + size] = source[at : at + size]
-
-
-if overload is not None:
-    import numpy as np
-
-    def _crc_tables() -> Array:
-        """Return the eight tables with which CRC-32 takes eight bytes a step."""
-        tables = np.zeros((8, 256), np.uint32)
-        for number in range(256):
-            value = number
-            for _ in range(8):
-                value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
-            tables[0, number] = value
-        for step in range(1, 8):
-            before = tables[step - 1]
-            tables[step] = (before >> 8) ^ tables[0][before & 255]
-        return tables
-
-    _TABLES: Final = _crc_tables()
-
-    # Messages of the formats v0 and v1 have a checksum each. A call of zlib for each of them would
-    # cost more than all other work, so the compiled loop computes it.
-    def _crc32(data: Array, at: int, end: int) -> Callable[[Array, int, int], Array]:
-        def compiled(data: Array, at: int, end: int) -> Array:
-            t = _TABLES
-            crc = np.uint32(0xFFFFFFFF)
-            while at + 8 <= end:
-                crc = (
-                    t[7, data[at] ^ (crc & 255)]
-                    ^ t[6, data[at + 1] ^ ((crc >> 8) & 255)]
-                    ^ t[5, data[at + 2] ^ ((crc >> 16) & 255)]
-                    ^ t[4, data[at + 3] ^ (crc >> 24)]
-                    ^ t[3, data[at + 4]]
-                    ^ t[2, data[at + 5]]
-                    ^ t[1, data[at + 6]]
-                    ^ t[0, data[at + 7]]
-                )
-                at += 8
-            while at < end:
-                crc = np.uint32(crc >> 8) ^ t[0, data[at] ^ (crc & 255)]
-                at += 1
-            return np.int64(np.uint32(crc ^ np.uint32(0xFFFFFFFF)))
-
-        return compiled
-
-    # LLVM turns this loop into vector instructions; a slice would cost several times as much.
-    def _compiled_copy(
-        source: Array, at: int, size: int, target: Array, to: int
-    ) -> Callable[[Array, int, int, Array, int], None]:
-        def compiled(source: Array, at: int, size: int, target: Array, to: int) -> None:
-            # An unsigned index cannot count from the end, so each step needs no comparison.
-            source_at, target_at = np.uint64(at), np.uint64(to)
-            for number in range(np.uint64(size)):
-                target[target_at + number] = source[source_at + number]
-
-        return compiled
-
-    overload(crc32)(_crc32)
-    overload(_copy)(_compiled_copy)
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -310,25 +228,27 @@ def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int
 def _scan_message(data: Array, at: int, stop: int, table: Array, rows: int) -> int:
     """Describe a message of an old format; return the number of rows added, or -1.
 
-    Consecutive uncompressed messages of one format share a row.
+    Consecutive uncompressed messages of one format share a row. `parse` checks the lengths in those
+    after the first, and finds the same ends.
     """
+    row = rows * WIDTH
+    before = row - WIDTH
+    if (
+        rows
+        and data[at + 17] & 7 == 0
+        and table[before + FORMAT] == data[at + 16]
+        and table[before + CODEC] == 0
+        and table[before + END] == at
+        and 0 <= int64(data, at) <= MAX_OFFSET
+    ):
+        table[before + END] = stop
+        table[before + NEXT] = table[row + NEXT] = int64(data, at) + 1
+        return 0
     after, offset, kind, codec, time, time_type, _, _, value_at, value_size = message(
         data, at, stop
     )
     if after != stop or offset > MAX_OFFSET:
         return -1
-    row = rows * WIDTH
-    before = row - WIDTH
-    if (
-        codec == 0
-        and rows
-        and table[before + FORMAT] == kind
-        and table[before + CODEC] == 0
-        and table[before + END] == at
-    ):
-        table[before + END] = stop
-        table[before + NEXT] = table[row + NEXT] = offset + 1
-        return 0
     if codec != 0 and value_size < 0:
         return -1
     table[row + POSITION] = at if codec == 0 else value_at
@@ -556,18 +476,18 @@ def _add(
     """Copy key, value and headers into the row `FILLED`."""
     row = cursor[FILLED]
     used = out.key_ends[row]
-    _copy(data, key_at, max(key_size, 0), out.keys, used)
+    copy(data, key_at, max(key_size, 0), out.keys, used)
     out.key_ends[row + 1] = used + max(key_size, 0)
     _mark(out.key_known, row, cursor[KEY_NULLS], key_size < 0)
     cursor[KEY_NULLS] += 1 if key_size < 0 else 0
     used = out.value_ends[row]
-    _copy(data, value_at, max(value_size, 0), out.values, used)
+    copy(data, value_at, max(value_size, 0), out.values, used)
     out.value_ends[row + 1] = used + max(value_size, 0)
     _mark(out.value_known, row, cursor[VALUE_NULLS], value_size < 0)
     cursor[VALUE_NULLS] += 1 if value_size < 0 else 0
     if len(out.header_ends):
         used = out.header_ends[row]
-        _copy(data, headers_at, headers, out.headers, used)
+        copy(data, headers_at, headers, out.headers, used)
         out.header_ends[row + 1] = used + headers
 
 

@@ -9,34 +9,32 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from operator import mul
-from typing import Final, NamedTuple
+from functools import cache, lru_cache
+from typing import Final, Literal, NamedTuple
 
 import google_crc32c
 import pyarrow as pa
 
 from zkconsumer.kafka.columns import loops
 from zkconsumer.kafka.columns.codecs import CodecError, decompress
+from zkconsumer.kafka.columns.instructions import Array
 from zkconsumer.kafka.columns.loops import Columns, Loops
+from zkconsumer.kafka.columns.slabs import Slab, Slabs
 from zkconsumer.protocol.model import TopicPartition
 
-# A record batch is complete with this many rows, or with this many bytes of keys or values. Its
-# buffers then stay in the processor's caches. A larger message gets a record batch of its own size.
-# A response of 1 MB with messages of 100 bytes fits one batch: making a batch takes about as long
-# as parsing 4,000 records.
-ROWS: Final = 16_000
-BYTES: Final = 1 << 20
-
-# Bytes of the smallest record of any format.
-_SMALLEST_RECORD: Final = 7
-
-# Factor by which compressed batches are expected to grow; only a guess for the size of buffers.
-_EXPECTED_GROWTH: Final = 8
+# A record batch is complete with this many rows, or with this many bytes of keys or values. A
+# larger message gets a record batch of its own size. A response of 2 MB with messages of 100 bytes
+# fits one batch: making a batch takes about as long as parsing 2,000 records.
+ROWS: Final = 20_000
+BYTES: Final = 2 << 20
 
 # Number of compressed sets within one another. The old producers wrote one level.
 _MAX_NESTED: Final = 4
 
+# To look up a type costs as much as to make a buffer.
+BINARY: Final = pa.binary()
+INT32: Final = pa.int32()
+INT64: Final = pa.int64()
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 SCHEMA: Final = pa.schema(
@@ -64,35 +62,42 @@ class Engine(NamedTuple):
     """How loops run: compiled over numpy's arrays, or as Python over memoryviews."""
 
     loops: Loops
-    octets: Callable[[loops.Array], loops.Array]
-    ints: Callable[[loops.Array], loops.Array]
-    longs: Callable[[loops.Array], loops.Array]
-    table: Callable[[int], loops.Array]
+    octets: Callable[[Array], Array]
+    ints: Callable[[Array], Array]
+    longs: Callable[[Array], Array]
+    table: Callable[[int], Array]
     """Makes an array of 64-bit numbers; their values may be arbitrary."""
+    slabs: Slabs
 
 
+@cache
 def plain_engine() -> Engine:
     """Return the engine that needs no numba; it takes some microseconds for each record."""
+
+    def view(form: Literal["B", "i", "q"]) -> Callable[[Array], Array]:
+        return lambda data: memoryview(data).cast("B").cast(form)
+
+    views = view("B"), view("i"), view("q")
     return Engine(
-        loops.PLAIN,
-        lambda data: memoryview(data).cast("B"),
-        lambda data: memoryview(data).cast("B").cast("i"),
-        lambda data: memoryview(data).cast("B").cast("q"),
-        lambda count: memoryview(_zeros(count)),
+        loops.PLAIN, *views, lambda count: memoryview(_zeros(count)), Slabs(views, ROWS, BYTES)
     )
 
 
+@cache
 def compiled_engine() -> Engine:
     """Return the compiled engine. Raises ImportError without numba."""
     import numpy as np  # noqa: PLC0415 - the extra `fast`
 
+    def view(kind: type) -> Callable[[Array], Array]:
+        return lambda data: np.frombuffer(data, kind)
+
+    views = view(np.uint8), view(np.int32), view(np.int64)
+    # The system provides only those pages of a table that are written.
     return Engine(
         loops.compiled(),
-        lambda data: np.frombuffer(data, np.uint8),
-        lambda data: np.frombuffer(data, np.int32),
-        lambda data: np.frombuffer(data, np.int64),
-        # The system provides only those pages of the array that are written.
+        *views,
         lambda count: np.empty(count, np.int64),
+        Slabs(views, ROWS, BYTES),
     )
 
 
@@ -106,85 +111,72 @@ def _zeros(count: int) -> array[int]:
 
 
 class _Output:
-    """The buffers of the record batch that is being filled; `take` returns it."""
+    """The record batch that is being filled; `take` returns it."""
 
     def __init__(self, engine: Engine, tp: TopicPartition, with_headers: bool) -> None:
         self._engine = engine
         self._tp = tp
         self._with_headers = with_headers
         self.cursor = engine.longs(_zeros(loops.CURSOR))
-        self._buffers: list[pa.Buffer] = []
-        self.columns: Columns | None = None
+        self._slab: Slab | None = None
 
     @property
     def filled(self) -> int:
         return int(self.cursor[loops.FILLED])
 
-    def allocate(self, records: int, size: int) -> Columns:
-        """Return new buffers for about `records` records of `size` bytes, or for one that needs
-        more.
-        """
-        rows, size = max(1, min(ROWS, records)), min(BYTES, size)
-        needs = [int(self.cursor[at]) for at in (loops.KEY_NEEDS, loops.VALUE_NEEDS)]
-        keys, values = (max(size, need) for need in needs)
-        headers = max(size, int(self.cursor[loops.HEADER_NEEDS])) if self._with_headers else 0
-        bits, ends = (rows + 7) // 8, 4 * rows + 4
-        sizes = [ends, keys, bits, ends, values, bits, 8 * rows, 8 * rows, bits, 4 * rows]
-        sizes += [ends if self._with_headers else 0, headers]
-        self._buffers = [pa.allocate_buffer(size, resizable=True) for size in sizes]
-        octets, ints, longs = self._engine.octets, self._engine.ints, self._engine.longs
-        kinds = [ints, octets, octets, ints, octets, octets, longs, longs, octets, ints, ints]
-        kinds.append(octets)
-        made = Columns(*(kind(data) for kind, data in zip(kinds, self._buffers, strict=True)))
-        made.key_ends[0] = made.value_ends[0] = 0
-        if self._with_headers:
-            made.header_ends[0] = 0
-        for at in range(loops.FILLED, loops.CURSOR):
-            self.cursor[at] = 0
-        self.columns = made
-        return made
+    def columns(self) -> Columns:
+        """Return the columns to fill, with room for the record that found none."""
+        if self._slab is None:
+            keys, values, headers = self.cursor[loops.KEY_NEEDS : loops.CURSOR].tolist()
+            self._slab = self._engine.slabs.take(
+                keys, values, headers if self._with_headers else None
+            )
+            for at in range(loops.FILLED, loops.CURSOR):
+                self.cursor[at] = 0
+        return self._slab.columns
+
+    def drop(self) -> None:
+        """Give the columns back: they are empty, and too small for the next record."""
+        if self._slab is not None:
+            self._slab.give_back()
+            self._slab = None
 
     def take(self) -> pa.RecordBatch:
-        """Return the filled rows as a record batch, and forget the buffers."""
-        assert self.columns is not None
-        rows, made = self.filled, self.columns
-        bits = (rows + 7) // 8
-        used = [4 * rows + 4, int(made.key_ends[rows]), bits]
-        used += [4 * rows + 4, int(made.value_ends[rows]), bits]
+        """Return the filled rows as a record batch."""
+        assert self._slab is not None
+        slab, self._slab = self._slab, None
+        rows, made = self.filled, slab.columns
+        bits, ends = (rows + 7) // 8, 4 * rows + 4
+        used = [ends, int(made.key_ends[rows]), bits, ends, int(made.value_ends[rows]), bits]
         used += [8 * rows, 8 * rows, bits, 4 * rows]
         if self._with_headers:
-            used += [4 * rows + 4, int(made.header_ends[rows])]
-        self.columns = made = None  # type: ignore[assignment]  # a view would prevent resizing
-        for buffer, size in zip(self._buffers, used, strict=False):
-            # A small batch must not keep large buffers; copying a full one would cost too much.
-            if size < buffer.size // 2:
-                buffer.resize(size, shrink_to_fit=True)
-        b, self._buffers = self._buffers, []
-        nulls = [int(self.cursor[at]) for at in range(loops.KEY_NULLS, loops.TIME_NULLS + 1)]
+            used += [ends, int(made.header_ends[rows])]
+        b = slab.buffers(used)
+        nulls = self.cursor[loops.KEY_NULLS : loops.TIME_NULLS + 1].tolist()
         key, value, time = (b[at] if n else None for at, n in zip((2, 5, 8), nulls, strict=True))
         of = pa.Array.from_buffers
         arrays = [
-            of(pa.binary(), rows, [key, b[0], b[1]], nulls[0]),
-            of(pa.binary(), rows, [value, b[3], b[4]], nulls[1]),
+            of(BINARY, rows, [key, b[0], b[1]], nulls[0]),
+            of(BINARY, rows, [value, b[3], b[4]], nulls[1]),
             *_place(self._tp, rows),
-            of(pa.int64(), rows, [None, b[6]], 0),
+            of(INT64, rows, [None, b[6]], 0),
             of(TIMESTAMP, rows, [time, b[7]], nulls[2]),
-            of(pa.int32(), rows, [None, b[9]], 0),
+            of(INT32, rows, [None, b[9]], 0),
         ]
         if not self._with_headers:
             return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        arrays.append(of(pa.binary(), rows, [None, b[10], b[11]], 0))
+        arrays.append(of(BINARY, rows, [None, b[10], b[11]], 0))
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.append(HEADERS))
 
 
 def _place(tp: TopicPartition, rows: int) -> tuple[pa.Array, pa.Array]:
     """Return the columns `topic` and `partition`; those of large batches share their buffers."""
-    if rows >= ROWS // 2:
+    if rows >= ROWS // 8:
         topic, partition = _full_place(tp)
-        return topic[:rows], partition[:rows]
+        return topic.slice(0, rows), partition.slice(0, rows)
     return (
         pa.repeat(pa.scalar(tp.topic, pa.string()), rows),
-        pa.repeat(pa.scalar(tp.partition, pa.int32()), rows),
+        pa.repeat(pa.scalar(tp.partition, INT32), rows),
     )
 
 
@@ -199,8 +191,8 @@ def _full_place(tp: TopicPartition) -> tuple[pa.Array, pa.Array]:
 class _Piece(NamedTuple):
     """Uncompressed batches that can be parsed at once: a table's rows over the same bytes."""
 
-    data: loops.Array
-    table: loops.Array
+    data: Array
+    table: Array
     rows: int
 
 
@@ -240,15 +232,8 @@ class RecordSet:
         self._table, self._rows, self.next_offset, self.stopped_at, self.is_corrupt = self._scan(
             self._octets
         )
-        rows = _as_rows(self._table, self._rows)
-        sizes = [row[loops.END] - row[loops.POSITION] for row in rows]
-        growth = [_EXPECTED_GROWTH if row[loops.CODEC] else 1 for row in rows]
-        # How many bytes and records to expect, as far as the headers tell.
-        self._size = sum(map(mul, sizes, growth))
-        counts = (row[loops.COUNT] or self._size for row in rows)
-        self._records = min(sum(counts), self._size // _SMALLEST_RECORD + 1)
 
-    def _scan(self, octets: loops.Array) -> tuple[loops.Array, int, int, int, bool]:
+    def _scan(self, octets: Array) -> tuple[Array, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
         table = self._engine.table((len(octets) // 26 + 1) * loops.WIDTH)
         found = self._engine.longs(_zeros(loops.SCANNED))
@@ -276,11 +261,12 @@ class RecordSet:
                     if output.filled:
                         yield output.take()
                     else:
-                        output.columns = None  # it is too small for the next record
+                        output.drop()
         except CorruptError as error:
             failure = error
         if output.filled:
             yield output.take()
+        output.drop()
         if failure is not None:
             raise failure
         if self.is_corrupt:
@@ -289,7 +275,6 @@ class RecordSet:
             )
 
     def _parse(self, piece: _Piece, output: _Output) -> int:
-        columns = output.columns or output.allocate(self._records, self._size)
         status = self._engine.loops.parse(
             piece.data,
             piece.table,
@@ -297,7 +282,7 @@ class RecordSet:
             output.cursor,
             self._first,
             self._until,
-            columns,
+            output.columns(),
         )
         if status in (loops.CORRUPT, loops.CHECKSUM_FAILED):
             row = int(output.cursor[loops.ROW]) * loops.WIDTH
@@ -378,7 +363,7 @@ class RecordSet:
         return pieces
 
 
-def _as_rows(table: loops.Array, count: int) -> list[list[int]]:
+def _as_rows(table: Array, count: int) -> list[list[int]]:
     flat = table[: count * loops.WIDTH].tolist()
     return [flat[at : at + loops.WIDTH] for at in range(0, len(flat), loops.WIDTH)]
 

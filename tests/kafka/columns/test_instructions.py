@@ -1,0 +1,35 @@
+"""Numbers and checksums of compiled loops are those of Python."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import numpy as np
+from numba import njit
+
+from zkconsumer.kafka.columns import instructions
+from zkconsumer.kafka.columns.instructions import by_products, by_tables, can_multiply
+
+DATA = np.frombuffer(random.Random(1).randbytes(200), np.uint8)
+PLAIN = memoryview(DATA.tobytes())
+
+
+def test_numbers_are_big_endian_and_signed() -> None:
+    """Numbers of 4 and 8 bytes are the same in compiled code, at every alignment."""
+    for name in ("int32", "int64"):
+        plain = getattr(instructions, name)
+        compiled = njit(lambda data, at, plain=plain: plain(data, at))
+        found = [compiled(DATA, at) for at in range(190)]
+        assert found == [plain(PLAIN, at) for at in range(190)]
+        assert min(found) < 0 < max(found)
+
+
+def test_the_compiled_checksum_is_crc32() -> None:
+    """Both ways to compute it equal zlib, for every length up to 80 bytes and every alignment."""
+    ways = [by_tables, by_products] if can_multiply() else [by_tables]
+    for way in ways:
+        compiled = njit(way)
+        for at in range(17):
+            for end in range(at, at + 80):
+                assert compiled(DATA, at, end) == zlib.crc32(PLAIN[at:end])

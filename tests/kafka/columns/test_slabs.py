@@ -1,0 +1,71 @@
+"""Slabs are used again when nothing refers to them, and never before."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from support.kafka.record_sets import Record, batch
+
+from zkconsumer.kafka.columns.record_sets import Engine, RecordSet, compiled_engine, plain_engine
+from zkconsumer.kafka.columns.slabs import Slabs
+from zkconsumer.protocol.model import TopicPartition
+
+TP = TopicPartition("topic", 3)
+
+
+@pytest.fixture(params=[compiled_engine, plain_engine])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """An engine with a pool of its own."""
+    made: Engine = request.param()
+    return made._replace(slabs=Slabs((made.octets, made.ints, made.longs), 100, 1 << 20))
+
+
+def read(engine: Engine, fill: int) -> pa.RecordBatch:
+    """A record batch of two large values, which stays in its slab."""
+    data = batch([Record(n, b"k", bytes([fill]) * 200_000, 5) for n in range(2)])
+    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
+    return found
+
+
+def address(found: pa.Array) -> int:
+    return int(found.buffers()[2].address)
+
+
+def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
+    """The next batch has the same memory, and its own rows."""
+    first = read(engine, 1)
+    before = address(first["value"])
+    del first
+    second = read(engine, 2)
+    assert address(second["value"]) == before
+    second.validate(full=True)
+    assert second["value"].to_pylist() == [bytes([2]) * 200_000] * 2
+
+
+def test_one_column_keeps_the_memory(engine: Engine) -> None:
+    """While any column or slice of a batch exists, later batches do not change it."""
+    kept = read(engine, 1)["value"][1:]
+    others = [read(engine, fill) for fill in (2, 3)]
+    assert kept.to_pylist() == [bytes([1]) * 200_000]
+    assert len({address(one) for one in (kept, *(one["value"] for one in others))}) == 3
+
+
+def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:
+    """A few rows are copied out of the slab, which is used again at once."""
+    data = batch([Record(0, b"k", b"v", 5)])
+    small = [next(RecordSet(TP, pa.py_buffer(data), engine).batches()) for _ in range(3)]
+    large = [read(engine, 1), read(engine, 2)]
+    for one in (*small, *large):
+        one.validate(full=True)
+    assert all(one["value"].to_pylist() == [b"v"] for one in small)
+    assert all(one.get_total_buffer_size() < 1000 for one in small)
+
+
+def test_a_large_record_gets_memory_of_its_size(engine: Engine) -> None:
+    """A record that exceeds a slab is read; its memory is not kept."""
+    data = batch([Record(0, b"K" * 1_500_000, b"V" * 3_000_000, 5)])
+    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
+    found.validate(full=True)
+    assert (len(found["key"][0].as_py()), len(found["value"][0].as_py())) == (1_500_000, 3_000_000)
+    del found
+    assert engine.slabs.unused == 1
