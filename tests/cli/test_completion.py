@@ -150,7 +150,36 @@ def test_fish(home: Path, scene: Scene) -> None:
                 ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
             )
             assert done.stderr == ""
-            shown = done.stdout.split()
+            shown = [one.split("\t")[0] for one in done.stdout.splitlines()]
+
+
+def test_descriptions(home: Path) -> None:
+    """zsh and fish show what commands and options mean; bash completes the values alone."""
+    require(Shell.ZSH)
+    require(Shell.FISH)
+    summary = "List, show, copy, rename or delete groups."
+    script = f"{LOAD[Shell.FISH]}; complete -C 'zkconsumer gro'; complete -C 'zkconsumer lag --fa'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
+    )
+    command, option = done.stdout.splitlines()
+    assert command == f"groups\t{summary}"
+    assert option.startswith("--fail-above\t")
+    one = Terminal(Shell.ZSH)
+    try:
+        one.type(f"{LOAD[Shell.ZSH]}; echo load''ed\n", "loaded")
+        one.type("zkconsumer co\t", "-- Compare what joins")  # the list of five commands
+    finally:
+        one.end()
+    line = {"_ZKCONSUMER_COMPLETE": "complete_bash", "_ZKCONSUMER_LINE": "zkconsumer gro"}
+    done = subprocess.run(
+        [sys.executable, "-m", "zkconsumer"],
+        env={**os.environ, **line},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "groups"
 
 
 @pytest.mark.parametrize("connect", ["127.0.0.1:1", "nohost.invalid:2181", "h:x", ""])

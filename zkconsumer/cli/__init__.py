@@ -181,6 +181,17 @@ class _LazyGroup(TyperGroup):
         _name_arguments(command)
         return command
 
+    def shell_complete(self, ctx: Click, incomplete: str) -> Click:
+        """Return the commands that begin with the text, without importing their modules."""
+        from typer._click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found or super().shell_complete(ctx, incomplete)
+
     def resolve_command(self, ctx: Click, args: list[str]) -> Click:
         anything = cast(Any, None)  # Any: "did you mean" reads only the keys
         self.commands = dict.fromkeys(COMMANDS, anything)

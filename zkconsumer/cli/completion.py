@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from zkconsumer.cli.sources import Sources
     from zkconsumer.zk.client import ZooKeeperClient
+
+Item: TypeAlias = Any
+"""A value that click completes. typer's own copy of click is not public."""
 
 LIMIT_S: Final = 0.08
 """Seconds that reading ZooKeeper may take. Starting Python and importing the clients take up to
@@ -129,6 +132,11 @@ def _sources(ctx: typer.Context) -> Sources:
 LINE: Final = "_ZKCONSUMER_LINE"
 """The environment variable in which a script passes the command line up to the cursor."""
 
+DESCRIBED: Final = "_ZKCONSUMER_DESCRIBED"
+"""The environment variable with which a script requests descriptions. Its value separates them from
+the completed values: a tab for fish, and a colon for zsh, which needs a backslash before other
+colons."""
+
 _CALL = f"_ZKCONSUMER_COMPLETE=complete_bash {LINE}"
 
 BASH = f"""\
@@ -144,8 +152,8 @@ ZSH = f"""\
 _zkconsumer() {{
     local -a found
     local line="${{(j: :)words[1,CURRENT]}}"
-    found=(${{(f)"$({_CALL}=$line $words[1] 2>/dev/null)"}})
-    if (( $#found )); then compadd -- $found; else _files; fi
+    found=(${{(f)"$({DESCRIBED}=: {_CALL}=$line $words[1] 2>/dev/null)"}})
+    if (( $#found )); then _describe -t values value found; else _files; fi
 }}
 if [[ $funcstack[1] == _zkconsumer ]]; then _zkconsumer; else compdef _zkconsumer zkconsumer; fi
 """
@@ -153,7 +161,7 @@ if [[ $funcstack[1] == _zkconsumer ]]; then _zkconsumer; else compdef _zkconsume
 FISH = f"""\
 function __zkconsumer_complete
     set -l line (commandline -cp)
-    set -l found (env {_CALL}="$line" zkconsumer 2>/dev/null)
+    set -l found (env {DESCRIBED}=\\t {_CALL}="$line" zkconsumer 2>/dev/null)
     if test (count $found) -gt 0
         printf '%s\\n' $found
     else
@@ -170,9 +178,23 @@ def pass_line() -> None:
     bash itself splits words at `:` and `=`, so its own words cannot be used.
     """
     from typer import core
-    from typer._completion_classes import completion_init
+    from typer._click.shell_completion import add_completion_class
+    from typer._completion_classes import BashComplete, completion_init
+
+    class Described(BashComplete):
+        """Writes each value with its description, which zsh and fish show."""
+
+        def format_completion(self, item: Item) -> str:
+            words = " ".join((item.help or "").split())
+            value = str(item.value)
+            if separator == ":":
+                value = value.replace("\\", "\\\\").replace(":", "\\:")
+            return f"{value}{separator}{words}" if words else value
 
     completion_init()  # Typer calls it only for its own completion options, which are off
+    separator = os.environ.get(DESCRIBED)
+    if separator:
+        add_completion_class(Described, Described.name)
     # Typer imports Pydantic to convert values, which takes 0.1 s, and completion needs only words.
     vars(core)["build_runtime_param"] = lambda descriptor: _Word()
     line = os.environ.get(LINE, "")
