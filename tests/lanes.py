@@ -496,8 +496,14 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/later/test_real_groups.py",
         "A scenario takes up to 20 s, because sessions expire and JVM members start. The normal "
-        "lane runs two scenarios with confluent-kafka.",
-        but=("[join]", "[static restart]"),
+        "lane runs two scenarios with confluent-kafka, and one of KIP-848's protocol.",
+        but=("_scenario[join]", "[static restart]", "kip_848[leave]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/later/test_bench_protocols.py",
+        "Takes 50 s: after each case it waits for 8 s without a change. tests/sim/test_compare.py "
+        "tests the predictions.",
     ),
     Rule(
         Lane.ALL,

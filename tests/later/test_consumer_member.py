@@ -1,0 +1,305 @@
+"""The member of KIP-848's protocol: its answer to each event, one decision at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from zkconsumer.later import consumer_member as machine
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.consumer_member import CLOSE_S, Phase, State
+from zkconsumer.later.member_events import Callback
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.later.subscriptions import Topic
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+BOTH = frozenset({T0, T1})
+
+
+class Member:
+    """A member under test: gives events, and keeps the commands of the last one."""
+
+    def __init__(self, **properties: object) -> None:
+        settings = replace(Settings("g", "c", ("t",), auto_commit_s=None), **properties)
+        self.state = State(settings)
+        self.commands: ev.Commands = ()
+        self.now = 0.0
+
+    def give(self, event: type[ev.Event], *fields: object, after_s: float = 0.0) -> Member:
+        self.now += after_s
+        self.state, self.commands = machine.step(self.state, event(self.now, *fields))
+        return self
+
+    def answer(self, response: msg.Response, kind: type[msg.Request]) -> Member:
+        """Answer the pending request of this class."""
+        sent = self.state.link.sent
+        number = next(n for n, one in sent.items() if isinstance(one.request, kind))
+        return self.give(ev.Answered, number, response)
+
+    def hear(
+        self,
+        *partitions: TopicPartition,
+        epoch: int = 1,
+        error: Error = Error.NONE,
+        same: bool = False,
+    ) -> Member:
+        """Answer the pending heartbeat, with a target or, if it is the same, without."""
+        target = None if same or error is not Error.NONE else frozenset(partitions)
+        answer = msg.ConsumerGroupAnswer(
+            error=error, member="m", epoch=epoch, heartbeat_interval_s=5.0, assignment=target
+        )
+        return self.answer(answer, msg.ConsumerGroupHeartbeat)
+
+    def load(self, **offsets: int) -> Member:
+        """Answer the pending OffsetFetch; `p0=7` is the offset of partition 0."""
+        stored = {
+            TopicPartition("t", int(name[1:])): OffsetAndMetadata(at)
+            for name, at in offsets.items()
+        }
+        return self.answer(msg.OffsetsFetched(offsets=stored), msg.OffsetFetch)
+
+    def sent(self, kind: type[msg.Request]) -> list[msg.Request]:
+        """The requests of this class in the last commands."""
+        found = [one.request for one in self.commands if isinstance(one, ev.Send)]
+        return [one for one in found if isinstance(one, kind)]
+
+    def heartbeat(self) -> msg.ConsumerGroupHeartbeat:
+        """The only heartbeat in the last commands."""
+        (one,) = self.sent(msg.ConsumerGroupHeartbeat)
+        assert isinstance(one, msg.ConsumerGroupHeartbeat)
+        return one
+
+    def calls(self) -> list[tuple[Callback, frozenset[TopicPartition]]]:
+        """The listener's methods in the last commands, with their partitions."""
+        return [(one.callback, one.partitions) for one in self.commands if isinstance(one, ev.Call)]
+
+    # ---- situations ------------------------------------------------------------------------------
+
+    def joining(self) -> Member:
+        self.give(ev.MetadataChanged, (0, 1), {"t": Topic(2)})
+        self.give(ev.Polls)
+        return self.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
+
+    def stable(self) -> Member:
+        """Owns both partitions, and the coordinator knows it."""
+        self.joining().hear(T0, T1).load(p0=7)
+        self.hear(same=True)
+        assert self.state.phase is Phase.STABLE
+        return self
+
+    def consumed(self) -> Member:
+        """Has delivered messages of both partitions, which it may commit."""
+        return self.stable().give(ev.Consumed, T0, 9).give(ev.Consumed, T1, 3)
+
+
+# ---- joining -------------------------------------------------------------------------------------
+
+
+def test_the_way_to_the_first_message() -> None:
+    """A heartbeat with epoch 0 and all fields; the target is taken over, and acknowledged."""
+    member = Member().joining()
+    first = member.heartbeat()
+    assert (first.epoch, first.topics, first.owned) == (0, ("t",), frozenset())
+    member.hear(T0, T1)
+    assert member.calls() == [(Callback.ASSIGNED, BOTH)]
+    acknowledged = member.heartbeat()
+    assert (acknowledged.epoch, acknowledged.owned) == (1, BOTH)
+    assert acknowledged.topics is None, "the coordinator knows them"
+    member.load(p0=7)
+    assert member.commands == (ev.StartFetching({T0: 7, T1: None}),)
+    member.hear(same=True)
+    assert machine.is_settled(member.state)
+
+
+def test_heartbeats_keep_the_interval_of_the_coordinator() -> None:
+    """A stable member sends nothing before the interval is over, and then no unchanged field."""
+    member = Member().stable()
+    assert not member.give(ev.Tick, after_s=4.9).sent(msg.ConsumerGroupHeartbeat)
+    again = member.give(ev.Tick, after_s=0.2).heartbeat()
+    assert (again.epoch, again.topics, again.owned) == (1, None, None)
+
+
+def test_one_heartbeat_at_a_time() -> None:
+    """As long as one is not answered, no other one is sent."""
+    member = Member().stable()
+    member.give(ev.Tick, after_s=6.0)
+    assert not member.give(ev.Tick, after_s=6.0).sent(msg.ConsumerGroupHeartbeat)
+
+
+# ---- moving to a target --------------------------------------------------------------------------
+
+
+def test_only_what_moves_is_revoked() -> None:
+    """A smaller target: the listener revokes one partition, and the other one is delivered on."""
+    member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, epoch=1)
+    assert (Callback.REVOKED, frozenset({T1})) in member.calls()
+    assert ev.StopFetching(frozenset({T1})) in member.commands
+    assert member.state.owned == {T0}
+    assert member.heartbeat().owned == {T0}
+
+
+def test_what_moves_is_committed_before_it_is_revoked() -> None:
+    """With automatic commits the member commits, waits for the answer, and only then revokes."""
+    member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
+    (commit,) = member.sent(msg.OffsetCommit)
+    assert isinstance(commit, msg.OffsetCommit)
+    assert {tp: one.offset for tp, one in commit.offsets.items()} == {T0: 9, T1: 3}
+    assert member.calls() == [] and member.state.owned == BOTH
+    member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
+    assert (Callback.REVOKED, frozenset({T1})) in member.calls()
+
+
+def test_a_refused_commit_delays_no_move_for_good() -> None:
+    """A commit that the coordinator refuses for good is given up, and the member revokes."""
+    member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
+    refused = msg.OffsetsCommitted(error=Error.UNKNOWN_MEMBER_ID)
+    member.answer(refused, msg.OffsetCommit)
+    assert (Callback.REVOKED, frozenset({T1})) in member.calls()
+
+
+def test_a_commit_with_a_stale_epoch_is_repeated() -> None:
+    """STALE_MEMBER_EPOCH: the member sends the commit again after the back-off."""
+    member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
+    member.answer(msg.OffsetsCommitted(error=Error.STALE_MEMBER_EPOCH), msg.OffsetCommit)
+    assert member.state.owned == BOTH
+    assert member.give(ev.Tick, after_s=0.2).sent(msg.OffsetCommit)
+
+
+def test_nothing_is_revoked_while_the_user_does_not_poll() -> None:
+    """The listener is called in `poll`; until then the member keeps its partitions."""
+    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0).hear(T0)
+    assert member.calls() == [] and member.state.owned == BOTH
+    assert member.state.phase is Phase.RECONCILING
+    member.give(ev.Polls)
+    assert (Callback.REVOKED, frozenset({T1})) in member.calls()
+
+
+def test_a_newer_target_replaces_one_that_waits() -> None:
+    """The member moves to the target of its first move, acknowledges it, and then moves on."""
+    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0).hear(T0)
+    member.give(ev.Tick, after_s=6.0).hear(T0, T1, T2, epoch=2)
+    member.give(ev.Polls)
+    assert member.state.owned == {T0}
+    assert member.heartbeat().owned == {T0}
+    member.hear(T0, T1, T2, epoch=2)
+    assert (Callback.ASSIGNED, frozenset({T1, T2})) in member.calls()
+
+
+def test_an_unchanged_target_is_acknowledged_without_a_move() -> None:
+    """The epoch increases, nothing moves, and the listener is not called."""
+    member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, T1, epoch=2)
+    assert member.calls() == []
+    assert (member.state.phase, member.state.epoch) == (Phase.STABLE, 2)
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID])
+def test_a_fenced_member_loses_all_and_joins_again(error: Error) -> None:
+    """Nothing is committed; `onPartitionsLost` is called, and the member joins with epoch 0."""
+    member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(error=error)
+    assert member.calls() == [(Callback.LOST, BOTH)]
+    assert member.sent(msg.OffsetCommit) == []
+    again = member.heartbeat()
+    assert (again.epoch, again.topics, again.owned) == (0, ("t",), frozenset())
+
+
+def test_a_fenced_member_waits_for_the_user() -> None:
+    """While the user does not poll, a fenced member calls no listener, and does not join."""
+    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0)
+    member.hear(error=Error.FENCED_MEMBER_EPOCH)
+    assert member.state.phase is Phase.FENCED and member.commands == ()
+    member.give(ev.Polls)
+    assert member.calls() == [(Callback.LOST, BOTH)] and member.heartbeat().epoch == 0
+
+
+@pytest.mark.parametrize("error", [Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE])
+def test_the_coordinator_has_moved(error: Error) -> None:
+    """The member keeps its partitions, looks for the coordinator, and repeats all fields."""
+    member = Member().stable().give(ev.Tick, after_s=6.0).hear(error=error)
+    assert member.state.owned == BOTH and member.state.epoch == 1
+    member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
+    again = member.give(ev.Tick, after_s=0.2).heartbeat()
+    assert (again.epoch, again.topics, again.owned) == (1, ("t",), BOTH)
+
+
+def test_a_coordinator_that_loads_is_asked_again() -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS: the same coordinator gets all fields after the back-off."""
+    member = Member().stable().give(ev.Tick, after_s=6.0)
+    member.hear(error=Error.COORDINATOR_LOAD_IN_PROGRESS)
+    assert member.state.link.coordinator == 1 and member.commands == ()
+    assert member.give(ev.Tick, after_s=0.2).heartbeat().topics == ("t",)
+
+
+def test_an_error_that_no_retry_avoids() -> None:
+    """The member loses its partitions, and the user's `poll` raises the error."""
+    member = Member().stable().give(ev.Tick, after_s=6.0)
+    member.hear(error=Error.GROUP_MAX_SIZE_REACHED)
+    assert member.calls() == [(Callback.LOST, BOTH)]
+    assert ev.Fail(Error.GROUP_MAX_SIZE_REACHED) in member.commands
+    assert machine.is_over(member.state)
+    assert member.give(ev.Tick, after_s=9.0).commands == ()
+
+
+def test_a_lost_connection_ends_no_membership() -> None:
+    """The member looks for its coordinator, and delivers meanwhile."""
+    member = Member().stable().give(ev.Disconnected, 1)
+    assert member.state.owned == BOTH and member.calls() == []
+    assert member.sent(msg.FindCoordinator)
+
+
+# ---- the user ------------------------------------------------------------------------------------
+
+
+def test_a_user_that_never_polls_is_no_member_any_more() -> None:
+    """After `max.poll.interval.ms` the member leaves; at the next poll all partitions are lost."""
+    member = Member(poll_s=10.0).stable().give(ev.Busy).give(ev.Tick, after_s=10.0)
+    assert member.heartbeat().epoch == msg.LEAVE_EPOCH
+    assert member.state.phase is Phase.STALE and member.calls() == []
+    member.hear(epoch=msg.LEAVE_EPOCH, same=True).give(ev.Polls, after_s=60.0)
+    assert member.calls() == [(Callback.LOST, BOTH)] and member.heartbeat().epoch == 0
+
+
+def test_automatic_commits() -> None:
+    """Each interval the positions of all owned partitions are committed, with the epoch."""
+    member = Member(auto_commit_s=5.0).consumed().give(ev.Tick, after_s=5.1)
+    (commit,) = member.sent(msg.OffsetCommit)
+    assert isinstance(commit, msg.OffsetCommit)
+    assert (commit.member, commit.generation) == ("m", 1)
+    assert {tp: one.offset for tp, one in commit.offsets.items()} == {T0: 9, T1: 3}
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("instance", "epoch"), [(None, msg.LEAVE_EPOCH), ("i", msg.LEAVE_STATIC_EPOCH)]
+)
+def test_closing(instance: str | None, epoch: int) -> None:
+    """The last commit, the listener, then a heartbeat that leaves; a static member comes back."""
+    member = Member(auto_commit_s=60.0, instance=instance).consumed().give(ev.CloseRequested)
+    assert member.sent(msg.OffsetCommit) and member.calls() == []
+    member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
+    assert member.calls() == [(Callback.REVOKED, BOTH)]
+    assert member.heartbeat().epoch == epoch
+    assert member.state.phase is Phase.CLOSED
+
+
+def test_closing_without_an_answer() -> None:
+    """The last commit is awaited for 30 s; then the member closes without it."""
+    member = Member(auto_commit_s=60.0).consumed().give(ev.CloseRequested)
+    assert not machine.is_over(member.give(ev.Tick, after_s=CLOSE_S - 1).state)
+    assert machine.is_over(member.give(ev.Tick, after_s=1.0).state)
+
+
+def test_the_next_deadline() -> None:
+    """A stable member waits for its next heartbeat; a closed one waits for nothing."""
+    member = Member().stable()
+    assert machine.next_deadline(member.state, member.now) == pytest.approx(5.0)
+    member.give(ev.CloseRequested)
+    assert machine.next_deadline(member.state, member.now) == float("inf")
