@@ -13,9 +13,9 @@ from support.history.truth import Differences, differences
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 
-# The last five showed defects: a block that ended, refused writes after a rebalance, an owner that
+# The last six showed defects: a block that ended, refused writes after a rebalance, an owner that
 # is not registered, and rules that are unknown.
-SEEDS = (*range(5), 30, 39, 56, 154, 235)
+SEEDS = (*range(5), 30, 39, 56, 135, 154, 235)
 
 
 def compare(seed: int, directory: Path) -> Differences:

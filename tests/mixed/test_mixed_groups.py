@@ -68,6 +68,14 @@ def test_no_jvm_member_is_troubled_by_us(outcome: Outcome) -> None:
     assert _kinds(outcome.mixed.trouble) <= _kinds(outcome.jvm.trouble)
 
 
+def test_the_history_tells_what_happened(outcome: Outcome) -> None:
+    """Every table of `zkconsumer history` equals ZooKeeper's log and our members' traces."""
+    for found in (outcome.mixed.history, outcome.jvm.history):
+        assert (found.missed, found.invented) == ([], [])
+        assert found.compared["ownership"] and found.compared["commits"]
+    assert outcome.mixed.history.compared["members' claims"]
+
+
 def _kinds(trouble: dict[str, list[str]]) -> set[str]:
     """The kinds of logged failures, without names and numbers."""
     said = {line for lines in trouble.values() for line in lines}

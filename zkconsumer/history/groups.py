@@ -35,7 +35,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind, Located, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
 from zkconsumer.protocol.release_detection import Rules, nearest
-from zkconsumer.protocol.releases import DEFAULT
+from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +59,13 @@ MAX_PATHS: Final = 200_000
 MAX_ASSIGNMENTS: Final = 64
 """Number of assignments that are cached for a group. A flapping member alternates between two.
 """
+
+CANDIDATES: Final = (
+    (Strategy.RANGE, DEFAULT),
+    (Strategy.ROUND_ROBIN, DEFAULT),
+    (Strategy.ROUND_ROBIN, profile("1.1.1")),
+)
+"""The rules that a group without patterns may follow before it first settles."""
 
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
 _NOTHING: Final = Located(Kind.OTHER)
@@ -108,8 +115,8 @@ class _Group:
     continued: list[tuple[int, _Partition, Commits]] = field(default_factory=list)
     """Rows of an edit that a later transaction continued: its zxid, and the row before it."""
     rules: Rules | None = None
-    strategies: tuple[Strategy, ...] = tuple(Strategy)
-    """The strategies that have explained the owners whenever the group was settled."""
+    candidates: tuple[tuple[Strategy, Profile], ...] = CANDIDATES
+    """The rules that have explained the owners whenever the group was settled."""
     wanted: dict[TopicPartition, str] | None = None
     wanted_known: bool = False
     known: dict[object, dict[TopicPartition, str] | None] = field(default_factory=dict)
@@ -134,11 +141,14 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
     """Return the assignment by the rules found last; None if it fails for a member."""
     if not group.topics:
         return None
-    profile, given = DEFAULT, group.input()
-    if group.rules is not None:
-        profile = group.rules.profile
-        given = replace(given, strategy=group.rules.strategy)
-    return _together(assign_each_member(given, profile))
+    if group.rules is None:
+        return _by(group, Strategy.RANGE, DEFAULT)
+    return _by(group, group.rules.strategy, group.rules.profile)
+
+
+def _by(group: _Group, strategy: Strategy, rules: Profile) -> dict[TopicPartition, str] | None:
+    """Return what the members assign by these rules; None if one of them fails."""
+    return _together(assign_each_member(replace(group.input(), strategy=strategy), rules))
 
 
 def _together(
@@ -680,15 +690,9 @@ class GroupHistory:
         return rules
 
     def _exclude(self, group: _Group, threads: dict[TopicPartition, str]) -> None:
-        """Exclude the strategies that do not explain the owners of the settled group."""
-        if len(group.strategies) > 1 and group.rules is not None:
-            given, profile = group.input(), group.rules.profile
-            group.strategies = tuple(
-                one
-                for one in Strategy
-                if one is group.rules.strategy
-                or _together(assign_each_member(replace(given, strategy=one), profile)) == threads
-            )
+        """Exclude the rules that do not explain the owners of the settled group."""
+        if len(group.candidates) > 1:
+            group.candidates = tuple(one for one in group.candidates if _by(group, *one) == threads)
 
     def _end(self, group: _Group) -> None:
         """Complete the row of a rebalance."""
@@ -780,20 +784,13 @@ class GroupHistory:
     def _likely(self, group: _Group) -> list[dict[TopicPartition, str]]:
         """Return the assignments that the members may follow; none if a member cannot compute it.
 
-        Until the owners of the settled group fit one strategy only, these are the assignments that
-        its present owners do not contradict, or all if the owners contradict each of them.
+        Owners of a group that has not settled exclude no rules: they may be those of before, and
+        another client may have deleted some.
         """
         wanted = self._assignment(group)
-        if wanted is None or len(group.strategies) < 2:
+        if wanted is None or len(group.candidates) < 2:
             return [] if wanted is None else [wanted]
-        given = group.input()
-        rules = [
-            assign_each_member(replace(given, strategy=one), DEFAULT) for one in group.strategies
-        ]
-        likely = [whole for one in rules if (whole := _together(one)) is not None]
-        threads = group.threads().items()
-        held = {tp: one for tp, one in threads if consumer_of(one) in group.members}
-        return [whole for whole in likely if held.items() <= whole.items()] or likely
+        return [whole for one in group.candidates if (whole := _by(group, *one)) is not None]
 
     def _incident(self, group: _Group, since_ms: int, kind: str, what: str) -> None:
         event = {**self._of(group), "time_ms": since_ms}

@@ -17,6 +17,7 @@ from support.zk.proxies import Trap
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.releases import DEFAULT, Profile
 from zkconsumer.sandbox import Sandbox
 
 PARTITIONS = 8
@@ -49,6 +50,7 @@ def compared(
     records: Iterable[Record],
     *,
     strategy: Strategy = Strategy.RANGE,
+    rules: Profile = DEFAULT,
 ) -> Differences:
     """Compare the tables of a group with its servers' logs and its members' traces.
 
@@ -60,7 +62,7 @@ def compared(
             shutil.copytree(log, copy)
         description = Description(find_servers([folder]), [group])
         description.read()
-        truth = Truth(moments(copies), group, strategy=strategy)
+        truth = Truth(moments(copies), group, strategy=strategy, rules=rules)
         return differences(truth, description.result(), said(records))
 
 

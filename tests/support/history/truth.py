@@ -22,11 +22,17 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind, locate, locate_below_chroot
-from zkconsumer.protocol.releases import DEFAULT
+from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 from zkconsumer.sim.znodes import Change, End
 
 QUIET_MS, STUCK_MS, ORPHAN_MS, SILENCE_MS = 5_000, 10_000, 5_000, 60_000
 STORM, STORM_MS, FLAP_MS = 5, 300_000, 600_000
+
+OTHER_RULES = (
+    (Strategy.RANGE, DEFAULT),
+    (Strategy.ROUND_ROBIN, DEFAULT),
+    (Strategy.ROUND_ROBIN, profile("1.1.1")),
+)
 
 Row = tuple[object, ...]
 
@@ -120,8 +126,14 @@ class Truth:
     """What happened, from the moments in their order."""
 
     def __init__(
-        self, moments: Sequence[Moment], group: str, *, strategy: Strategy = Strategy.RANGE
+        self,
+        moments: Sequence[Moment],
+        group: str,
+        *,
+        strategy: Strategy = Strategy.RANGE,
+        rules: Profile = DEFAULT,
     ) -> None:
+        self._rules = rules
         self.moments, self._group, self._strategy = moments, group, strategy
         self.states: list[State] = []
         self.members: list[tuple[Moment, str, int, str]] = []  # consumer, session, event
@@ -239,13 +251,13 @@ class Truth:
         self.runs.append(run)
 
     def wanted(
-        self, state: State, strategy: Strategy | None = None
+        self, state: State, strategy: Strategy | None = None, rules: Profile | None = None
     ) -> dict[TopicPartition, str] | None:
         """Return the assignment that the members compute; None if one of them cannot."""
         strategy = strategy or self._strategy
         given = GroupInput(strategy, dict(sorted(state.members.items())), state.topics)
         found: dict[TopicPartition, str] = {}
-        for part in assign_each_member(given, DEFAULT).values():
+        for part in assign_each_member(given, rules or self._rules).values():
             if isinstance(part, Failure):
                 return None
             found |= part
@@ -334,21 +346,16 @@ class Truth:
         """Yield the rows of `_stuck` that the logs do not show, because they do not contain the
         assignor: the owners of the settled group have fitted another one as well so far.
         """
+        excluded = set()
         for state, _ in self._spans():
             wanted = self.wanted(state)
             if not state.members or wanted is None:
                 continue
-            held = {
-                tp: thread
-                for tp, thread in state.owners.items()
-                if thread.rpartition("-")[0] in state.members
-            }
-            for other in Strategy:
-                assigned = self.wanted(state, other)
+            for other in OTHER_RULES:
+                assigned = self.wanted(state, *other)
                 if state.owners == wanted != assigned:
-                    return
-                is_likely = assigned is not None and held.items() <= assigned.items()
-                if assigned is not None and (is_likely or not held.items() <= wanted.items()):
+                    excluded.add(other)
+                if assigned is not None and other not in excluded:
                     yield from set(_stuck_in(state, wanted)) - set(_stuck_in(state, assigned))
 
     def _stopped(self) -> Iterator[Row]:

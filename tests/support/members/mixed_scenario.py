@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.history.real import compared
+from support.history.truth import Differences
 from support.members.evidence import Delivery
 from support.members.mixed_groups import Cast, Group, Topics
 from support.wait import wait_for
@@ -60,6 +62,7 @@ class Record:
         moves_back: of offset nodes.
         trouble: the failed rebalances that a JVM member logged, by name.
         settled: seconds from an event until the group had settled.
+        history: what the tables of `zkconsumer history` have missed and invented.
     """
 
     undelivered: int
@@ -70,6 +73,7 @@ class Record:
     moves_back: list[MoveBack]
     trouble: dict[str, list[str]]
     settled: dict[str, float]
+    history: Differences
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,15 @@ class Scenario:
             moves_back=moves_back,
             trouble=group.trouble(),
             settled=group.settled,
+            history=self._history(group),
+        )
+
+    def _history(self, group: Group) -> Differences:
+        """Compare the group's tables with ZooKeeper's log and with what members of ours say."""
+        log = self._sandbox.zookeeper.directory / "data" / "version-2"
+        cast = group.cast
+        return compared(
+            [log], group.name, group.records(), strategy=cast.strategy, rules=cast.profile
         )
 
     def _is_zombie(self, one: Delivery) -> bool:
