@@ -8,7 +8,7 @@ import pytest
 from support.sim.later_mutants import MUTANTS, Mutant
 
 from zkconsumer.later import group_phases
-from zkconsumer.sim.coordinated.search import PROTOCOLS, run
+from zkconsumer.sim.coordinated.search import PROTOCOLS, drawn, replay, report, run, shrunk
 
 FIXED = range(5)
 FRESH = 15
@@ -33,7 +33,8 @@ def test_fresh_seeds(protocol: str) -> None:
     """Seeds that no earlier run has seen keep every promise; the message names the seed."""
     first = time.time_ns() % 10**9
     found = [run(seed, protocol) for seed in range(first, first + FRESH)]
-    assert [one for one in found if one.violation] == []
+    broken = [one.seed for one in found if one.violation]
+    assert not broken, report(broken[0], protocol)
 
 
 def test_a_seed_determines_its_run() -> None:
@@ -46,3 +47,27 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each planted fault breaks the promise that it names, within 40 seeds."""
     found = mutant.caught(range(40))
     assert found is not None and found.invariant == mutant.promise
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
+    """The numbers that a seed draws give the same run again."""
+    numbers, result = drawn(3, protocol)
+    assert result == run(3, protocol)
+    again = replay(protocol, numbers)
+    assert (again.deliveries, again.rebalances) == (result.deliveries, result.rebalances)
+
+
+def test_a_failing_seed_is_shrunk() -> None:
+    """Fewer numbers break the same promise, and the report names what happens and the promise."""
+    mutant = next(one for one in MUTANTS if one.name == "assigns before the release")
+    with mutant.planted():
+        seed = next(n for n in range(40) if run(n, mutant.protocol).violation)
+        numbers, _ = drawn(seed, mutant.protocol)
+        found = shrunk(mutant.protocol, numbers, limit_s=5.0)
+        assert len(found.script) < len(numbers.script) / 2
+        assert len(found.late) < len(numbers.late) / 2
+        broken = replay(mutant.protocol, found).violation
+        assert broken is not None and broken.invariant == "C2"
+        text = report(seed, mutant.protocol, limit_s=5.0)
+    assert " joins" in text and text.splitlines()[-1].startswith("C2")

@@ -1,18 +1,21 @@
 """Random runs of coordinated groups: a seed draws the protocol, the delays and the faults.
 
-A run ends all faults after some time. Then the group must settle (C7 of `monitor`).
+A run ends all faults after some time. Then the group must settle (C7 of `monitor`). `report`
+shrinks a run that breaks a promise: it repeats the run with fewer of the numbers that were drawn.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.world import LATENCY_S, Both, Plan, Watcher, World
 from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.random_search import SHRINK_S, shrink
 
 PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classic-eager": ("classic", ("range",)),
@@ -55,11 +58,24 @@ def run(seed: int, protocol: str | None = None, watcher: Watcher | None = None) 
     """Run one seed; without a protocol, the seed draws one."""
     draw = random.Random(seed)
     name = protocol or draw.choice(sorted(PROTOCOLS))
+    return _run(name, draw, draw, seed=seed, watcher=watcher)
+
+
+def _run(
+    name: str,
+    draw: random.Random,
+    late: random.Random,
+    *,
+    seed: int = -1,
+    watcher: Watcher | None = None,
+    say: Callable[[World, str], None] = lambda world, text: None,
+) -> Result:
+    """Run a group; `draw` draws the group and the faults, and `late` the delays of messages."""
     monitor = Monitor()
-    world = World(_plan(draw, name), _both(monitor, watcher))
+    world = World(replace(_plan(draw, name), delay=delays(late)), _both(monitor, watcher))
     violation = None
     try:
-        live(world, draw)
+        live(world, draw, lambda text: say(world, text))
         mend(world)
         _rest(world)
         monitor.check_rest(world, REST_S)
@@ -102,7 +118,6 @@ def _plan(draw: random.Random, name: str) -> Plan:
         partitions=draw.randint(1, 8),
         messages=1,
         settings=settings,
-        delay=delays(draw),
     )
 
 
@@ -212,3 +227,95 @@ def mend(world: World) -> None:
         world.move_coordinator(0)
     if not any(member.lives for member in world.members):
         world.revive(0)
+
+
+# ---- shrinking -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The numbers that a run drew: for the group and its faults, and for the delays of messages."""
+
+    script: tuple[int, ...]
+    late: tuple[int, ...]
+
+
+_BITS = 53
+"""The bits of a random fraction, which is kept as a whole number."""
+
+
+class _Keeping(random.Random):
+    """Draws from a source, and keeps the numbers."""
+
+    def __init__(self, source: random.Random) -> None:
+        super().__init__(0)
+        self._source, self.kept = source, list[int]()
+
+    def random(self) -> float:
+        value = self._source.random()
+        self.kept.append(int(value * (1 << _BITS)))
+        return value
+
+    def getrandbits(self, k: int) -> int:
+        self.kept.append(self._source.getrandbits(k))
+        return self.kept[-1]
+
+
+class _Again(random.Random):
+    """Draws the given numbers, and then zeros."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        super().__init__(0)
+        self._left = iter(numbers)
+
+    def random(self) -> float:
+        return next(self._left, 0) % (1 << _BITS) / (1 << _BITS)
+
+    def getrandbits(self, k: int) -> int:
+        return next(self._left, 0) % (1 << k)
+
+
+def drawn(seed: int, protocol: str) -> tuple[Drawn, Result]:
+    """Run one seed, and return also the numbers that it drew."""
+    source = random.Random(seed)
+    draw, late = _Keeping(source), _Keeping(source)
+    result = _run(protocol, draw, late, seed=seed)
+    return Drawn(tuple(draw.kept), tuple(late.kept)), result
+
+
+def replay(protocol: str, numbers: Drawn, watcher: Watcher | None = None) -> Result:
+    """Run with these numbers; all others are 0, which stands for the shortest delay."""
+    return _run(protocol, _Again(numbers.script), _Again(numbers.late), watcher=watcher)
+
+
+def shrunk(protocol: str, numbers: Drawn, *, limit_s: float = SHRINK_S) -> Drawn:
+    """Return fewer and lower numbers whose run breaks the same promise.
+
+    Shrinking stops after `limit_s` seconds and returns the shortest run found by then.
+    """
+    end = time.monotonic() + limit_s
+    wanted = replay(protocol, numbers).violation
+    assert wanted is not None, "this run breaks no promise"
+
+    def fails(script: Sequence[int], late: Sequence[int]) -> bool:
+        if time.monotonic() > end:
+            return False
+        found = replay(protocol, Drawn(tuple(script), tuple(late))).violation
+        return found is not None and found.invariant == wanted.invariant
+
+    late = () if fails(numbers.script, ()) else numbers.late
+    script = shrink(numbers.script, lambda shorter: fails(shorter, late))
+    return Drawn(script, shrink(late, lambda shorter: fails(script, shorter)))
+
+
+def report(seed: int, protocol: str, *, limit_s: float = SHRINK_S) -> str:
+    """Shrink the run of a seed that breaks a promise, and return what happens in it."""
+    numbers = shrunk(protocol, drawn(seed, protocol)[0], limit_s=limit_s)
+    lines: list[str] = []
+    result = _run(
+        protocol,
+        _Again(numbers.script),
+        _Again(numbers.late),
+        say=lambda world, text: lines.append(f"{world.now:9.3f}  {text}"),
+    )
+    return "\n".join([f"{protocol}, seed {seed}, shrunk:", *lines, str(result.violation)])
