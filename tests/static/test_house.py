@@ -153,6 +153,17 @@ def test_any_has_a_reason() -> None:
     assert not found, _report(found)
 
 
+def test_an_ignored_rule_of_the_linter_has_a_reason() -> None:
+    """Each `# noqa: RULE` of the package is followed by its reason."""
+    found = [
+        Place(path, number, "noqa without a reason")
+        for path in MODULES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"# noqa(: \w+)?\s*$", line)
+    ]
+    assert not found, _report(found)
+
+
 def test_functions_are_short() -> None:
     """Functions have 60 lines at most; a command, whose options are its signature, may have 80."""
     found = [

@@ -397,7 +397,7 @@ def samples(
 
 def _client() -> FromPrometheus:
     try:
-        import prometheus_client  # noqa: PLC0415
+        import prometheus_client  # noqa: PLC0415 - the extra `metrics`
     except ImportError as error:
         raise ConfigError(
             "prometheus-client is not installed",
@@ -467,7 +467,7 @@ class LagExporter:
 
     def collect(self) -> Iterator[object]:
         """Yield the metrics; prometheus-client calls this on its own thread."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - the extra `metrics`
 
         now = self._samples
         for name, meaning, labels in GAUGES:

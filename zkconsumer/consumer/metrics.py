@@ -293,7 +293,7 @@ class Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import (  # noqa: PLC0415
+        from prometheus_client.core import (  # noqa: PLC0415 - the extra `metrics`
             CounterMetricFamily,
             GaugeMetricFamily,
             SummaryMetricFamily,
@@ -418,7 +418,7 @@ _SERVERS: dict[tuple[str, int], _Server] = {}
 
 def _library() -> FromPrometheus:
     try:
-        import prometheus_client  # noqa: PLC0415
+        import prometheus_client  # noqa: PLC0415 - the extra `metrics`
     except ImportError as error:
         raise ConfigError(
             "prometheus-client is not installed",

@@ -488,7 +488,7 @@ def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Re
                 raise _MemberNodeGoneError
             if reply.code is Code.NODE_EXISTS:
                 held = yield from _list(work)
-                chunk = {tp: c for tp, c in chunk.items() if tp not in held}  # noqa: PLW2901
+                chunk = {tp: c for tp, c in chunk.items() if tp not in held}  # noqa: PLW2901 - its rest
             else:
                 work.denied[tp] = reason(reply)
                 del chunk[tp]

@@ -33,7 +33,7 @@ from zkconsumer.protocol.releases import DEFAULT, Profile
 
 if TYPE_CHECKING:
     # Type checkers know which fields `dataclasses.replace` takes, and their types.
-    from dataclasses import replace as replace  # noqa: PLC0414
+    from dataclasses import replace as replace  # noqa: PLC0414 - exports it
 else:
 
     def replace(one: T, **changes: Any) -> T:  # Any: as `dataclasses.replace`

@@ -132,6 +132,6 @@ def _hits(regex: str, topics: tuple[str, ...], budget_s: float) -> tuple[bool, .
 
 def _compile(regex: str) -> JavaPattern:
     """Import the package `regex` and compile: only filters need it, and browsers have none."""
-    from zkconsumer.protocol.java.regex import compile_java  # noqa: PLC0415
+    from zkconsumer.protocol.java.regex import compile_java  # noqa: PLC0415 - see above
 
     return compile_java(regex)

@@ -272,8 +272,8 @@ def download(jar: Jar, private: Path) -> Path:
 
 def _require_jgo(title: str) -> None:
     try:
-        import jgo.maven  # noqa: F401
-        import truststore  # noqa: F401
+        import jgo.maven  # noqa: F401 - only whether it is there
+        import truststore  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise SandboxError(
             f"the jars of {title} are not in the cache, and {error.name} is not installed",

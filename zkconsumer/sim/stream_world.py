@@ -46,7 +46,7 @@ class StreamWorld(World):
 
     def _new_query(self, who: int) -> QueryMember:
         # It imports `spark`, which small worlds need not load.
-        from zkconsumer.sim.query_member import Checkpoint, QueryMember  # noqa: PLC0415
+        from zkconsumer.sim.query_member import Checkpoint, QueryMember  # noqa: PLC0415 - see above
 
         return QueryMember(
             self._settings(who),

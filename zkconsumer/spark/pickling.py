@@ -28,10 +28,10 @@ def unpickled(packed: bytes) -> Unpickled:
     Raises:
         ModuleNotFoundError: the package or one of its dependencies is not installed.
     """
-    import os  # noqa: PLC0415
-    import pickle  # noqa: PLC0415
-    import socket  # noqa: PLC0415
-    import sys  # noqa: PLC0415
+    import os  # noqa: PLC0415 - see above
+    import pickle  # noqa: PLC0415 - see above
+    import socket  # noqa: PLC0415 - see above
+    import sys  # noqa: PLC0415 - see above
 
     try:
         kind, state = pickle.loads(packed)

@@ -531,7 +531,7 @@ def compiled() -> Loops:
     from numba's cache, which is next to this file, or in `NUMBA_CACHE_DIR`.
     """
     from numba import njit, types  # noqa: PLC0415 - costs 0.15 s
-    from numba.core.errors import NumbaPedanticWarning  # noqa: PLC0415
+    from numba.core.errors import NumbaPedanticWarning  # noqa: PLC0415 - as above
 
     seen = types.Array(types.uint8, 1, "C", readonly=True)
     octets, ints, longs = (types.Array(t, 1, "C") for t in (types.uint8, types.int32, types.int64))
