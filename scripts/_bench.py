@@ -4,6 +4,7 @@ raw reader.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
@@ -34,6 +35,18 @@ def at_most(case: str, metric: str, value: float, unit: str, goal: float) -> Res
 
 def without_goal(case: str, metric: str, value: float, unit: str) -> Result:
     return Result(case, metric, round(value, 3), unit, "", True)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--json`, which sets `output` for `show`."""
+    parser.add_argument(
+        "--json",
+        action="store_const",
+        dest="output",
+        const="json",
+        default="table",
+        help="also print the results as one JSON object on the last line",
+    )
 
 
 def show(bench: str, results: list[Result], *, output: str) -> int:

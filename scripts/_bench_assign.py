@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from _bench import Result, at_most, show
+from _bench import Result, add_json, at_most, show
 
 from zkconsumer.protocol.assignors import KeyForm, Strategy, assign
 from zkconsumer.protocol.group_assignment import GroupInput, assign_each_member
@@ -78,11 +78,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="also print the results as one JSON object on the last line",
-    )
+    add_json(parser)
     arguments = parser.parse_args()
     results: list[Result] = []
     for name, (subscriptions, partitions) in worlds().items():
@@ -103,7 +99,7 @@ def main() -> int:
             at_most(name, "roundrobin_s", dealt, "s", GOAL_S),
             at_most(name, "members_s", all_members(subscriptions, partitions), "s", 4 * GOAL_S),
         ]
-    return show("assign", results, output="json" if arguments.json else "table")
+    return show("assign", results, output=arguments.output)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from _bench import Result, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, show
 from kazoo.client import KazooClient
 
 from zkconsumer.protocol import paths
@@ -298,14 +298,7 @@ def main() -> int:
         prog="bench_cli", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--json",
-        action="store_const",
-        const="json",
-        default="table",
-        dest="output",
-        help="also print the results as one JSON object on the last line",
-    )
+    add_json(parser)
     arguments = parser.parse_args()
     with scene() as sandbox, tempfile.TemporaryDirectory() as directory:
         results = []

@@ -24,6 +24,7 @@ from pathlib import Path
 from _bench import (
     Load,
     Result,
+    add_json,
     at_least,
     at_most,
     cpu_seconds,
@@ -366,14 +367,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--pairs", type=int, default=15, help="number of measured pairs (default 15)"
     )
-    parser.add_argument(
-        "--json",
-        action="store_const",
-        dest="output",
-        const="json",
-        default="table",
-        help="also print the results as one JSON object on the last line",
-    )
+    add_json(parser)
     parser.add_argument("--only", nargs="*", metavar="CASE", help="run only these cases")
     return parser.parse_args()
 

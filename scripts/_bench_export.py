@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from _bench import Load, Result, at_least, fill, show
+from _bench import Load, Result, add_json, at_least, fill, show
 
 from zkconsumer.sandbox import Sandbox, jars
 
@@ -140,14 +140,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=5, help="number of measured pairs (default 5)")
     parser.add_argument("--to", type=Path, help="directory of the files (default: a temporary one)")
     parser.add_argument("--only", nargs="*", choices=CASES, metavar="CASE", help="only these cases")
-    parser.add_argument(
-        "--json",
-        action="store_const",
-        dest="output",
-        const="json",
-        default="table",
-        help="also print the results as one JSON object on the last line",
-    )
+    add_json(parser)
     return parser.parse_args()
 
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
-from _bench import Result, at_least, at_most, show  # noqa: E402
+from _bench import Result, add_json, at_least, at_most, show  # noqa: E402
 from support.members.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
 from support.members.evidence import Evidence  # noqa: E402
 from support.wait import wait_for  # noqa: E402
@@ -422,9 +422,7 @@ def main() -> int:
     )
     parser.add_argument("--case", choices=sorted(CASES), action="append")
     parser.add_argument("--rounds", type=int, help=f"rounds of each case (default {ROUNDS})")
-    parser.add_argument(
-        "--json", action="store_const", const="json", default="table", dest="output"
-    )
+    add_json(parser)
     parser.add_argument(
         "--record", action="store_true", help="write the result of `requests` to docs/records/"
     )

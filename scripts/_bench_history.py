@@ -31,7 +31,7 @@ from zlib import adler32
 
 import _bench_history_truth
 import jpype
-from _bench import Result, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, show
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.columns import ColumnDecoder
@@ -231,11 +231,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=130, help="size of the log for decoding")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="also print the results as one JSON object on the last line",
-    )
+    add_json(parser)
     cases = ("all", "decode", "report", "incidents")
     parser.add_argument("--case", choices=cases, default="all")
     _bench_history_truth.add_options(parser)
@@ -249,7 +245,7 @@ def main() -> int:
     if arguments.case in ("all", "decode"):
         with tempfile.TemporaryDirectory() as folder:
             results += measure_decoding(Path(folder), arguments.rounds, arguments.megabytes)
-    return show("history", results, output="json" if arguments.json else "table")
+    return show("history", results, output=arguments.output)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from _bench import Result, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, show
 from kazoo.client import KazooClient
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -197,13 +197,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--case", action="append", choices=CASES, help="default: all")
-    parser.add_argument("--json", action="store_true", help="print a JSON object at the end")
+    add_json(parser)
     options = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         results = [CASES[case](browser) for case in options.case or CASES]
         browser.close()
-    return show("lab", results, output="json" if options.json else "table")
+    return show("lab", results, output=options.output)
 
 
 if __name__ == "__main__":

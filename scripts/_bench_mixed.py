@@ -40,7 +40,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from _bench import Result, at_most, show  # noqa: E402
+from _bench import Result, add_json, at_most, show  # noqa: E402
 from _bench_rebalance import Looks, Observer, prepare  # noqa: E402
 from kazoo.client import KazooClient  # noqa: E402
 from support.jvm.member import JvmMember  # noqa: E402
@@ -311,9 +311,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--repeat", type=int, default=5, help="repetitions (default 5)")
-    parser.add_argument(
-        "--json", action="store_const", dest="output", const="json", default="table"
-    )
+    add_json(parser)
     options = parser.parse_args()
     patient = {"zookeeper.session.timeout.ms": 30_000}
     with Sandbox(overrides=patient) as sandbox, ExitStack() as stack:

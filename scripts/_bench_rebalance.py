@@ -35,7 +35,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _bench import Result, at_most, show
+from _bench import Result, add_json, at_most, show
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -337,9 +337,7 @@ def arguments() -> argparse.Namespace:
         help="run every size that has goals, and add the size to the names of cases",
     )
     parser.add_argument("--repeat", type=int, default=3, help="repetitions (default 3)")
-    parser.add_argument(
-        "--json", action="store_const", dest="output", const="json", default="table"
-    )
+    add_json(parser)
     return parser.parse_args()
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import _records
-from _bench import Result, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, show
 from _explore import WORLDS, Totals, cpu_seconds_of_children, pieces
 from _explore import explore as explore_swarm
 
@@ -179,9 +179,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--case", choices=sorted(CASES), action="append")
-    parser.add_argument(
-        "--json", action="store_const", const="json", default="table", dest="output"
-    )
+    add_json(parser)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--schedules", type=int, help="3,000; of the reached case 50,000")
     parser.add_argument("--first-seed", type=int, default=0)

@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _bench import Load, Result, at_least, at_most, fill, raw_rate, show
+from _bench import Load, Result, add_json, at_least, at_most, fill, raw_rate, show
 from _bench_group import (
     IdleMany,
     PlanMany,
@@ -228,14 +228,7 @@ KAFKA_SOURCE: Mapping[str, Case] = {
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_spark", description=__doc__)
     parser.add_argument("--pairs", type=int, default=5, help="number of measured pairs (default 5)")
-    parser.add_argument(
-        "--json",
-        action="store_const",
-        dest="output",
-        const="json",
-        default="table",
-        help="also print the results as one JSON object on the last line",
-    )
+    add_json(parser)
     parser.add_argument(
         "--only",
         nargs="*",

@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
 # Seconds that a whole run may take; the longest, a demo, takes ten where nothing else goes on.
 RUN_LIMIT_S = 200
 
 Spawn = Callable[..., subprocess.Popen[bytes]]
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -51,3 +55,21 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
         return process.returncode, out.decode(), err.decode()
 
     return to_the_end
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """The kazoo client that creates the group."""
+    one = KazooClient(zookeeper.connect)
+    one.start(60)
+    yield one
+    one.stop()
+    one.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """An empty topic of this test alone, with the module's number of PARTITIONS."""
+    name = unique("topic")
+    sandbox.create_topic(name, partitions=request.module.PARTITIONS)
+    return name

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.conftest import Run
 from kazoo.client import KazooClient
 
 from zkconsumer.protocol import paths
@@ -19,7 +20,6 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 from zkconsumer.protocol.releases import profile
 from zkconsumer.sandbox import ZooKeeperServer
 
-Run = Callable[..., tuple[int, str, str]]
 GOLDEN = Path(__file__).parents[1] / "golden" / "assignor"
 
 
@@ -139,16 +139,6 @@ def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 # ---- a live group -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """The kazoo client that creates the group."""
-    one = KazooClient(zookeeper.connect)
-    one.start(60)
-    yield one
-    one.stop()
-    one.close()
 
 
 @pytest.fixture

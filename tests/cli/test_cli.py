@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 
 import pytest
+from cli.conftest import Run
 from typer.testing import CliRunner
 
 from zkconsumer.cli import COMMANDS, app
 from zkconsumer.cli.sources import ZOOKEEPER as ENVIRONMENT
 from zkconsumer.sandbox import Sandbox
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def test_help(run: Run) -> None:

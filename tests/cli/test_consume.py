@@ -6,25 +6,15 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.conftest import Spawn
+from cli.conftest import Run, Spawn
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 
-Run = Callable[..., tuple[int, str, str]]
 PARTITIONS = 4
-
-
-@pytest.fixture
-def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """An empty topic of this test alone."""
-    name = unique("topic")
-    sandbox.create_topic(name, partitions=PARTITIONS)
-    return name
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli.conftest import Spawn
+from cli.conftest import Run, Spawn
 from cli.test_consume import committed
 from pyarrow import ipc, parquet
 from support.wait import eventually
@@ -23,16 +23,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
-Run = Callable[..., tuple[int, str, str]]
 PARTITIONS = 3
-
-
-@pytest.fixture
-def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """An empty topic of this test alone; its group has the same name."""
-    name = unique("export")
-    sandbox.create_topic(name, partitions=PARTITIONS)
-    return name
 
 
 @pytest.fixture

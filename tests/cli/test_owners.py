@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from cli.conftest import Spawn
+from cli.conftest import Run, Spawn
 from kazoo.client import KazooClient
 
 from zkconsumer.protocol import paths
@@ -15,18 +15,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
-Run = Callable[..., tuple[int, str, str]]
 T0, T1, T2 = (TopicPartition("orders", partition) for partition in range(3))
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """The kazoo client that creates the group."""
-    one = KazooClient(zookeeper.connect)
-    one.start(60)
-    yield one
-    one.stop()
-    one.close()
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run
 
-Run = Callable[..., tuple[int, str, str]]
 TRACES = Path(__file__).parents[1] / "traces"
 
 

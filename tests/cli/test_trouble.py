@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.conftest import Spawn
+from cli.conftest import Run, Spawn
 from kazoo.client import KazooClient
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.zk.observer import Observer
 
-Run = Callable[..., tuple[int, str, str]]
 Unique = Callable[[str], str]
 
 

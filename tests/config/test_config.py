@@ -486,6 +486,7 @@ def test_a_mapping_of_properties_as_in_confluent_kafka() -> None:
 
 @pytest.mark.parametrize(
     ("properties", "keywords", "told"),
+    # not formatted: one case a line
     [
         (NEEDED, {"consumer_timeout_ms": 5}, r"unknown keyword argument consumer_timeout_ms.*use "
          r"consumer_timeout_s, in seconds"),

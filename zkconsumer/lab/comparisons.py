@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from zkconsumer.errors import ConfigError, shown
+from zkconsumer.errors import ConfigError
 from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.runs import LabStage, new_stage
 from zkconsumer.lab.worlds import Move, WorldSpec
@@ -21,7 +21,7 @@ from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.compare.meter import fewest_moves
-from zkconsumer.sim.compare.run import Action, Step, read_script
+from zkconsumer.sim.compare.run import Action, Step, check, read_script
 from zkconsumer.sim.coordinated.stories import plan_for
 from zkconsumer.sim.coordinated.world import World as CoordinatedWorld
 from zkconsumer.sim.world import World
@@ -372,13 +372,7 @@ def costs(
     steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
 ) -> list[Cost]:
     """Return what the script costs on each protocol. Raises ConfigError for an unknown one."""
-    for name in protocols:
-        if name not in PROTOCOLS:
-            raise ConfigError(
-                f"{shown(name)} is not a protocol",
-                where="--protocols",
-                remedy=f"use {', '.join(PROTOCOLS)}",
-            )
+    check(partitions, protocols)
     return [_cost(name, steps, members, partitions) for name in protocols]
 
 

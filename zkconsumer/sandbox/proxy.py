@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -130,18 +130,22 @@ class Proxy:
         self.end(client, server)
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
-        pending, is_handshake = b"", True
-        while chunk := self._receive(server):
+        for number, frame in enumerate(self._frames(server)):
+            if self._is_heard(client, frame) if number else self._is_welcome():
+                self._send(client, frame)
+        self.end(client, server)
+
+    def _frames(self, source: socket.socket) -> Iterator[bytes]:
+        """Yield the frames that arrive until the connection ends; the first one is a handshake."""
+        pending = b""
+        while chunk := self._receive(source):
             pending += chunk
             while len(pending) >= 4:
                 size = length(pending)
                 if len(pending) < size < NO_FRAME:
                     break
                 frame, pending = pending[:size], pending[size:]
-                if self._is_welcome() if is_handshake else self._is_heard(client, frame):
-                    self._send(client, frame)
-                is_handshake = False
-        self.end(client, server)
+                yield frame
 
     def _is_welcome(self) -> bool:
         """Return whether a client gets the reply that opens or continues its session."""

@@ -8,7 +8,7 @@ import socket
 import threading
 
 from zkconsumer.sandbox import proxy
-from zkconsumer.sandbox.proxy import NO_FRAME, PING, WATCH_EVENT, Wire, length
+from zkconsumer.sandbox.proxy import PING, WATCH_EVENT, Wire
 
 # ZooKeeper's number for a transaction.
 MULTI = 14
@@ -68,22 +68,14 @@ class Trap(Proxy):
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         self.connections += 1
-        pending, is_handshake = b"", True
-        while chunk := self._receive(client):
-            pending += chunk
-            while len(pending) >= 4:
-                size = length(pending)
-                if len(pending) < size < NO_FRAME:
-                    break
-                frame, pending = pending[:size], pending[size:]
-                if not is_handshake and self._is_bait(frame):
-                    self._muted.add(client)
-                    self.sprung.set()
-                if self.wire is not Wire.SILENT:
-                    self._send(server, frame)
-                elif is_handshake:
-                    self.unanswered += 1
-                is_handshake = False
+        for number, frame in enumerate(self._frames(client)):
+            if number and self._is_bait(frame):
+                self._muted.add(client)
+                self.sprung.set()
+            if self.wire is not Wire.SILENT:
+                self._send(server, frame)
+            elif not number:
+                self.unanswered += 1
         self.end(client, server)
 
     def _is_bait(self, frame: bytes) -> bool:
