@@ -278,10 +278,6 @@ SINGLE_TESTS = (
         "tests/faults/test_connections.py::test_one_direction_is_lost",
     ),
     *_later(
-        "Takes 3 s of a processor. Another test of the file ends the client by another exception.",
-        "tests/faults/test_client_death.py::test_a_login_that_breaks_off",
-    ),
-    *_later(
         "Takes 7 s of a processor. Other tests of the file poll while a broker is silent.",
         "tests/consumer/test_timeouts.py::"
         "test_a_silent_broker_does_not_delay_the_partitions_of_another",

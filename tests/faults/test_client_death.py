@@ -87,22 +87,34 @@ class Guarded:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     one = Guarded(tmp_path_factory.mktemp("guarded"))
     with one.zookeeper:
         yield one
 
 
-@pytest.fixture
-def topic(
-    guarded: Guarded, tmp_path_factory: pytest.TempPathFactory, unique: Callable[[str], str]
-) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def broker(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     directory, connect = tmp_path_factory.mktemp("broker"), guarded.zookeeper.connect
     with BrokerServer(directory, zookeeper_connect=connect):
-        name = unique("topic")
-        create_topic(connect, name, partitions=2)
-        yield name
+        yield
+
+
+@pytest.fixture
+def changed_password(guarded: Guarded) -> Iterator[str]:
+    """Another password, which a test may set; afterwards the user has the first one again."""
+    yield "canary-second-1190"
+    guarded.zookeeper.kill()
+    guarded.password(PASSWORD)
+    guarded.zookeeper.start()
+
+
+@pytest.fixture
+def topic(guarded: Guarded, broker: None, unique: Callable[[str], str]) -> str:
+    name = unique("topic")
+    create_topic(guarded.zookeeper.connect, name, partitions=2)
+    return name
 
 
 @pytest.fixture
@@ -125,11 +137,13 @@ def joined(config: ConsumerConfig, topic: str) -> Iterator[One]:
             one.close()
 
 
-def test_a_credential_that_is_refused_from_now_on(guarded: Guarded, topic: str) -> None:
+def test_a_credential_that_is_refused_from_now_on(
+    guarded: Guarded, topic: str, changed_password: str
+) -> None:
     """After a changed password, streams, calls and status get the error."""
     config = guarded.config(topic, guarded.zookeeper.connect, auto_commit_enable=False)
     with joined(config, topic) as one, ThreadPoolExecutor() as pool:
-        guarded.password("canary-second-1190")
+        guarded.password(changed_password)
         guarded.zookeeper.kill()
         eventually(lambda: one.status.lease_s == 0.0)
         waiting = pool.submit(one.connector.commit_offsets, timeout_s=LIMIT_S)
