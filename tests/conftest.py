@@ -139,7 +139,7 @@ TESTS = Path(__file__).parent
 
 # Folders whose modules one worker runs one after the other, because they share servers that no
 # other folder uses: a Spark session, ZooKeeper and brokers of old releases, servers in containers,
-# a ZooKeeper with TLS.
+# a ZooKeeper with TLS, a browser and a lab.
 TOGETHER = {
     "spark": "spark",
     "zk/contract": "zookeepers",
@@ -148,6 +148,7 @@ TOGETHER = {
     "brokers": "brokers",
     "mixed": "mixed",
     "security": "security",
+    "lab": "lab",
 }
 
 # The longest groups and modules start first, so that no worker ends with one of them alone. The
@@ -159,6 +160,7 @@ FIRST = (
     "containers",
     "mixed",
     "static/test_checks.py",
+    "lab",
     "brokers",
     "sim/test_handover.py",
     "integration/test_restarts.py",
