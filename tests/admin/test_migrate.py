@@ -156,7 +156,7 @@ def test_what_cannot_go_is_left(tools: ZooKeeperClient, group: Group) -> None:
     store(group, {0: "x", 1: -1, 7: 5})
     found = planned(tools, group, TO_KAFKA)
     assert actions(found) == {0: "left", 1: "none", 7: "left"}
-    assert "is no offset" in found.left[0].reason
+    assert "is not an offset" in found.left[0].reason
     assert "does not exist" in found.left[1].reason
     assert found.plan.is_empty
 

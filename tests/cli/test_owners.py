@@ -42,7 +42,7 @@ def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
         ["orders", "2", "-", "-", "-"],
     ]
     assert "orders-2" in err
-    assert "is no offset" in err
+    assert "is not an offset" in err
 
 
 def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: Run) -> None:

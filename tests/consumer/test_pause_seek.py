@@ -98,7 +98,7 @@ def test_only_what_is_owned_can_be_steered(group: Group) -> None:
     with pytest.raises(NotOwnedError):
         one.connector.seek(group.tp(4), 0)
     for offset in (-1, 2**63, 1.5, True):
-        with pytest.raises(ConfigError, match="is no offset"):
+        with pytest.raises(ConfigError, match="is not an offset"):
             one.connector.seek(group.tp(0), offset)  # type: ignore[arg-type]
     one.close()
     assert one.connector.paused() == frozenset()

@@ -103,7 +103,7 @@ def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
     with pytest.raises(BrokersUnreachableError, match="no-such-topic-0") as caught:
         one.end_offsets([TopicPartition("no-such-topic", 0)])
     assert caught.value.retriable
-    with pytest.raises(ConfigError, match="'now' is no time"):
+    with pytest.raises(ConfigError, match="'now' is not a time"):
         one.offsets_for_times({tps[0]: "now"})  # type: ignore[dict-item]
 
 

@@ -356,7 +356,7 @@ def test_an_unreadable_offset_fails_every_explicit_commit() -> None:
     """Each commit names an unreadable offset znode until it is corrected."""
     member = asking()
     member.commit(1)
-    broken = {T0: StoredOffset(None, 9, error="'x' is no offset")}
+    broken = {T0: StoredOffset(None, 9, error="'x' is not an offset")}
     member.answer_commit(ev.Committed({}, broken, frozenset(), {}))
     assert one(member.answer_commit(), cmd.AnswerCommit).failures.keys() == {T0}
     member.delivered |= dict.fromkeys(tps(0, 1), 30)

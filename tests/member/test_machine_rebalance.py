@@ -670,7 +670,7 @@ def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
     member = member_in(Phase.LOADING)
     offsets = {tp: StoredOffset(5, 1) for tp in tps(0, 1, 2)}
     done = member.answer(
-        ev.OffsetsLoaded(offsets | {T3: StoredOffset(None, 1, error="'x' is no offset")})
+        ev.OffsetsLoaded(offsets | {T3: StoredOffset(None, 1, error="'x' is not an offset")})
     )
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_MALFORMED
     assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2)
@@ -680,7 +680,7 @@ def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
 def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
     """Each rebalance reads an unreadable offset again, and delivers once it is readable."""
     member = member_in(Phase.LOADING)
-    bad = StoredOffset(None, 1, error="'x' is no offset")
+    bad = StoredOffset(None, 1, error="'x' is not an offset")
     member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad)))
     member.verify()
     joined(member, view())

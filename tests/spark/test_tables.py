@@ -389,8 +389,8 @@ GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
             "options contradict each other (groups, groupsPattern)",
         ),
         ({"groups": " , "}, "the option is empty (groups)"),
-        ({"groups": "a/b"}, "is no legal group name"),
-        ({"topics": "a/b"}, "is no legal topic name"),
+        ({"groups": "a/b"}, "is not a legal group name"),
+        ({"topics": "a/b"}, "is not a legal topic name"),
         (
             {"table": "members", "topics": "a"},
             "the option does not apply to the table members (topics)",

@@ -122,7 +122,7 @@ def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str)
     assert found.owners[T0] == OwnerZnode("g_a-0", client.client_id[0], epoch)
     assert (found.owners[T1].session, set(found.owners)) == (0, {T0, T1})
     assert (found.offsets[T0], set(found.offsets)) == (42, {T0, T1})
-    assert "is no offset" in str(found.offsets[T1])
+    assert "is not an offset" in str(found.offsets[T1])
 
 
 def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> None:
@@ -158,7 +158,7 @@ def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, g
         last = followed.until(lambda change: change.after == 2)[-1]
         assert last == Change(ChangeKind.OFFSET, T0, 1, 2)
         client.set(paths.offset(group, T0), b"x")
-        followed.until(lambda change: "is no offset" in str(change.after))
+        followed.until(lambda change: "is not an offset" in str(change.after))
         claim(client, group, T1)
         followed.until(is_owner(T1, "g_a-0"))
         client.delete(paths.owners(group), recursive=True)

@@ -145,7 +145,9 @@ def _check(name: object, value: object) -> None:
     where = f"{PREFIX}{name}"
     if not isinstance(name, str) or not name:
         raise ConfigError(
-            f"{name!r} is no name of a property", where=PREFIX + "*", remedy="use librdkafka's name"
+            f"{name!r} is not the name of a property",
+            where=PREFIX + "*",
+            remedy="use librdkafka's name",
         )
     refused = REFUSED.get(name)
     if refused is None and name != "oauth_cb" and (name.endswith("_cb") or name == "on_commit"):

@@ -1,6 +1,6 @@
 """Arrow record batches that a stream hands out: the columns of Spark's connector and `token`.
 
-It imports pyarrow, so streams import it only for `poll_arrow`.
+This module imports pyarrow, so streams import it only for `poll_arrow`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA_WITH_TOKEN: Final = SCHEMA.append(TOKEN)
 
 
 def of_runs(runs: list[tuple[Run, int]]) -> pa.RecordBatch:
-    """Return runs of messages as one record batch, each with its fencing token."""
+    """Return runs of messages as one record batch; each message has its run's fencing token."""
     return _joined([_with_token(run.batch, token) for run, token in runs])
 
 
@@ -47,7 +47,7 @@ def _with_token(batch: pa.RecordBatch, token: int) -> pa.RecordBatch:
 
 @lru_cache(maxsize=64)
 def _tokens(token: int) -> pa.Array:
-    """Return a column that batches share: a member rarely has more tokens than partitions."""
+    """Return a cached token column: a member rarely has more tokens than partitions."""
     return pa.repeat(pa.scalar(token, TOKEN.type), ROWS)
 
 

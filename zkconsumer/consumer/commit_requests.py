@@ -1,4 +1,4 @@
-"""Explicit commits: what the user requests, and how each request is answered."""
+"""Explicit commits: the user's requests, and their answers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ from zkconsumer.protocol.model import (
 MAX_OFFSET = 2**63 - 1
 
 COMMIT_TIMEOUT_S = 120.0
-"""Default time-out of an explicit commit, in seconds. It exceeds an outage that a session survives,
-and six attempts of 10 s each with their pauses when Kafka stores the offsets.
+"""Default time-out of an explicit commit, in seconds.
+
+It is longer than an outage that a session survives. It is also longer than six attempts of 10 s
+each with their pauses, when Kafka stores the offsets.
 """
 
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
-"""Partition -> the next offset to read. A plain offset keeps the metadata stored with the same
-offset.
+"""Partition -> the next offset to read, with or without metadata.
+
+A commit without metadata keeps the metadata that is stored with the same offset.
 """
 
 
@@ -53,7 +56,7 @@ class CommitRequested:
     retries: int | None
     given: Given | None = None
     answer: Future[None] = field(default_factory=Future)
-    # Partition -> the fencing token that this member must still own it with.
+    # Partition -> the fencing token under which this member must still own the partition.
     tokens: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
@@ -74,7 +77,8 @@ class Queued(Protocol):
 def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> None:
     """Answer the commits that remain in the inbox of an ended coordinator; any thread may call it.
 
-    The answer is `failure`, the error that ended the member, or else ConnectorClosedError.
+    The answer is `failure`, the error that ended the member. Without one, it is
+    ConnectorClosedError.
     """
     while True:
         try:
@@ -94,7 +98,7 @@ def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> N
 
 
 def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitRequested:
-    """Validate the user's arguments and return the request; raises ConfigError."""
+    """Return the request for the user's arguments; raise ConfigError if one is invalid."""
     _check_retries(retries)
     if given is None:
         return CommitRequested(retries)
@@ -104,7 +108,9 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
         offset, metadata = value if isinstance(value, tuple) else (value, "")
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
             raise ConfigError(
-                f"{offset!r} is no offset", where=str(tp), remedy="give an integer of at least 0"
+                f"{offset!r} is not an offset",
+                where=str(tp),
+                remedy="give an integer of at least 0",
             )
         if metadata and storage is Storage.ZOOKEEPER:
             raise ConfigError(
@@ -117,7 +123,7 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
 
 
 def after(positions: Mapping[TopicPartition, Position], *, retries: int | None) -> CommitRequested:
-    """Return the request to commit the positions after messages, under the messages' tokens."""
+    """Return the request to commit the positions after messages, with the messages' tokens."""
     _check_retries(retries)
     offsets = {tp: at.offset for tp, at in positions.items()}
     return CommitRequested(retries, offsets, tokens={tp: at.epoch for tp, at in positions.items()})
@@ -126,7 +132,7 @@ def after(positions: Mapping[TopicPartition, Position], *, retries: int | None) 
 def _check_retries(retries: int | None) -> None:
     if retries is not None and (type(retries) is not int or retries < 0):
         raise ConfigError(
-            f"{retries!r} is no number of retries", where="retries", remedy="0 or more, or None"
+            f"{retries!r} is not a number of retries", where="retries", remedy="0 or more, or None"
         )
 
 
@@ -137,10 +143,10 @@ def positions_given(
     request: int,
     now: float,
 ) -> PositionsCollected:
-    """Return the event that commits exactly these offsets, with the epochs of this member.
+    """Return the event that commits exactly these offsets, with this member's epochs.
 
-    Raises NotOwnedError, and commits nothing, if this member does not own all of the partitions,
-    or owns one with another fencing token than that of its messages.
+    Raises NotOwnedError if this member does not own all of the partitions, or if the fencing token
+    of a partition has changed since its messages were delivered. Nothing is committed then.
     """
     given = asked.given or {}
     lost = {tp for tp, token in asked.tokens.items() if tp in owned and owned[tp].epoch != token}

@@ -53,25 +53,29 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SHUTDOWN_MARGIN_S = 10.0
-"""Seconds that the end of a session may take beyond the last commit, which has one session timeout.
-Every step of the end has a limit of a few seconds; the margin is for a slow machine.
+"""The time, in seconds, that the end of a session may take after the last commit.
+
+The last commit has one session timeout. Each further step has a limit of a few seconds; the margin
+is for a slow machine.
 """
 
 CLIENTS_S = 5.0
-"""Seconds for which a shutdown waits for all broker clients to close. A client closes in
-milliseconds unless librdkafka waits for the operating system, for example to resolve a host name.
+"""The time, in seconds, for which a shutdown waits for all broker clients to close.
+
+A client closes in milliseconds unless librdkafka waits for the operating system, for example to
+resolve a host name.
 """
 
 CLOSERS = 32
-"""Upper bound of the threads that close broker clients during a shutdown."""
+"""Upper bound of the number of threads that close broker clients during a shutdown."""
 
 
 class ConsumerConnector:
     """A member of a group (JVM: `kafka.consumer.ZookeeperConsumerConnector`, 0.8.0 to 1.1.1).
 
-    As a context manager it shuts down at the end of the block. A normal end commits every message
-    that was handed out. After an exception the message that was being processed is not committed,
-    so it is redelivered.
+    As a context manager, it shuts down at the end of the block. A normal end commits every message
+    that was handed out. After an exception, the message that the user was processing is not
+    committed, so it is redelivered.
     """
 
     def __init__(
@@ -86,9 +90,9 @@ class ConsumerConnector:
         """Connect to ZooKeeper; creating streams registers the member.
 
         Args:
-            config: a mapping of properties becomes a `ConsumerConfig`.
+            config: the configuration; a mapping of properties is converted to a `ConsumerConfig`.
             on_assigned, on_revoked, on_lost: functions that a thread of the connector calls with
-                the partitions concerned, as `RebalanceCallbacks` describes.
+                the affected partitions, as `RebalanceCallbacks` describes.
             callbacks: an object with these three methods.
 
         Raises:
@@ -169,15 +173,14 @@ class ConsumerConnector:
         key_decoder: Callable[[bytes], Decoded] | None = None,
         value_decoder: Callable[[bytes], Decoded] | None = None,
     ) -> dict[str, list[Stream[Decoded, Decoded]]]:
-        """Register in the group and return its streams: topic -> one stream for each consumer
-        thread.
+        """Register in the group; return topic -> one stream for each consumer thread.
 
         The call returns when the member is registered. The member claims its partitions afterwards.
 
         Args:
             topic_counts: topic -> number of consumer threads.
-            key_decoder: called with the bytes of a key when `Message.key` is read, never with None.
-                None returns the bytes.
+            key_decoder: called with the bytes of a key when `Message.key` is read; not called for a
+                message without a key. Without a decoder, `Message.key` returns the bytes.
             value_decoder: the same for `Message.value`.
 
         Raises:
@@ -314,22 +317,22 @@ class ConsumerConnector:
         """Commit the offsets of every message handed out so far (JVM: `commitOffsets`).
 
         The call returns when the offsets are stored. While ZooKeeper is unreachable the call waits
-        for at most `timeout_s` seconds. Calls that several threads make at the same time become one
-        commit; each call gets its result.
+        for at most `timeout_s` seconds. If several threads call it at the same time, their calls
+        become one commit, and each call gets its result.
 
         Args:
-            offsets: partition -> the next offset to read, or OffsetAndMetadata. Exactly these
-                offsets are committed instead, even if they are lower than the stored ones (JVM 0.9
-                and later).
-            retries: how many times Kafka is asked again with `offsets.storage=kafka` (the JVM's
-                `retryOnFailure`). None means `offsets.commit.max.retries`.
+            offsets: partition -> the next offset to read, or OffsetAndMetadata. The call commits
+                exactly these offsets, even if they are lower than the stored ones (JVM 0.9 and
+                later). None: the positions after every message handed out.
+            retries: how many times the commit is sent to Kafka again with `offsets.storage=kafka`
+                (the JVM's `retryOnFailure`). None means `offsets.commit.max.retries`.
             timeout_s: seconds after which the call raises CommitError. A commit that has not been
                 sent by then is dropped.
 
         Raises:
             CommitError: some offsets were not stored; the error names each partition and the
-                reason. Or no answer came within `timeout_s`; a commit that was already sent may
-                still be stored. Or 16 commits are already waiting.
+                reason. It is also raised if no answer came within `timeout_s`, although a commit
+                that was already sent may still be stored; and if 16 commits are already waiting.
             NotOwnedError: `offsets` names a partition that this member does not own. No offset is
                 committed.
             ConfigError: an offset or `retries` is invalid, or metadata is given and ZooKeeper
@@ -347,7 +350,9 @@ class ConsumerConnector:
         retries: int | None = None,
         timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
     ) -> None:
-        """Commit the positions after a message, a batch or any messages; None means all handed out.
+        """Commit the positions after a message, a batch, or any messages.
+
+        None means every message handed out.
 
         A position is committed even if it is lower than the stored one. The call returns when the
         offsets are stored. `retries` and `timeout_s` are those of `commit_offsets`.
@@ -395,7 +400,7 @@ class ConsumerConnector:
             stream.pause(tps)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver these partitions again, from where they were paused.
+        """Deliver these partitions again, from the position at which they were paused.
 
         Raises the same errors as `pause`.
         """
@@ -408,7 +413,7 @@ class ConsumerConnector:
         return frozenset().union(*(stream.paused for stream in self._streams.values()))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver `offset` next, and no earlier fetched message of the partition.
+        """Deliver `offset` next; discard the messages of the partition that were already fetched.
 
         The next commit stores the new position, even if it is lower than the stored one. If the log
         does not contain `offset`, `auto.offset.reset` applies.
@@ -427,8 +432,8 @@ class ConsumerConnector:
         """Seek to the first message that each log contains.
 
         Raises:
-            BrokersUnreachableError, BrokerAccessError: the brokers do not name the offset within
-                `timeout_s` seconds, or refuse. No position is changed.
+            BrokersUnreachableError, BrokerAccessError: the brokers do not return the offset within
+                `timeout_s` seconds, or refuse access. No position is changed.
             NotOwnedError, ConnectorClosedError: as `seek`.
         """
         for tp, (start, _) in self._ends(partitions, timeout_s).items():
@@ -437,7 +442,7 @@ class ConsumerConnector:
     def seek_to_end(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
     ) -> None:
-        """Seek behind the last message of each log; raises as `seek_to_beginning`."""
+        """Seek to the end of each log; raise the same errors as `seek_to_beginning`."""
         for tp, (_, end) in self._ends(partitions, timeout_s).items():
             self.seek(tp, end)
 
@@ -456,7 +461,7 @@ class ConsumerConnector:
             timeout_s: the time limit of each request in seconds.
 
         Raises:
-            RefusedError: the brokers are older than 0.10 and know no times of messages.
+            RefusedError: the brokers are older than 0.10 and do not store message timestamps.
             ConfigError: `timestamp_ms` is not an integer of at least 0.
             BrokersUnreachableError, BrokerAccessError, NotOwnedError, ConnectorClosedError: as
                 `seek_to_beginning`.
@@ -488,10 +493,10 @@ class ConsumerConnector:
         return positions.position(self._streams, partition)
 
     def lag(self) -> dict[TopicPartition, int | None]:
-        """Return how many messages each log has behind this member's position.
+        """Return the lag of each partition: the number of messages between position and log end.
 
-        The ends of the logs are a few seconds old: the call sends no request. None means that the
-        position or the end is not known yet.
+        The call sends no request; the known log ends are a few seconds old. None means that the
+        position or the log end is not known yet.
         """
         return positions.lag(self._streams)
 
@@ -507,7 +512,7 @@ class ConsumerConnector:
             ZooKeeperUnreachableError: ZooKeeper does not answer in time.
             MalformedZnodeError: an offset znode holds no number.
             BrokersUnreachableError, BrokerAccessError: Kafka stores the offsets, and the brokers do
-                not answer in time, or refuse.
+                not answer in time, or refuse access.
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
@@ -526,7 +531,7 @@ class ConsumerConnector:
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
     ) -> dict[TopicPartition, int]:
-        """Return the offset after the last message of each log; raises as `beginning_offsets`."""
+        """Return the end offset of each log; raise the same errors as `beginning_offsets`."""
         return {tp: end for tp, (_, end) in self._log_ends(partitions, timeout_s).items()}
 
     def offsets_for_times(
@@ -539,7 +544,7 @@ class ConsumerConnector:
             timeout_s: the time limit of each request in seconds.
 
         Raises:
-            RefusedError: the brokers are older than 0.10 and know no times of messages.
+            RefusedError: the brokers are older than 0.10 and do not store message timestamps.
             ConfigError: a time is not an integer of at least 0.
             BrokersUnreachableError, BrokerAccessError, ConnectorClosedError: as
                 `beginning_offsets`.
@@ -568,9 +573,7 @@ class ConsumerConnector:
         return status_of(self._coordinator.state, self._member.gate, self._coordinator.failure)
 
     def metrics(self) -> dict[str, float]:
-        """Return counters since the start and current gauges; their names are stable
-        (docs/metrics.md).
-        """
+        """Return the counters since the start, and the gauges; docs/metrics.md lists the names."""
         figures = self._figures()
         return figures.flat() if figures else {}
 
@@ -594,16 +597,16 @@ class ConsumerConnector:
     def shutdown(self) -> None:
         """Leave the group: stop delivering, commit every message handed out, end the session.
 
-        With `auto.commit.enable=false` nothing is committed. Then the call closes the broker
-        clients, in parallel and within `CLIENTS_S` seconds. If something still runs after that,
-        such as a rebalance listener that does not return, a warning names it, and its daemon thread
+        With `auto.commit.enable=false` the call commits nothing. Last, it closes the broker
+        clients, in parallel and within `CLIENTS_S` seconds. If a call still runs after that, such
+        as a rebalance listener that does not return, a warning names it, and its daemon thread
         continues.
 
         Any thread may call it, more than once.
 
         Raises:
-            ZkConsumerError: the member ended because of an error, before or during the call, so the
-                last commit was not made. The error names the cause. A second call raises nothing.
+            ZkConsumerError: an error ended the member before or during the call, so the last commit
+                was not made. The error names the cause. A second call raises nothing.
         """
         if os.getpid() != self._pid:
             raise _forked_error(self.consumer_id)
@@ -617,7 +620,7 @@ class ConsumerConnector:
         for stream in self._streams.values():
             stream.halt()
         if self._coordinator is not None:
-            # Before `_closed`, because `on_revoked` may still commit.
+            # This call precedes `_closed`, because `on_revoked` may still commit.
             self._coordinator.revoke_all(self.config.release_grace_s)
         self._closed = True
         self._exports.end()
@@ -642,7 +645,7 @@ class ConsumerConnector:
             )
 
     def _close_clients(self) -> list[str]:
-        """Close the streams' broker clients in parallel; name those not closed by then."""
+        """Close the streams' broker clients in parallel; return the names of those still open."""
         todo = deque(self._streams.values())
         left = {id(stream): f"the broker client of {stream!r}" for stream in todo}
 
@@ -684,8 +687,9 @@ class ConsumerConnector:
     def _forked(self) -> None:
         """Make this copy of the connector unusable, in the child process of a fork.
 
-        Its threads do not exist here, and its connections belong to the parent process. librdkafka
-        would wait for its threads without a limit, so the child never deletes its clients.
+        The connector's threads do not exist in the child, and its connections belong to the parent
+        process. librdkafka would wait for its threads without a limit, so the child never deletes
+        the broker clients.
         """
         self._member.gate.shut()
         for stream in self._streams.values():
@@ -715,7 +719,7 @@ class ConsumerConnector:
         trace: TracebackType | None,
     ) -> None:
         if os.getpid() != self._pid:
-            return  # the end of the block in a child process must not end the parent's member
+            return  # in a child process, the end of the block must not end the parent's member
         self._leave(Purpose.LEAVE if kind is None else Purpose.RELEASE)
         if kind is None:
             self._raise_failure()

@@ -1,6 +1,6 @@
 """The thread that runs a member's turns: it takes items from an inbox and gives them to the loop.
 
-The inbox orders everything that happens to a member: ZooKeeper's replies and watches, the streams'
+The inbox puts all inputs of a member into one order: ZooKeeper's replies and watches, the streams'
 reports, the user's requests. No other thread writes znodes.
 """
 
@@ -43,11 +43,11 @@ from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 logger = SafeLogger(logging.getLogger(__name__))
 
 Observer = Callable[[State, events.Event, State, Iterable[cmd.Command]], None]
-"""Gets each transition: the state before, the event, the state after, the commands."""
+"""A function that receives each transition: state before, event, state after, commands."""
 
 
 class Inbox:
-    """The coordinator's items in their order of arrival, except items that overtake.
+    """The coordinator's items in the order of arrival, except items that overtake the others.
 
     `overtakes` selects the items that go before all others. Any thread may put an item; only one
     thread at a time may get one.
@@ -57,8 +57,8 @@ class Inbox:
         self._overtakes = overtakes
         self._first: deque[object] = deque()
         self._others: deque[object] = deque()
-        # One token for each item. An item enters its queue before its token, so `get` always finds
-        # one.
+        # One token for each item. An item enters its queue before its token enters, so `get` always
+        # finds an item.
         self._counted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def put(self, item: object) -> None:
@@ -84,11 +84,12 @@ class Coordinator(threading.Thread):
 
     Attributes:
         counters: event name -> count, as in `ConsumerConnector.metrics`.
-        troubles: the failures that streams report; kept apart because user threads write them.
+        troubles: the failures that streams report; a separate counter, because user threads write
+            it.
         tally: metrics counted from the member's transitions.
-        joined: completes when the member is registered; holds the error if it cannot register.
-        failure: the error that ended the member; None while it works, and after a shutdown.
-        still_running: what had not ended in time when the thread ended.
+        joined: completes when the member is registered, or with the error if it cannot register.
+        failure: the error that ended the member; None while it works and after a shutdown.
+        still_running: the calls that had not ended in time when the thread ended.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Coordinator(threading.Thread):
         Args:
             session: sends the requests; its callbacks must call `session_changed`, `watch_fired`
                 and `client_died`.
-            streams: serve the member's partitions.
+            streams: the streams that serve the member's partitions.
             store: stores offsets in Kafka; None with `offsets.storage=zookeeper`.
         """
         super().__init__(name=f"{settings.consumer}-coordinator", daemon=True)
@@ -131,7 +132,7 @@ class Coordinator(threading.Thread):
         self._loop = MemberLoop(settings, host=self, gate=gate, executor=executor, streams=streams)
         self._inbox = Inbox(self._loop.overtakes)
         self.tally = Tally(lambda: self._loop.positions(Coverage.DELIVERED))
-        # An observer that raises is removed; the member continues.
+        # An observer that raises an exception is removed; the member continues.
         self._observers: dict[str, Observer] = {
             "journal": Journal(settings.consumer).observe,
             "tally": self.tally.observe,
@@ -182,11 +183,11 @@ class Coordinator(threading.Thread):
         self.post(WatchFired(kind, path))
 
     def stream_reported(self, report: StreamReport) -> None:
-        """Handle a stream's report: a changed position becomes an event, a failure is counted and
-        logged.
+        """Handle a stream's report of a changed position or of a failure.
 
-        A decoder that always fails may report a million failures a second. They are handled on the
-        caller's thread, so that they do not delay the replies that renew the lease.
+        A changed position becomes an event; a failure is counted and logged. A decoder that always
+        fails may report a million failures a second. The caller's thread handles them, so that they
+        do not delay the replies that renew the lease.
         """
         if report.offset is None:
             self.troubles.add(report)
@@ -194,20 +195,18 @@ class Coordinator(threading.Thread):
             self.post(report)
 
     def commit(self, asked: CommitRequested) -> Future[None]:
-        """Request an explicit commit; the future gets its result."""
+        """Request an explicit commit; the returned future gets its result."""
         self.post(asked)
-        if self._ended:  # `_finish` has refused the items that were in the inbox before
+        if self._ended:  # `_finish` has already refused the earlier items of the inbox
             commit_requests.refuse_late(self._inbox, self._settings.consumer, self.failure)
         return asked.answer
 
     def give_up(self, asked: CommitRequested) -> None:
-        """Drop an explicit commit whose caller has reached its time-out, unless it is already
-        running.
-        """
+        """Drop an explicit commit whose caller timed out, unless the commit is already running."""
         self.post(CommitAbandoned(asked.answer))
 
     def revoke_all(self, limit_s: float) -> None:
-        """Tell the user's callbacks that the member leaves; wait at most `limit_s` seconds."""
+        """Call the user's callbacks because the member leaves; wait at most `limit_s` seconds."""
         if self._news is not None:
             has_session = self.failure is None and self.state.session is not None
             self._news.end("on_revoked" if has_session else "on_lost", limit_s)
@@ -327,10 +326,10 @@ class Coordinator(threading.Thread):
             self._news.end("on_lost", 0.0)
 
     def _finish(self) -> None:
-        """End the session, then everything else.
+        """End the session, and then all other parts.
 
-        The session comes first, because other members can claim the partitions from then on. Each
-        step has its own time limit; `still_running` names what has not ended within it.
+        The session ends first, so that other members can claim the partitions. Each step has its
+        own time limit; `still_running` names the steps that have not ended in time.
         """
         ends: list[Callable[[], None]] = [self._session.stop]
         ends += [self._store.stop] if self._store is not None else []

@@ -1,5 +1,4 @@
-"""Runs the machine's ZooKeeper commands as operations over a session, and reports how each one
-ends.
+"""Runs the machine's ZooKeeper commands as operations over a session, and reports their outcomes.
 
 The executor belongs to the coordinator's thread. kazoo's threads put replies and watches into the
 coordinator's inbox as `Resume` and `WatchFired`. The coordinator passes them to `Executor.resume`
@@ -85,7 +84,7 @@ class AskKafka(Protocol):
 
 
 Sent = Batch | OffsetRequest | MatchTopics
-"""What an operation asks for at one time."""
+"""The requests that an operation sends at one time."""
 
 
 class Steps(Protocol):
@@ -97,7 +96,7 @@ class Steps(Protocol):
 
 
 Begin = Callable[[commands.Command, MemberIdentity, float], tuple[int, Steps]]
-"""Creates the operation of a command, and the number under which the machine awaits its outcome."""
+"""Creates a command's operation, and the number under which the machine awaits the outcome."""
 
 
 @dataclass(slots=True)
@@ -139,7 +138,7 @@ class Executor:
         Args:
             session: sends the batches.
             post: puts a `Resume` into the coordinator's inbox; any thread may call it.
-            clock: the lease's clock, in seconds.
+            clock: returns the lease clock's time in seconds.
             ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
             ask_matcher: evaluates topic filters; None evaluates them on the executor's thread.
             begin: creates operations; None means `operation`.
@@ -188,10 +187,10 @@ class Executor:
     def _send(self, ticket: int, running: Running, batch: Sent) -> None:
         done = Done(ticket, self._post)
         if self._session.is_over(running.session_id):
-            # An operation must not continue in the next session: 1. A commit waits for a reply. 2.
-            # Its session expires, and the member registers again in a new session. 3. The commit
-            # checks that the id znode exists, finds the new registration, and the stale commit
-            # succeeds.
+            # An operation must not continue in the next session. Otherwise: 1. A commit waits for a
+            # reply. 2. Its session expires, and the member registers again in a new session. 3. The
+            # commit checks that the id znode exists, and finds the new registration. 4. The stale
+            # commit succeeds.
             done([Reply(Code.BROKEN)])
         elif isinstance(batch, OffsetRequest):
             assert self._ask_kafka is not None, "offsets.storage is zookeeper"
@@ -213,7 +212,7 @@ class Executor:
 
 
 def operation(command: commands.Command, me: MemberIdentity, now: float) -> tuple[int, Steps]:
-    """Return the operation of a command, and its number: 0 if the machine awaits no outcome."""
+    """Return a command's operation and its number, which is 0 if the machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)
@@ -264,7 +263,7 @@ def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], object]:
 
 
 def event_of_watch(fired: WatchFired, settings: Settings, now: float) -> Event | None:
-    """Return the event that a fired watch means to the member; None if it means nothing."""
+    """Return the event for a fired watch; None if the member does not need it."""
     at = paths.locate(fired.path)
     deleted = fired.kind == WATCH_DELETED
     match at.kind:

@@ -1,7 +1,7 @@
-"""How a configuration becomes a member: its session and coordinator, its settings, its streams.
+"""Creates the parts of a member from a configuration: session, coordinator, settings and streams.
 
-A member also asks ZooKeeper for the registered brokers outside of a rebalance, because the end of a
-broker causes no rebalance.
+A member also reads the registered brokers outside of a rebalance, because the death of a broker
+causes no rebalance.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 T = TypeVar("T")
 
 JOIN_MARGIN_S: Final = 10.0
-"""Seconds that registering may take beyond two session timeouts."""
+"""The time, in seconds, that a registration may take beyond two session timeouts."""
 
 
 class GroupMember:
@@ -79,8 +79,11 @@ class GroupMember:
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
-        """Raises InvalidNameError for an impossible `consumer.id`, and ConfigError for `kafka.`
-        properties that librdkafka refuses.
+        """Create a member that is not connected yet.
+
+        Raises:
+            InvalidNameError: `consumer.id` is not a valid name.
+            ConfigError: librdkafka refuses a `kafka.` property.
         """
         check_properties(config)
         self.config = config
@@ -95,7 +98,7 @@ class GroupMember:
 
     @property
     def session(self) -> ZooKeeperSession:
-        """The ZooKeeper session; only after `connect`."""
+        """The ZooKeeper session; available after `connect`."""
         assert self._session is not None
         return self._session
 
@@ -118,7 +121,7 @@ class GroupMember:
         registration: Registration,
         listener: ConsumerRebalanceListener | Callbacks | None = None,
     ) -> Settings:
-        """Return the settings of the state machine; only after `connect`.
+        """Return the settings of the state machine; call it after `connect`.
 
         Raises:
             ConfigError: members of the release that `peers.release` names would misread
@@ -137,7 +140,7 @@ class GroupMember:
         listener: ConsumerRebalanceListener | None = None,
         callbacks: Callbacks | None = None,
     ) -> Coordinator:
-        """Start the coordinator, which registers the member; return before that is done."""
+        """Start the coordinator, which registers the member; do not wait for the registration."""
         coordinator = self.coordinator = Coordinator(
             settings,
             gate=self.gate,
@@ -155,15 +158,15 @@ class GroupMember:
         return coordinator
 
     def wait_registered(self) -> None:
-        """Wait until the member is registered; only after `start`.
+        """Wait until the member is registered; call it after `start`.
 
-        A crashed process that used the same consumer id stays registered until its session expires.
-        The wait therefore lasts up to twice this member's session timeout and `JOIN_MARGIN_S`.
+        If a process with the same consumer id crashed, it stays registered until its session
+        expires. So the wait lasts at most twice this member's session timeout plus `JOIN_MARGIN_S`.
 
         Raises:
             ConsumerIdTakenError: another session stayed registered under this consumer id.
             AccessDeniedError: ZooKeeper forbids the registration.
-            ZkConsumerError: the member ended; the error says why.
+            ZkConsumerError: the member ended because of this error.
         """
         assert self.coordinator is not None
         limit_s = 2 * self.config.zookeeper_session_timeout_s + JOIN_MARGIN_S
@@ -213,8 +216,8 @@ class GroupMember:
 def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Broker, ...]:
     """Return the brokers registered now; empty if ZooKeeper does not answer.
 
-    The JVM's leader finder reads the same znodes. The call waits at most `limit_s` seconds for each
-    of ZooKeeper's two answers. The session's own threads must not call it.
+    The JVM's `LeaderFinderThread` reads the same znodes. The call waits at most `limit_s` seconds
+    for each of ZooKeeper's two replies. The session's own threads must not call it.
     """
     try:
         return ask_zookeeper(_list_and_read_brokers(), session, limit_s=limit_s)
@@ -261,15 +264,16 @@ def _list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, 
 
 logger = logging.getLogger(__name__)
 
-# Shortest time between two rebalances that `peers.nudge` causes, in seconds: each is a rebalance of
-# the whole group.
+# Minimum time, in seconds, between two rebalances that `peers.nudge` causes. Each of them is a
+# rebalance of the whole group.
 NUDGE_S: Final = 60.0
 
-# Seconds to wait for a reply while `peers.release=auto` reads the group; then the join fails.
+# Time limit, in seconds, of each reply while `peers.release=auto` reads the group. Without a reply,
+# the join fails.
 REPLY_S: Final = 30.0
 
-# A settled member reads the group again after this time, in seconds, in case a watch was lost. It
-# costs one request for each member and a few for each topic.
+# Time, in seconds, after which a settled member reads the group again, in case a watch was lost.
+# The read costs one request for each member and a few for each topic.
 REFRESH_S: Final = 30.0
 
 
@@ -304,8 +308,8 @@ def settings(
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
         refresh_s=REFRESH_S,
-        # A JVM member that waits for the release gives up in the end, so the listener gets no
-        # longer than the grace.
+        # A JVM member that waits for the release gives up after a time, so the listener gets no
+        # longer than the grace period.
         listener_s=config.release_grace_s if listener else None,
         storage=storage(config),
         channel_backoff_s=config.offsets_channel_backoff_s,
@@ -314,7 +318,7 @@ def settings(
 
 
 def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
-    """Return the profile of `peers.release`; for `auto`, the one that the owner znodes match."""
+    """Return the profile of `peers.release`; for `auto`, the profile that fits the owner znodes."""
     if config.peers_release != AUTO_RELEASE:
         return profile(config.peers_release)
     reading = read_raw_group(
@@ -356,7 +360,7 @@ def _readable(
 
 
 def storage(config: ConsumerConfig) -> Storage:
-    """Return where offsets are stored; with ZooKeeper, dual commit has no effect."""
+    """Return the offset storage; with ZooKeeper as storage, dual commit has no effect."""
     if config.offsets_storage == "zookeeper":
         return Storage.ZOOKEEPER
     return Storage.DUAL if config.dual_commit_enabled else Storage.KAFKA
@@ -365,7 +369,8 @@ def storage(config: ConsumerConfig) -> Storage:
 def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broker]:
     """Return the brokers registered now, or else those of `view`.
 
-    Returns none if the view has none: the member reads the group again when a broker registers.
+    If the view has no brokers, the result is empty; the member reads the group again when a broker
+    registers.
     """
     if view is None or not view.brokers:
         return ()
@@ -402,9 +407,9 @@ def stream(
     report: Callable[[StreamReport], None],
     pool: FetcherPool | None,
 ) -> Stream[Decoded, Decoded]:
-    """Return the stream of a consumer thread; `brokers` and `pool` as for `fetcher_pool`."""
+    """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
     if pool is None:
-        # The stream's own thread calls the client, and only a message ends that call early.
+        # The stream's own thread calls the client, and only a message ends the call early.
         connect, moved = clients(config, brokers)
         background, turn_s = in_thread, TURN_S
     else:
@@ -463,19 +468,19 @@ def fetcher_pool(
     )
 
 
-# What the columnar reader needs; `auto` also requires the compiler, because plain Python is slower
-# than librdkafka.
+# The packages that the columnar reader needs. `fetch.engine=auto` also requires the compiler,
+# because plain Python is slower than librdkafka.
 _NEEDED: Final = ("pyarrow", "google_crc32c")
 _COMPILER: Final = "numba"
-# SASL mechanisms of the columnar reader; the empty one stands for a cluster without SASL.
+# SASL mechanisms that the columnar reader supports; the empty string stands for no SASL.
 _MECHANISMS: Final = frozenset({"", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
-    """Return what makes columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
+    """Return the factory of columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
 
-    Nothing is imported yet: numba alone takes 0.15 s. Raises ConfigError if `fetch.engine=columns`
-    lacks a package.
+    The call imports no package, because numba alone takes 0.15 s. Raises ConfigError if
+    `fetch.engine=columns` lacks a package.
     """
     needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
     missing = [name for name in needed if find_spec(name) is None]
@@ -503,8 +508,10 @@ def clients(
     brokers: Callable[[], Brokers],
     make: Callable[[KafkaSettings], Fetcher] | None = None,
 ) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
-    """Return two functions: one connects a broker client; one tells whether all its brokers have
-    moved. `make` makes the client from its settings; None means librdkafka's.
+    """Return two functions: one connects a broker client, the other detects moved brokers.
+
+    The second returns whether all brokers of the client have new addresses. `make` creates the
+    client from its settings; None creates librdkafka's client.
     """
     first_servers: set[str] = set()
 
@@ -524,7 +531,7 @@ def clients(
 
 
 def suffix() -> str:
-    """Return the suffix of a consumer id for a configuration without `consumer.id`."""
+    """Return a new suffix of a consumer id, for a configuration without `consumer.id`."""
     return paths.default_suffix(
         hostname=socket.gethostname(),
         epoch_ms=int(time.time() * 1000),

@@ -25,11 +25,11 @@ from zkconsumer.protocol.registrations import Pattern
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines are safe to display, and that never raises.
+    """A logger that never raises, and whose lines are safe to display.
 
-    Every argument is escaped: owner znodes and names may contain line ends and other control
-    characters. A filter or handler of the user may raise without ending a thread of this package.
-    The first such error is written to standard error, as `logging` does with a handler's error.
+    It escapes every argument, because owner znodes and names may contain line ends and other
+    control characters. If a user's filter or handler raises, no thread of this package ends. The
+    logger writes the first such error to standard error, as `logging` does with a handler's error.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -75,7 +75,7 @@ class Journal:
         commands = tuple(commands)
         for level, text in self._warnings(before, event, after, commands):
             logger.log(level, "[%s], %s", self._consumer, text)
-        if logger.isEnabledFor(INFO):  # there may be a line for each of thousands of partitions
+        if logger.isEnabledFor(INFO):  # thousands of partitions may need a line each
             for level, text in self._lines(before, event, after, commands):
                 logger.log(level, "[%s], %s", self._consumer, text)
 

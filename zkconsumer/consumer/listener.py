@@ -2,8 +2,8 @@
 
 Kafka: `kafka.consumer.ConsumerRebalanceListener` (0.9.0.0, KAFKA-1650; its Java interface
 KAFKA-2347). The JVM calls the listener on the rebalancing thread, under the rebalance lock, and
-waits without a limit. Here the listener has its own thread, so a listener that hangs blocks no
-rebalance.
+waits without a limit. In zkconsumer the listener has its own thread, so a hanging listener blocks
+no rebalance.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConsumerRebalanceListener(Protocol):
     def before_releasing_partitions(self, partitions: Mapping[str, Set[int]]) -> None:
         """Called after delivery of these partitions has stopped and before they are released.
 
-        The offsets of their messages can still be committed, also from this callback.
+        The offsets of their messages can still be committed, even from this callback.
 
         Args:
             partitions: topic -> partition numbers. Empty if a new assignment releases nothing, as
@@ -53,36 +53,36 @@ class ConsumerRebalanceListener(Protocol):
 
         Args:
             consumer_id: this member's consumer id.
-            assignment: topic -> partition number -> the consumer thread that gets it, for all
-                members. With `range` it contains the topics of this member; with `roundrobin` all
-                topics of the group.
+            assignment: topic -> partition number -> the consumer thread to which it is assigned,
+                for all members. With `range` it contains the topics of this member, with
+                `roundrobin` all topics of the group.
         """
 
 
 class RebalanceCallbacks(Protocol):
     """Callbacks with the names of confluent-kafka and franz-go, for the constructor's `callbacks`.
 
-    Each gets the partitions concerned, in order, and is never called without one.
+    Each callback receives the affected partitions in order, and is never called with none.
     """
 
     def on_assigned(self, partitions: list[TopicPartition], /) -> object:
         """Called when this member has claimed partitions.
 
-        The member waits for it, for at most `release.grace.ms`, before it fetches the partitions of
-        a new assignment. Partitions that another member released late are already fetched.
+        Before the member fetches the partitions of a new assignment, it waits for this callback for
+        at most `release.grace.ms`. It already fetches partitions that another member released late.
         """
 
     def on_revoked(self, partitions: list[TopicPartition], /) -> object:
-        """Called before partitions are released, also at the shutdown.
+        """Called before partitions are released, including at the shutdown.
 
-        Delivery has stopped. Offsets of the partitions can still be committed. The member waits for
-        at most `release.grace.ms`.
+        Their delivery has stopped. Their offsets can still be committed. The member waits for this
+        callback for at most `release.grace.ms`.
         """
 
     def on_lost(self, partitions: list[TopicPartition], /) -> object:
         """Called after the session has ended, or another client has deleted owner znodes.
 
-        Other members may own the partitions by now, so nothing can be committed.
+        Other members may already own the partitions, so their offsets cannot be committed.
         """
 
 
@@ -91,7 +91,7 @@ PartitionsCallback = Callable[[list[TopicPartition]], object]
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """The user's functions; None for one that the user did not pass."""
+    """The user's callback functions; None for each one that the user did not pass."""
 
     on_assigned: PartitionsCallback | None = None
     on_revoked: PartitionsCallback | None = None
@@ -101,7 +101,7 @@ class Callbacks:
     def of(
         cls, given: RebalanceCallbacks | None, **functions: PartitionsCallback | None
     ) -> Callbacks | None:
-        """Return the methods of an object, overridden by functions; None without any."""
+        """Return the callbacks of an object, which functions override; None if there are none."""
         found = {
             name: function if function is not None else getattr(given, name, None)
             for name, function in functions.items()
@@ -111,7 +111,7 @@ class Callbacks:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Partitions of which a callback is to be told; `done` is set when it has returned."""
+    """A queued call of a callback with its partitions; `done` is set when it has returned."""
 
     name: str
     partitions: list[TopicPartition]
@@ -119,9 +119,9 @@ class _Told:
 
 
 class PartitionNews:
-    """Finds out which partitions were assigned, revoked and lost, and tells the listener's thread.
+    """Detects which partitions were assigned, revoked and lost, and queues the callbacks for them.
 
-    `observe` runs on the coordinator's thread, `end` on the thread that shuts the connector down.
+    `observe` runs on the coordinator's thread, `end` on the thread that shuts down the connector.
     """
 
     def __init__(self, tell: Callable[[str, list[TopicPartition]], threading.Event]) -> None:
@@ -132,7 +132,7 @@ class PartitionNews:
     def observe(
         self, before: State, event: Event, after: State, commands: Iterable[Command]
     ) -> None:
-        """Compare the owned partitions with those of which the user knows."""
+        """Compare the owned partitions with those that the callbacks have reported."""
         owned = {tp: one.epoch for tp, one in after.owned.items()}
         if owned == self._known and not commands:
             return
@@ -148,7 +148,7 @@ class PartitionNews:
                     self._came({tp: owned[tp] for tp in command.grants if tp in owned})
 
     def end(self, name: str, limit_s: float) -> None:
-        """Tell the user that all partitions are gone; wait at most `limit_s` seconds."""
+        """Call the callback `name` with all reported partitions; wait at most `limit_s` seconds."""
         with self._lock:
             gone = list(self._known)
             self._known.clear()
@@ -170,7 +170,7 @@ class PartitionNews:
 
 
 class ListenerThread:
-    """Calls a listener, one call at a time; then `post` gets the event of the call's end.
+    """Calls a listener, one call at a time; `post` receives the event of the end of each call.
 
     While a call runs, at most three others wait. A new call replaces waiting calls that it makes
     obsolete (see `call`). Callbacks that `tell` has queued run before the next call of the
@@ -201,11 +201,12 @@ class ListenerThread:
         self._thread.start()
 
     def call(self, command: CallListener) -> int:
-        """Queue a call of the listener; return at once, with the number of calls that were merged.
+        """Queue a call of the listener; return the number of merged calls at once.
 
-        Calls queue up only if the listener takes longer than `release.grace.ms`; the rebalance has
-        then continued without it. Two queued calls about a release become one with the partitions
-        of both. A call about a new assignment replaces the queued calls about older assignments.
+        Calls wait in the queue only if the listener takes longer than `release.grace.ms`; the
+        rebalance has then continued without it. Two queued calls before a release become one call
+        with the partitions of both. A call for a new assignment replaces the queued calls for older
+        assignments.
         """
         with self._changed:
             before, self._waiting = self._waiting, merged([*self._waiting, command])
@@ -215,7 +216,7 @@ class ListenerThread:
     def tell(self, name: str, partitions: list[TopicPartition]) -> threading.Event:
         """Queue a call of the callback `name`; the event is set when it has returned.
 
-        Partitions that are lost before the user was told of their assignment are never mentioned.
+        If partitions are lost before `on_assigned` was called with them, no callback gets them.
         """
         with self._changed:
             if name == "on_lost":
@@ -232,7 +233,7 @@ class ListenerThread:
             return told.done
 
     def close(self) -> None:
-        """Call the listener no more; callbacks that are queued still run. Waits for nothing."""
+        """Stop calling the listener; queued callbacks still run. The call returns at once."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -257,7 +258,7 @@ class ListenerThread:
                 self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
 
     def _call_back(self, told: _Told) -> str:
-        """Call a callback; return what it raised as text, or an empty text."""
+        """Call a callback; return the text of its exception, or an empty text."""
         function = getattr(self._callbacks, told.name)
         try:
             if function is not None and told.partitions:
@@ -270,7 +271,7 @@ class ListenerThread:
         return ""
 
     def _called(self, command: CallListener) -> str:
-        """Call the listener; return what it raised as text, or an empty text."""
+        """Call the listener; return the text of its exception, or an empty text."""
         if self._listener is None:
             return ""
         try:
@@ -286,9 +287,9 @@ class ListenerThread:
 
 
 def merged(calls: Sequence[CallListener]) -> list[CallListener]:
-    """Return the calls that remain of these, of which the last is the newest.
+    """Return the calls that remain after merging; `calls` has the newest call last.
 
-    A merged call keeps the number of the newest: the member waits for that one, if for any.
+    A merged call keeps the number of the newest call, because the member waits for no older one.
     """
     *older, last = calls
     if last.callback is Callback.STARTING:
@@ -314,7 +315,7 @@ def released(partitions: Mapping[TopicPartition, ThreadId]) -> dict[str, set[int
 def assignment(
     partitions: Mapping[TopicPartition, ThreadId],
 ) -> dict[str, dict[int, ConsumerThreadId]]:
-    """Return topic -> partition -> the consumer thread that gets it, in order."""
+    """Return topic -> partition -> the consumer thread to which it is assigned, in order."""
     found: dict[str, dict[int, ConsumerThreadId]] = {}
     for tp, owner in sorted(partitions.items()):
         consumer, _, thread = owner.rpartition("-")

@@ -1,7 +1,7 @@
-"""One member's turns: take an item, step the state machine, run its commands, handle deadlines.
+"""The turns of a member: take an item, step the state machine, run commands, handle deadlines.
 
-The coordinator's thread and the simulator drive the same `MemberLoop`. The loop has no thread,
-inbox or clock; a `Host` provides them.
+The coordinator's thread and the simulator both run a `MemberLoop`. The loop has no thread, inbox or
+clock; a `Host` provides them.
 
 The order within a turn:
 
@@ -9,9 +9,9 @@ The order within a turn:
 2. The machine steps. Observers see the transition. Then the commands run in their order. A command
    that produces an event (`CollectPositions`) steps the machine at once; the commands of that
    nested step run before the remaining commands of the outer step.
-3. While a deadline has passed, the machine steps with another `Tick`. A busy inbox therefore delays
-   neither a renewal of the lease nor a back-off. One `Tick` handles one deadline of a phase, and a
-   member that was frozen may have several.
+3. As long as a deadline has passed, the machine steps with another `Tick`. So a busy inbox delays
+   neither a renewal of the lease nor the end of a back-off. One `Tick` handles one deadline of a
+   phase; a member that was frozen may have several.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _WHICH = {
 
 
 TICKS_PER_TURN = 8
-"""Upper bound of the `Tick`s at the end of a turn; later turns handle the remaining deadlines.
+"""Upper bound of the number of `Tick`s in a turn; later turns handle the remaining deadlines.
 
-The state has nine deadlines, and at most three of them need a `Tick` of their own. The bound keeps
-the thread working if a `Tick` ever leaves its deadline in the past.
+The state has nine deadlines, and at most three of them need their own `Tick`. The bound keeps the
+thread working if a `Tick` ever leaves its deadline in the past.
 """
 
 
@@ -79,8 +79,9 @@ class LeaveRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
-    """Posts the event that the user has finished all messages of `partitions`; any thread may call
-    it.
+    """Posts the event that the user has finished all messages of `partitions`.
+
+    Any thread may call it.
     """
 
     partitions: frozenset[TopicPartition]
@@ -93,7 +94,7 @@ class ReleaseDone:
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """The streams that own partitions: by the partition's name, and as a set."""
+    """The streams that own partitions, by the partition's name and as a set."""
 
     owned: Mapping[TopicPartition, Ownership]
     by_name: Mapping[str, Key]
@@ -111,7 +112,7 @@ class Host(Protocol):
     """Provides time and an inbox to a `MemberLoop`, and observes it."""
 
     def clock(self) -> float:
-        """Return the time of the lease's clock, in seconds."""
+        """Return the lease clock's time in seconds."""
 
     def wall_ms(self) -> int:
         """Return the wall clock's time in milliseconds since 1970, for registrations."""
@@ -131,7 +132,7 @@ class Host(Protocol):
         """Call the user's rebalance listener; post an event when the call returns."""
 
     def recreate_client(self) -> None:
-        """Replace the ZooKeeper client, which has died, by a new one; return at once."""
+        """Replace the dead ZooKeeper client with a new one; return at once."""
 
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
         """Return the error with which every stream and every waiting call ends."""
@@ -170,16 +171,16 @@ class MemberLoop:
         self._streams = streams
         self._answers: dict[int, Answer] = {}
         self._last_request = 0
-        # Streams that got the error of a refusal since they last had a partition.
+        # Streams that have received a refusal's error since they last had a partition.
         self._refused: set[Key] = set()
         self._refused_with: Mapping[TopicPartition, Ownership] | None = None
-        # Computed from `owned`, once for the notices of one step; `_owning_streams` updates it.
+        # A cache computed from `owned` for the notices of one step; `_owning_streams` updates it.
         self._known = _Owned(self.state.owned, {}, frozenset())
 
     def copy(
         self, *, host: Host, gate: Gate, executor: Executor, streams: PartitionSinks
     ) -> MemberLoop:
-        """Return a second loop in the same state, for the simulator's exhaustive search."""
+        """Return a copy of the loop in the same state, for the simulator's exhaustive search."""
         twin = copy(self)
         twin._host, twin._gate, twin.executor, twin._streams = host, gate, executor, streams
         twin._answers, twin._refused = self._answers.copy(), self._refused.copy()
@@ -188,7 +189,7 @@ class MemberLoop:
     # ---- a turn ----------------------------------------------------------------------------------
 
     def take(self, item: object | None) -> None:
-        """Take one turn, with the next item of the inbox; None if nothing came until `due`."""
+        """Take one turn with the next item of the inbox, or None if no item came before `due`."""
         now = self._host.clock()
         event = events.Tick(now=now) if item is None else self._event(item, now)
         if event is not None:
@@ -199,11 +200,11 @@ class MemberLoop:
             self._step(events.Tick(now=now))
 
     def overtakes(self, item: object) -> bool:
-        """Tell whether this item must be handled before all others; any thread may call it.
+        """Return whether this item must be handled before all others; any thread may call it.
 
-        Only the reply to the `sync` that renews the lease overtakes. It proves that ZooKeeper's
-        leader knew the session when the `sync` was sent, whatever happened since. The renewed lease
-        ends two thirds of a session timeout after the `sync` was sent.
+        Only the reply to the `sync` that renews the lease overtakes other items. It proves that
+        ZooKeeper's leader knew the session when the `sync` was sent; later events do not change
+        this. The renewed lease ends two thirds of a session timeout after the `sync` was sent.
         """
         if not isinstance(item, Resume):
             return False
@@ -227,7 +228,7 @@ class MemberLoop:
             case CommitAbandoned(answer):
                 request = next((n for n, one in self._answers.items() if one is answer), 0)
                 if not self._answers.pop(request, None):
-                    return None  # answered in the meantime
+                    return None  # the commit was answered meanwhile
                 return events.CommitTimedOut(now=now, request=request)
             case LeaveRequested(purpose):
                 return events.CloseRequested(now=now, purpose=purpose)
@@ -303,7 +304,7 @@ class MemberLoop:
 
     def _by_stream(self, partitions: Iterable[TopicPartition]) -> dict[Key, list[TopicPartition]]:
         groups: dict[Key, list[TopicPartition]] = {}
-        for tp in sorted(partitions):  # so that a run of the simulator is the same each time
+        for tp in sorted(partitions):  # sorted, so that the simulator's runs are reproducible
             key = self._key_of(tp.topic, self.state.owned[tp].thread)
             groups.setdefault(key, []).append(tp)
         return groups
@@ -345,7 +346,7 @@ class MemberLoop:
             notice.kind is cmd.NoticeKind.ID_TAKEN and self.state.view is not None
         ):
             # The machine repeats the notice after every back-off and for each partition. A stream
-            # gets the first one only, until `owned` changes: a stream stays idle until then.
+            # gets only the first one until `owned` changes, because it stays idle until then.
             if self._refused_with is self.state.owned:
                 return
             self._refused_with = self.state.owned
@@ -362,10 +363,9 @@ class MemberLoop:
             self._fail_streams(self._idle_streams(), error)
 
     def _owning_streams(self) -> _Owned:
-        """Return what follows from the owned partitions; cached, because one step may have many
-        notices.
+        """Return the streams that own partitions, from a cache that is valid for one `owned`.
 
-        A refusal may concern thousands of partitions and produce a notice for each.
+        A refusal may concern thousands of partitions, and one step has a notice for each.
         """
         owned = self.state.owned
         if self._known.owned is not owned:
@@ -387,12 +387,12 @@ class MemberLoop:
         return [key for key in self._streams if key not in busy]
 
     def _keys_for(self, assigned: Iterable[tuple[TopicPartition, ThreadId]]) -> set[Key]:
-        """Return this member's streams for these assigned threads."""
+        """Return the keys of this member's streams for these assigned threads."""
         keys = {(topic, thread) for tp, thread in assigned for topic in (tp.topic, None)}
         return keys.intersection(self._streams)
 
     def _explain_idle(self) -> None:
-        """Set the reason that time-outs name for a stream without a partition."""
+        """Set the reason that a time-out error gives for a stream without a partition."""
         wanted = self._keys_for(self.state.assigned.items())
         waiting, held = self.state.waiting_for, held_by(self.state)
         for key, stream in self._streams.items():
@@ -410,5 +410,5 @@ class MemberLoop:
         self._answers.clear()
 
     def close(self) -> None:
-        """End the loop, whatever phase the machine is in."""
+        """End the loop in any phase of the machine."""
         self.state = enter(self.state, Phase.CLOSED)

@@ -1,6 +1,6 @@
-"""What a stream hands to the user: messages, and batches of messages.
+"""The messages, and batches of messages, that a stream hands to the user.
 
-Both wrap librdkafka's messages only when the user looks at them, because wrapping costs throughput.
+Both wrap librdkafka's messages only when the user accesses them, because wrapping costs throughput.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TimestampType(Enum):
-    """Who set a message's timestamp (JVM: `org.apache.kafka.common.record.TimestampType`)."""
+    """The origin of a message's timestamp (JVM: `org.apache.kafka.common.record.TimestampType`)."""
 
     CREATE_TIME = "CreateTime"  # the producer
     LOG_APPEND_TIME = "LogAppendTime"  # the broker
@@ -41,20 +41,20 @@ _TIMESTAMP_TYPES = {
 }
 
 KeyOf = Callable[[RawMessage], Hashable]
-"""Returns what identifies a message's partition within one stream."""
+"""A function that returns the key of a message's partition within one stream."""
 
 
 def key_of(topic: str | None) -> KeyOf:
-    """Return the function that identifies a message's partition within a stream.
+    """Return the function that returns the key of a message's partition within a stream.
 
-    The partition number identifies it in the stream of one topic. In the stream of a filter (topic
-    None) topic and number do; the pair equals a `TopicPartition`.
+    In the stream of one topic, the key is the partition number. In the stream of a filter (topic
+    None), the key is the pair of topic and number, which equals a `TopicPartition`.
     """
     return RawMessage.partition if topic is not None else _topic_and_number
 
 
 def key_of_any(topic: str | None) -> KeyOf:
-    """As `key_of`, for messages and runs of the columnar reader too; it costs more."""
+    """Do what `key_of` does, also for messages and runs of the columnar reader; it is slower."""
     return methodcaller("partition") if topic is not None else _topic_and_number
 
 
@@ -74,8 +74,8 @@ class Message(Generic[K, V]):
 
     __slots__ = ("_held", "_raw")
 
-    # Set after construction: an `__init__` would cost the iterator a tenth of its throughput, and a
-    # third field 4 %.
+    # The fields are set after construction: an `__init__` would cost the iterator a tenth of its
+    # throughput, and a third field 4 %.
     _raw: RawMessage
     _held: PartitionState
 
@@ -102,24 +102,24 @@ class Message(Generic[K, V]):
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since 1970, set by producer or broker; None from a broker before 0.10."""
+        """The time in milliseconds since 1970; None from a broker before 0.10."""
         kind, milliseconds = self._raw.timestamp()
         return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
 
     @property
     def timestamp_type(self) -> TimestampType | None:
-        """Who set the timestamp; None from a broker before 0.10."""
+        """The origin of the timestamp; None from a broker before 0.10."""
         return _TIMESTAMP_TYPES.get(self._raw.timestamp()[0])
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers in the producer's order; empty without headers and before 0.11."""
-        # librdkafka's consumer returns a list; the stubs also allow what a producer accepts.
+        """The headers in the producer's order; empty without headers or before Kafka 0.11."""
+        # librdkafka's consumer returns a list; the stubs also allow the types a producer accepts.
         return cast(list[tuple[str, bytes | None]], self._raw.headers() or [])
 
     @property
     def leader_epoch(self) -> int | None:
-        """The epoch of the partition's leader that wrote the message; None before 0.11."""
+        """The epoch of the leader that wrote the message; None before Kafka 0.11."""
         epoch = self._raw.leader_epoch()
         return None if epoch is None or epoch < 0 else epoch
 
@@ -143,7 +143,7 @@ class Message(Generic[K, V]):
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
-        """The position after this message, with its fencing token, as a commit stores it."""
+        """The position after this message, with its fencing token, for a commit."""
         return {TopicPartition(self.topic, self.partition): Position(self.token, self.offset + 1)}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -181,9 +181,9 @@ class Message(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class _Unpickled:
-    """The contents of an unpickled message, behind the methods of librdkafka's messages.
+    """The contents of an unpickled message, with the methods of librdkafka's messages.
 
-    Key and value are decoded already. `size` is the size of the undecoded value in bytes.
+    Key and value are already decoded. `size` is the size of the undecoded value in bytes.
     """
 
     at: TopicPartition
@@ -223,7 +223,7 @@ class _Unpickled:
 
 
 def _unpickled(contents: _Unpickled, token: int) -> Message[Decoded, Decoded]:
-    """Return the message of a pickle."""
+    """Return the message that a pickle contains."""
     held = PartitionState(Grant(contents.at, None, token), Codec())
     return wrapped(cast(RawMessage, contents), held)
 
@@ -245,7 +245,7 @@ class Batch(Sequence[Message[K, V]]):
         self, raws: list[RawMessage], held: Mapping[Hashable, PartitionState], key_of: KeyOf
     ) -> None:
         self._raws = raws
-        self._held = held  # one state for each partition: a batch spans no change of owner
+        self._held = held  # one state for each partition: a batch has no change of owner
         self._key_of = key_of
 
     def __len__(self) -> int:
@@ -268,7 +268,7 @@ class Batch(Sequence[Message[K, V]]):
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
-        """The position after the batch of each partition, with the fencing token."""
+        """The position of each partition after the batch, with the fencing token."""
         last = dict(zip(map(self._key_of, self._raws), self._raws, strict=True))
         return {
             state.tp: Position(state.epoch, cast(int, raw.offset()) + 1)
@@ -276,7 +276,7 @@ class Batch(Sequence[Message[K, V]]):
         }
 
     def runs(self) -> Iterator[tuple[TopicPartition, int, list[RawMessage]]]:
-        """Yield runs of undecoded messages of one partition, with partition and fencing token."""
+        """Yield undecoded messages in runs of one partition, with partition and fencing token."""
         for key, run in groupby(self._raws, self._key_of):
             held = self._held[key]
             yield held.tp, held.epoch, list(run)

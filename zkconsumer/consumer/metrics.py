@@ -1,7 +1,7 @@
 """A member's metrics: counted from its transitions, read by the user, exported to Prometheus.
 
-They cover what the JVM's MBeans report; docs/metrics.md maps the names. Handing out a message
-counts nothing: the number of messages follows from the offsets.
+They cover the values of the JVM's MBeans; docs/metrics.md maps the names. No counter is increased
+for each message: the number of messages is computed from the offsets.
 
 `prometheus_client` is imported only when metrics are exported (`pip install
 'zkconsumer[metrics]'`). The connectors of one process can share a registry and a port.
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from zkconsumer.consumer.stream_partitions import LeaseGate
 
 FromPrometheus: TypeAlias = Any
-"""An object of prometheus-client, which is optional and imported on use."""
+"""An object of prometheus-client, an optional package that is imported on first use."""
 
 
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 
 
 RESETS_SHARE, COUNT_AGAIN_S = 16, 1.0
-"""While partitions are being reset, messages are counted each time a 16th of the partitions has
-been reset, and at least once a second.
+"""How often messages are counted while partitions are being reset.
+
+The count runs each time a 16th of the partitions has been reset, and at least once a second.
 """
 
 
@@ -52,7 +53,8 @@ class Figures:
 
     Attributes:
         events: event name -> count; the names are those of `ConsumerConnector.metrics`.
-        rebalances: number of rebalances that have ended; they took `rebalance_s` seconds together.
+        rebalances: number of rebalances that have ended.
+        rebalance_s: total duration of these rebalances in seconds.
         zookeeper_commits: offsets written to ZooKeeper.
         kafka_commits: offsets written to Kafka.
         messages: topic -> messages handed out.
@@ -60,8 +62,8 @@ class Figures:
             batches.
         owned: topic -> partitions owned.
         queued: (topic, consumer thread id) -> messages fetched and not yet handed out.
-        lag: (topic, partition) -> messages between the position and the log's end, if that is
-            known.
+        lag: (topic, partition) -> messages between the position and the end of the log, for
+            partitions whose log end is known.
     """
 
     client_id: str
@@ -101,7 +103,7 @@ class Figures:
 
 
 class Counted(Protocol):
-    """The part of a `Coordinator` that the metrics are computed from."""
+    """The part of a `Coordinator` from which the metrics are computed."""
 
     @property
     def state(self) -> State: ...
@@ -116,7 +118,7 @@ class Counted(Protocol):
 
 
 class TroubleCounts(Protocol):
-    """The failures that streams report: name -> count."""
+    """Counts of the failures that streams report: name -> count."""
 
     @property
     def counts(self) -> Mapping[str, int]: ...
@@ -125,7 +127,7 @@ class TroubleCounts(Protocol):
 def figures(
     config: ConsumerConfig, coordinator: Counted, gate: LeaseGate, streams: Streams
 ) -> Figures:
-    """Return a member's metrics now; any thread may call it."""
+    """Return a member's current metrics; any thread may call it."""
     state, tally = coordinator.state, coordinator.tally
     owned = Counter(tp.topic for tp in state.owned)
     fetched_bytes: dict[str, float] = defaultdict(float)
@@ -160,7 +162,7 @@ def figures(
 
 
 class Tally:
-    """Counts what a member does; `positions` returns the positions of all messages handed out."""
+    """Counts a member's actions; `positions` returns the positions after handed-out messages."""
 
     def __init__(self, positions: Callable[[], Positions]) -> None:
         self.rebalances = 0
@@ -169,16 +171,18 @@ class Tally:
         self.kafka_commits = 0
         self._positions = positions
         self._began_at: float | None = None
-        self._resets, self._counted_at = 0, float("-inf")  # resets since the last count; its time
+        # The number of resets since the last count of messages, and the time of that count.
+        self._resets, self._counted_at = 0, float("-inf")
         self._messages: Counter[str] = Counter()
         self._seen: dict[TopicPartition, Position] = {}
-        self._lock = threading.Lock()  # the coordinator and a scrape both change the two above
+        self._lock = threading.Lock()  # the coordinator and a scrape change both mappings above
 
     def observe(
         self, before: State, event: events.Event, after: State, commands: Iterable[cmd.Command]
     ) -> None:
-        """Count a transition before its commands run, while withdrawn partitions still have
-        positions.
+        """Count a transition before its commands run.
+
+        Withdrawn partitions still have positions at that time.
         """
         if after.phase is Phase.READING and self._began_at is None:
             self._began_at = event.now
@@ -201,19 +205,19 @@ class Tally:
         with self._lock:
             for tp, (mine, offset) in command.grants.items():
                 if offset is None:
-                    self._seen.pop(tp, None)  # a `PositionReset` will tell where it begins
+                    self._seen.pop(tp, None)  # a later `PositionReset` has the first position
                 else:
                     self._seen[tp] = Position(mine.epoch, offset)
 
     def _begin(self, tp: TopicPartition, offset: int, now: float) -> None:
         """Start counting at the new position: skipped messages were not handed out.
 
-        Counting reads the positions of all partitions. When thousands of partitions are reset at
+        Each count reads the positions of all partitions. When thousands of partitions are reset at
         once, messages are counted only each time a 16th of the partitions (`RESETS_SHARE`) has been
-        reset, so the work stays linear. Up to `COUNT_AGAIN_S` seconds of a partition's messages are
-        then missing in the metrics.
+        reset, so the work stays linear. The metrics then miss up to `COUNT_AGAIN_S` seconds of a
+        partition's messages.
         """
-        if tp in self._seen:  # otherwise none of its messages was handed out
+        if tp in self._seen:  # otherwise no message of the partition was handed out
             self._resets += 1
             many = self._resets * RESETS_SHARE < len(self._seen)
             if not many or now >= self._counted_at + COUNT_AGAIN_S:
@@ -230,7 +234,7 @@ class Tally:
             for tp, (epoch, offset) in positions.items():
                 seen = self._seen.get(tp)
                 if seen is None or seen.epoch not in (0, epoch):
-                    continue  # its first position is not known yet
+                    continue  # the partition's first position is not known yet
                 self._messages[tp.topic] += max(0, offset - seen.offset)
                 self._seen[tp] = Position(epoch, max(offset, seen.offset))
             return dict(self._messages)
@@ -242,8 +246,8 @@ class Tally:
 Read = Callable[[], Figures | None]
 LABELS = ("client_id", "group_id", "consumer_id")
 
-# Name, help text, further labels, and the attribute of `Figures`. Prometheus adds `_total` to a
-# counter's name.
+# Each row: name, help text, further labels, and the attribute of `Figures`. Prometheus adds
+# `_total` to a counter's name.
 GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_owned_partitions", "Partitions owned.", ("topic",), "owned"),
     (
@@ -344,14 +348,14 @@ class _Server:
 
 @dataclass
 class Exports:
-    """Where one connector's metrics are exported; `end` removes them."""
+    """The places to which one connector's metrics are exported; `end` removes the metrics."""
 
     read: Read
     _registries: list[FromPrometheus] = field(default_factory=list)
     _server: tuple[str, int] | None = None
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add the metrics to a registry of the user.
+        """Add the metrics to a user's registry.
 
         Raises ConfigError if prometheus-client is not installed.
         """
@@ -396,7 +400,7 @@ class Exports:
                 collector.reads.remove(self.read)
                 if not collector.reads:
                     del _COLLECTORS[registry]
-                    with suppress(KeyError):  # its owner has unregistered the collector
+                    with suppress(KeyError):  # the registry's owner has unregistered the collector
                         registry.unregister(collector)
             where, self._server = self._server, None
             found = _SERVERS.get(where) if where else None

@@ -1,6 +1,6 @@
-"""Where a member and its group are in the logs: committed offsets, log ends, lag, offsets by time.
+"""Positions of a member and its group: committed offsets, log ends, lag, and offsets by time.
 
-Every call has a time limit, and asks ZooKeeper or the brokers from the caller's thread.
+Every call has a time limit, and sends requests to ZooKeeper or the brokers on the caller's thread.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from zkconsumer.protocol.model import (
 T = TypeVar("T")
 
 ASK_S = 30.0
-"""Default time limit in seconds of a call that asks ZooKeeper or the brokers. A broker's restart
-takes less.
+"""Default time limit, in seconds, of a call that asks ZooKeeper or the brokers.
+
+A broker's restart takes less time.
 """
 
 
 class OwnedPartition(NamedTuple):
-    """Which consumer thread of this member owns a partition, and with which fencing token."""
+    """The consumer thread of this member that owns a partition, and the fencing token."""
 
     thread: str
     token: int
@@ -56,8 +57,8 @@ def after(
 ) -> dict[TopicPartition, Position]:
     """Return partition -> position after the last of these messages, with the fencing token.
 
-    Raises NotOwnedError if messages of one partition have different tokens: the partition was lost
-    in between.
+    Raises NotOwnedError if messages of one partition have different tokens, because this member
+    lost the partition between them.
     """
     if isinstance(messages, Message):
         return messages.positions
@@ -91,7 +92,7 @@ def position(streams: Streams, partition: TopicPartition) -> int | None:
 
 
 def lag(streams: Streams) -> dict[TopicPartition, int | None]:
-    """Return the messages behind each position; None while the position or the end is unknown."""
+    """Return each partition's lag in messages; None while its position or log end is unknown."""
     found: dict[TopicPartition, int | None] = {}
     for stream in streams.values():
         ends, positions = stream.ends, stream.positions(Coverage.DELIVERED)
@@ -104,7 +105,7 @@ def lag(streams: Streams) -> dict[TopicPartition, int | None]:
 def committed(
     member: GroupMember, partitions: Iterable[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the group's stored offsets, by the rules by which a new owner starts to read."""
+    """Return the group's stored offsets, chosen as a new owner chooses its first position."""
     asked = [TopicPartition(*one) for one in partitions]
     where, group = storage(member.config), member.config.group_id
     kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
@@ -148,7 +149,7 @@ def at_times(
     for time_ms in set(times.values()):
         if type(time_ms) is not int or time_ms < 0:
             raise ConfigError(
-                f"{time_ms!r} is no time", remedy="give milliseconds since 1970, as an integer"
+                f"{time_ms!r} is not a time", remedy="give milliseconds since 1970, as an integer"
             )
         wanted = [TopicPartition(*tp) for tp, one in times.items() if one == time_ms]
         found |= _known(client.at(wanted, time_ms))
@@ -167,7 +168,7 @@ def _brokers(member: GroupMember, limit_s: float) -> Brokers:
 
 
 def _known(answers: Mapping[TopicPartition, T | str]) -> dict[TopicPartition, T]:
-    """Return the answers, or raise BrokersUnreachableError with the reasons of those missing."""
+    """Return the answers; raise BrokersUnreachableError with the reasons if one is missing."""
     faults = {tp: one for tp, one in answers.items() if isinstance(one, str)}
     if faults:
         raise _unreachable(faults)

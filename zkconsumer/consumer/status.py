@@ -1,4 +1,4 @@
-"""What users see of a member: its status, and its notices as errors and log lines."""
+"""A member's status, and its notices as errors and log lines."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a member is doing at one moment.
+    """The status of a member at one moment.
 
-    All texts can be displayed safely: text that other clients wrote into ZooKeeper is escaped and
-    cut after 400 characters.
+    All texts are safe to display: text that other clients wrote into ZooKeeper is escaped and cut
+    after 400 characters.
 
     Attributes:
         phase: the member's phase, a name of `member.phases.Phase`.
@@ -44,7 +44,7 @@ class Status:
         blocked: partition -> the consumer thread that still owns it, although it is assigned to
             this member.
         idle_peers: partitions assigned to other members that are registered but do not claim them.
-        waiting_for: what the member waits for; empty if nothing.
+        waiting_for: what the member waits for; empty if it does not wait.
         malformed_peers: consumer id -> why JVM members cannot read its registration.
         refused: partition -> why ZooKeeper refuses access to it.
         unreadable_offsets: owned partitions that are not fetched because their stored offset is
@@ -78,7 +78,7 @@ def _waiting_for(state: State) -> str:
 
 
 def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = None) -> Status:
-    """Return the status of a member; `error` is what has ended it."""
+    """Return the status of a member; `error` is the error that ended it, or None."""
     owned: dict[str, list[TopicPartition]] = {}
     for tp, mine in sorted(state.owned.items()):
         owned.setdefault(mine.thread, []).append(tp)
@@ -123,7 +123,7 @@ _GRAVE = frozenset(
     }
 )
 FOR_IDLE = frozenset({NoticeKind.UNSUPPORTED_PEER, NoticeKind.MALFORMED_TOPIC})
-"""Notices that streams without a partition raise."""
+"""Notices whose errors streams without a partition raise."""
 
 _REPEATED = frozenset(
     {
@@ -136,22 +136,23 @@ _REPEATED = frozenset(
 """Notices that the state machine repeats after each back-off while their cause lasts."""
 
 LOG_AGAIN_S = 60.0
-"""Seconds before a repeated notice about the same subject is logged again: a back-off may take a
-second, and an outage hours. The next line says how many were not logged. Every notice is counted,
-and streams get every notice.
+"""The minimum time, in seconds, between two log lines of a repeated notice about the same subject.
+
+A back-off may take a second, and an outage hours. The next line says how many notices were not
+logged. Every notice is counted, and streams get every notice.
 """
 
 NO_SHARE = "the group has more consumer threads than the topic has partitions"
 
 
 def error_for(notice: Notice) -> ZkConsumerError:
-    """Return the error that a notice becomes; the log line has the same text."""
+    """Return the error for a notice; the log line has the same text."""
     kind = _ERRORS.get(notice.kind, ZkConsumerError)
     return kind(notice.text, where=notice.where, remedy=notice.remedy)
 
 
 def held_by(state: State) -> str:
-    """Return which threads hold this stream's partitions; empty if no thread does."""
+    """Return a text that names the threads that own the blocked partitions; empty if none."""
     holders = sorted({who.thread for who in state.blocked.partitions.values()})
     return f"its partitions are held by {', '.join(holders)}" if holders else ""
 
@@ -167,13 +168,13 @@ class NoticeLog:
 
     def __init__(self, logger: SafeLogger, consumer: str, clock: Callable[[], float]) -> None:
         self._logger, self._consumer, self._clock = logger, consumer, clock
-        # By kind and subject: when the notice was last logged, and how many were not logged since.
-        # The oldest entry comes first, so that removing old entries takes constant time for each
+        # (kind, subject) -> when the notice was last logged, and how many have not been logged
+        # since. The oldest entry comes first, so that removing old entries takes constant time per
         # notice.
         self._logged: OrderedDict[tuple[NoticeKind, str], tuple[float, int]] = OrderedDict()
 
     def write(self, notice: Notice, error: ZkConsumerError) -> None:
-        """Log a notice with its error's text, unless a recent line was about the same."""
+        """Log a notice with its error's text, unless a recent line had its kind and subject."""
         now, subject = self._clock(), (notice.kind, notice.where)
         at, left_out = self._logged.get(subject, (now - LOG_AGAIN_S, 0))
         if now < at + LOG_AGAIN_S:
@@ -189,13 +190,14 @@ class NoticeLog:
 
 
 TROUBLE_S = 5.0
-"""Seconds between two log lines about one kind of failure: a decoder may fail a million times a
-second.
+"""The minimum time, in seconds, between two log lines about one kind of failure.
+
+A decoder may fail a million times a second.
 """
 
 
 class TroubleLog:
-    """Counts the failures of a member's streams, and logs one line per kind in `TROUBLE_S` seconds.
+    """Counts the failures of a member's streams; logs at most one line per kind and `TROUBLE_S`.
 
     Any thread may call it. The failures bypass the coordinator's inbox.
     """
@@ -204,7 +206,7 @@ class TroubleLog:
         self._logger, self._clock = logger, clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        # By kind: when the next line may be logged, and the count at the last line.
+        # kind -> when the next line may be logged, and the count at the last line.
         self._logged: dict[str, tuple[float, int]] = {}
 
     @property
@@ -214,9 +216,7 @@ class TroubleLog:
             return dict(self._counts)
 
     def add(self, report: StreamReport) -> None:
-        """Count a failure; log it unless a failure of its kind was logged less than `TROUBLE_S`
-        ago.
-        """
+        """Count a failure; log it unless one of its kind was logged less than `TROUBLE_S` s ago."""
         kind, now = report.kind.value, self._clock()
         with self._lock:
             self._counts[kind] += 1

@@ -1,9 +1,9 @@
 """A stream: the iterator of one consumer thread's messages, with pause and seek.
 
-Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1); the JVM's old consumer
-can neither pause nor seek. Only the user's thread uses the stream's broker client.
-`stream_partitions` describes how the coordinator revokes a partition while the user's thread hands
-out messages.
+It corresponds to Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1). The
+JVM's old consumer can neither pause nor seek. Only the user's thread uses the stream's broker
+client. `stream_partitions` describes how the coordinator revokes a partition while the user's
+thread hands out messages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from zkconsumer.kafka.fetcher import Fetcher, Reset
 from zkconsumer.protocol.model import Position, TopicPartition
 
 Fetched: TypeAlias = Any
-"""A message of librdkafka, or a run of columns; the fetcher decides which."""
+"""A message of librdkafka, or a run of columns; the fetcher determines which."""
 
 __all__ = [
     "BUFFER_MESSAGES",
@@ -65,17 +65,18 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Upper bound of the messages of one `poll_arrow`, unless the user gives another. The reader fills
-# its batches up to this number.
+# Default upper bound of the number of messages that one `poll_arrow` returns. The reader fills its
+# batches up to this number.
 ARROW_MESSAGES: Final = 20_000
 
-# Upper bound of the messages taken from the broker client at once. Each is checked again before it
-# is handed out. A higher bound gains nothing measurable; a lower one costs throughput.
+# Upper bound of the number of messages taken from the broker client at once. Each message is
+# checked again before it is handed out. A higher bound gains nothing measurable; a lower one costs
+# throughput.
 BUFFER_MESSAGES: Final = 1000
 
 
 def to_arrow() -> ModuleType:
-    """Return the module that makes Arrow record batches. Raises ConfigError without pyarrow."""
+    """Return the module that makes Arrow record batches; raise ConfigError without pyarrow."""
     try:
         from zkconsumer.consumer import arrow_batches  # noqa: PLC0415 - see the error
     except ImportError as error:
@@ -93,9 +94,9 @@ class Stream(Generic[K, V]):
     `topic` is None for the stream of a filter, which delivers all topics that match.
 
     Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. Each of
-    them raises what goes wrong as an error of this package, once, and can be used again afterwards.
-    A message is finished when the user asks for the next one. Auto-commit stores offsets of
-    finished messages only.
+    these calls raises each failure once, as an error of this package; the stream can be used again
+    afterwards. A message is finished when the user asks for the next one. Auto-commit stores
+    offsets of finished messages only.
     """
 
     _fork_error: ZkConsumerError | None = None  # set in the child process of a fork
@@ -118,20 +119,20 @@ class Stream(Generic[K, V]):
         background: Background = inline,
         turn_s: float = TURN_S,
     ) -> None:
-        """Create a stream; only the connector does.
+        """Create a stream; only the connector does this.
 
         Args:
             gate: the member's lease. Its `clock` measures all time-outs and pauses.
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
-            connect_columns: the same for `poll_arrow`; None converts librdkafka's messages.
-            moved: called when brokers cannot be reached; tells whether all of them have new
-                addresses.
+            connect_columns: the same for `poll_arrow`; None: librdkafka's messages are converted.
+            moved: returns whether all brokers have new addresses; called when brokers cannot be
+                reached.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
-            retry_s: pause after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
-            report: gets what the member should know. It must only enqueue.
+            retry_s: back-off after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
+            report: receives the stream's reports. It must only enqueue them.
             background: runs `connect` and `moved`, so that the user's thread waits for neither.
-            turn_s: longest call of the fetcher's `consume`, in seconds.
+            turn_s: maximum duration of one call of the fetcher's `consume`, in seconds.
         """
         self.topic = topic
         self.thread_id = thread_id
@@ -156,8 +157,9 @@ class Stream(Generic[K, V]):
         )
         self._turn_s = turn_s
         self._in_use = threading.Lock()  # held while a thread uses the feed
-        self.as_columns = False  # whether the user wants columns next; the waiting thread obeys
-        # An exception from outside this package may have lost fetched messages; refetch them next.
+        self.as_columns = False  # whether the user asked for columns; the waiting thread applies it
+        # Whether an exception from outside this package may have lost fetched messages. The next
+        # call then fetches them again.
         self._is_interrupted = False
         self._iterator: Iterator[Message[K, V]] | None = None
 
@@ -171,8 +173,9 @@ class Stream(Generic[K, V]):
 
         The iteration ends when the connector is shut down. If an error ends the member, the
         iteration raises it once and then ends. It raises ConsumerTimeoutError after
-        `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), and FetchError,
-        RebalanceBlockedError and others. Iterate again to continue after an error.
+        `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException). It also raises
+        FetchError, RebalanceBlockedError and other errors. Iterate again to continue after an
+        error.
         """
         return itertools.chain.from_iterable(self._batches())
 
@@ -196,16 +199,15 @@ class Stream(Generic[K, V]):
             raise
 
     def poll(self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5) -> Batch[K, V]:
-        """Return the available messages, at most `max_messages`; wait up to `timeout_s` for the
-        first.
+        """Return at most `max_messages` messages; wait at most `timeout_s` seconds for the first.
 
         The batch is empty if no message came in time. All its messages are finished when the user
         asks for the next batch.
 
         Raises:
             ConnectorClosedError: the connector was shut down.
-            ZkConsumerError: as iterating, except for the time-out. The error that ended the member
-                is raised by every call.
+            ZkConsumerError: as for an iteration, but without ConsumerTimeoutError. If an error
+                ended the member, every call raises that error.
         """
         try:
             self.as_columns = False
@@ -218,12 +220,13 @@ class Stream(Generic[K, V]):
     def poll_arrow(
         self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float = 0.5
     ) -> pyarrow.RecordBatch:
-        """Return the available messages as columns; wait up to `timeout_s` for the first.
+        """Return the available messages as columns; wait at most `timeout_s` s for the first.
 
         The columns are those of Spark's Kafka connector (key, value, topic, partition, offset,
         timestamp, timestampType) and `token`, the fencing token. Keys and values are not decoded.
-        As with `poll`, all its messages are finished when the user asks for the next batch. A
-        change between this method and the others fetches again what was not handed out.
+        As with `poll`, all messages are finished when the user asks for the next batch. If a
+        program changes between this method and the others, fetched messages that were not handed
+        out are fetched again.
 
         Raises:
             ConfigError: pyarrow is not installed.
@@ -244,8 +247,8 @@ class Stream(Generic[K, V]):
     def wait(self, timeout_s: float | None, max_messages: int) -> bool:
         """Wait until a message can be handed out; return False when the stream is closed.
 
-        If it returns True, the lease was valid a moment ago, and the user has finished every
-        message that was handed out before.
+        If it returns True, the lease was just valid, and the user has finished every message that
+        was handed out before.
         """
         if self._fork_error is not None:
             raise copy(self._fork_error)
@@ -256,9 +259,9 @@ class Stream(Generic[K, V]):
                 remedy="give each thread its own stream",
             )
         try:
-            # Use `with`: a signal handler can run between a call of `acquire` and the next line,
-            # but not between taking the lock and the `with` block. Only `close`, which closes the
-            # fetcher, makes this thread wait for the lock.
+            # `with` is necessary: a signal handler can run between a call of `acquire` and the next
+            # line, but not between the start of `with` and its block. This thread waits for the
+            # lock only while `close` closes the fetcher.
             with self._in_use:
                 return self._wait_for_messages(timeout_s, max_messages)
         except ZkConsumerError:
@@ -273,9 +276,7 @@ class Stream(Generic[K, V]):
                 self._close_if_unused()
 
     def ready(self) -> Generator[Message[K, V], None, None]:
-        """Hand out the fetched messages one by one; stop when a change or the lease's end must be
-        handled.
-        """
+        """Hand out the fetched messages one by one; stop at a change or at the end of the lease."""
         index, key_of = self._fetcher.index, self._fetcher.key_of
         gate, partitions = self._gate, self._partitions
         clock = gate.clock
@@ -310,7 +311,7 @@ class Stream(Generic[K, V]):
 
     @property
     def may_hand_out(self) -> bool:
-        """Tell whether the lease still holds and nothing has changed since `wait` returned."""
+        """Return whether the lease still holds and nothing has changed since `wait` returned."""
         return (
             self._gate.is_open
             and not self._partitions.has_changed
@@ -329,7 +330,7 @@ class Stream(Generic[K, V]):
             raise
 
     def take_arrow(self, max_messages: int) -> pyarrow.RecordBatch:
-        """Hand out the fetched messages as columns, at most `max_messages`."""
+        """Hand out at most `max_messages` fetched messages as columns."""
         if not self._fetcher.is_columns:
             return to_arrow().of_messages(self.take(max_messages))
         try:
@@ -387,9 +388,9 @@ class Stream(Generic[K, V]):
     def _marked(
         self, first: Mapping[Hashable, Fetched]
     ) -> tuple[dict[Hashable, PartitionState], set[Hashable]]:
-        """Mark the first messages of partitions as unfinished.
+        """Mark the first message of each partition as unfinished.
 
-        Return the partitions that are still granted, and the keys of those that were revoked.
+        Return the partitions that are still granted, and the keys of the revoked partitions.
         """
         held = {key: self._fetcher.index[key] for key in first}
         for key, state in held.items():
@@ -424,14 +425,14 @@ class Stream(Generic[K, V]):
             elif not length_hint(self._fetcher.buffer):
                 self._fetcher.fetch(left, max_messages)
                 if length_hint(self._fetcher.buffer):
-                    continue  # time has passed: check the lease and the changes again
+                    continue  # the wait took time: check the lease and the changes again
             else:
                 return True
             if limit is not None and gate.clock() >= limit:
                 raise self.timeout_error(timeout_s)
 
     def _redeliver(self) -> None:
-        """Deliver the messages again that an exception interrupted."""
+        """Deliver again the messages whose delivery an exception interrupted."""
         self._is_interrupted = True
         self._fetcher.redeliver()
 
@@ -439,7 +440,7 @@ class Stream(Generic[K, V]):
         """Close the fetcher, unless a thread uses the stream; that thread then closes it.
 
         The user's thread releases `_in_use` and then reads `closed`. `close` sets `closed` and then
-        tries to take `_in_use`. At least one of them sees the other, and only one closes the
+        tries to take `_in_use`. So at least one of them notices the other, and only one closes the
         fetcher.
         """
         if self._in_use.acquire(blocking=False):
@@ -477,7 +478,7 @@ class Stream(Generic[K, V]):
 
     @property
     def alarm(self) -> StreamPartitions:
-        """The object that ends a wait of the user's thread; shared fetchers wait on it."""
+        """The object that can end a wait of the user's thread; shared fetchers wait on it."""
         return self._partitions
 
     @property
@@ -496,7 +497,7 @@ class Stream(Generic[K, V]):
 
     @property
     def queued(self) -> int:
-        """Messages fetched and not yet handed out, without those that librdkafka holds.
+        """The number of fetched messages not yet handed out, except those inside librdkafka.
 
         The JVM's FetchQueueSize counts chunks instead.
         """
@@ -504,7 +505,7 @@ class Stream(Generic[K, V]):
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """The known log ends of the partitions that it fetches, a few seconds old."""
+        """The known log ends of the fetched partitions; they are a few seconds old."""
         return self._fetcher.ends
 
     @property
@@ -513,7 +514,7 @@ class Stream(Generic[K, V]):
         return dict(self._fetcher.fetched_bytes)
 
     def explain(self, idle_reason: str) -> None:
-        """Set the reason why the thread has no partition; time-outs and `waiting_for` show it."""
+        """Set why the thread has no partition, for time-out errors and `waiting_for`."""
         self._partitions.idle_reason = idle_reason
 
     def grant(self, grants: Iterable[Grant]) -> None:
@@ -525,10 +526,9 @@ class Stream(Generic[K, V]):
         self._partitions.withdraw(tps)
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Stop delivering these partitions; call `done`, once, when the user has finished their
-        messages.
+        """Stop delivering these partitions; call `done` once, when the user has finished.
 
-        This thread or the user's thread calls it, so it must only enqueue.
+        This thread or the user's thread calls `done`, so `done` must only enqueue.
         """
         self._partitions.ask_release(tps, done)
 
@@ -538,21 +538,22 @@ class Stream(Generic[K, V]):
 
     @property
     def served(self) -> list[TopicPartition]:
-        """The partitions whose messages are delivered, or would be without a pause."""
+        """The partitions whose messages are delivered, including paused partitions."""
         return self._partitions.served
 
     def serves(self, tp: TopicPartition) -> bool:
-        """Tell whether the partition's messages are delivered, or would be without a pause."""
+        """Return whether the partition's messages are delivered, also if it is paused."""
         return self._partitions.serves(tp)
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop delivering these partitions until `resume`, or until the member loses and regains
-        them.
+        """Stop delivering these partitions until `resume`.
+
+        The pause also ends when the member loses a partition and claims it again.
         """
         self._partitions.pause(tps)
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
-        """Deliver these partitions again, from where they were paused."""
+        """Deliver these partitions again, from the position at which they were paused."""
         self._partitions.resume(tps)
 
     @property
@@ -570,7 +571,7 @@ class Stream(Generic[K, V]):
         return self._partitions.seek(tp, offset, tell)
 
     def fail(self, error: Exception) -> None:
-        """Raise `error`, once, when the user next asks for messages."""
+        """Raise `error` once, when the user next asks for messages."""
         self._partitions.fail(error)
 
     def end(self, error: ZkConsumerError) -> None:
@@ -583,7 +584,7 @@ class Stream(Generic[K, V]):
     def forked(self, error: ZkConsumerError) -> None:
         """Make each later call raise `error`, in the child process of a fork.
 
-        No lock is taken: a thread of the parent process may have held it.
+        The call takes no lock, because a thread of the parent process may have held it.
         """
         self._partitions.failure = error
         self._partitions.closed = self._partitions.has_changed = True
@@ -597,16 +598,19 @@ class Stream(Generic[K, V]):
         self._partitions.close()
 
     def close(self) -> None:
-        """End the iteration and close the fetcher, unless a thread uses the stream; it then closes
-        it.
+        """End the iteration and close the fetcher.
+
+        If a thread uses the stream, that thread closes the fetcher.
         """
         self.halt()
         self._close_if_unused()
 
 
 Streams = Mapping[tuple[str | None, str], Stream[Decoded, Decoded]]
-"""The streams by topic and consumer thread id. A consumer thread has one stream for each of its
-topics. With a filter it has one stream, under the topic None.
+"""The streams by topic and consumer thread id.
+
+A consumer thread has one stream for each of its topics. With a filter it has one stream, under the
+topic None.
 """
 
 
@@ -622,7 +626,7 @@ MAX_OFFSET = 2**63 - 2
 def by_stream(
     streams: Iterable[AnyStream], partitions: Iterable[TopicPartition]
 ) -> dict[AnyStream, list[TopicPartition]]:
-    """Return the partitions by the stream that serves them.
+    """Return the partitions grouped by the stream that serves them.
 
     Raises NotOwnedError, which names all partitions that no stream serves.
     """
@@ -647,7 +651,7 @@ def seek(streams: Iterable[AnyStream], partition: TopicPartition, offset: int) -
     """
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise ConfigError(
-            f"{offset!r} is no offset",
+            f"{offset!r} is not an offset",
             where=str(TopicPartition(*partition)),
             remedy="give an integer of at least 0",
         )

@@ -1,9 +1,9 @@
-"""What fetches a stream's messages; only the user's thread calls it, between two messages.
+"""The fetcher of a stream's messages; only the user's thread calls it, between two messages.
 
-The user's thread waits for no broker longer than the time-out of its call. Requests that may take
+The user's thread never waits for a broker longer than the time-out of its call. Calls that may take
 longer run on other threads: making the fetcher (which reads the brokers from ZooKeeper), resolving
-offsets (`Fetcher.resolve`), and asking ZooKeeper whether the brokers have moved. `StreamFetcher`
-keeps a future for each of them and takes its result at a later call.
+offsets (`Fetcher.resolve`), and reading from ZooKeeper whether the brokers have moved.
+`StreamFetcher` keeps a future for each of them and takes the result in a later call.
 """
 
 from __future__ import annotations
@@ -31,47 +31,48 @@ if TYPE_CHECKING:
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 
 Fetched: TypeAlias = Any
-"""A message of librdkafka, or a run of columns; the fetcher decides which."""
+"""A message of librdkafka, or a run of columns; the fetcher determines which."""
 
 Result: TypeAlias = Any
-"""What a background call returns; `StreamFetcher` has a future for each kind of call."""
+"""The result of a background call; `StreamFetcher` has a future for each kind of call."""
 
 T = TypeVar("T")
 
-# Longest call that a change cannot end, in seconds. The user's thread sees the coordinator's
-# changes within this time. The price is about 0.1 % of a CPU for the wake-ups.
+# Maximum duration, in seconds, of a call that a change cannot end. The user's thread sees the
+# coordinator's changes within this time. The wake-ups cost about 0.1 % of a CPU.
 TURN_S: Final = 0.05
 
-# Longest sleep of a stream without partitions, in seconds: at least this often the broker client
-# delivers its events. A change by the coordinator ends the sleep.
+# Maximum sleep, in seconds, of a stream without partitions. After it the broker client delivers its
+# events. A change by the coordinator ends the sleep early.
 IDLE_S: Final = 10.0
 
 
-# Shortest time that brokers get to answer the look-up of topics before the first fetch, in seconds,
-# even if the user's time-out is shorter. An answer takes 2 to 17 ms. Without the look-up the first
-# messages come a second later.
+# Minimum time, in seconds, that brokers get to answer the look-up of topics before the first fetch,
+# even if the user's time-out is shorter. An answer takes 2 to 17 ms. Without the look-up, the first
+# messages would come a second later.
 LEAST_LOOKUP_S: Final = 0.03
 
 
-# Pause before a partition that failed permanently is fetched again, in seconds. Each attempt raises
-# an error to the user, who should get messages of other partitions in between.
+# Back-off, in seconds, before a partition with a permanent error is fetched again. Each attempt
+# raises an error in the user's thread, which should receive messages of other partitions in
+# between.
 FAILED_S: Final = 5.0
 
 
-# How often the log ends are read for the lag, in seconds. It takes a few microseconds for each
-# partition.
+# Interval, in seconds, at which the log ends are read for the lag. A read takes a few microseconds
+# for each partition.
 ENDS_S: Final = 5.0
 
-# librdkafka 2.16 sometimes stops fetching all its partitions without an error. While no message
-# comes, the brokers are asked for the log ends after this time, in seconds. If a log has had more
-# messages than were fetched since the last check, the fetcher is replaced. The time is extended by
-# the longest time for which a broker may delay a fetch.
+# librdkafka 2.16 sometimes stops fetching all its partitions without an error. So if no message has
+# come for this time, in seconds, the stream asks the brokers for the log ends. If the previous
+# check already found messages that have still not been fetched, the stream replaces the fetcher.
+# The maximum time for which a broker may delay a fetch is added to this time.
 SILENT_S: Final = 10.0
-# Upper bound of the partitions that a check asks for: a stalled client stalls in most of them.
+# Upper bound of the number of partitions in a check: a stalled client stalls in most partitions.
 _CHECKED: Final = 100
 
-# Of a larger batch this many messages are sampled to estimate its bytes; measuring all of them
-# costs a tenth of the throughput. A smaller batch is measured exactly.
+# Size of the sample from which the bytes of a larger batch are estimated. Measuring all messages
+# would cost a tenth of the throughput. A batch that is not larger is measured exactly.
 SAMPLED: Final = 10
 
 
@@ -85,7 +86,7 @@ class ReportKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """What a stream reports to the coordinator; `offset` is set if it changed a position."""
+    """A stream's report to the coordinator; `offset` is set if the stream changed a position."""
 
     kind: ReportKind
     thread_id: str
@@ -96,7 +97,7 @@ class StreamReport:
 
 
 class _NotFetched(NamedTuple):
-    """Why a partition is not fetched, and when to try again, in seconds of the stream's clock."""
+    """Why a partition is not fetched, and when to retry, in seconds of the stream's clock."""
 
     reason: str
     due: float = 0.0
@@ -114,14 +115,14 @@ Background = Callable[[Callable[[], Result]], "Future[Result]"]
 
 
 def inline(call: Callable[[], T]) -> Future[T]:
-    """Run a call on this thread; for calls that never block."""
+    """Run a call that never blocks on this thread."""
     done: Future[T] = Future()
     done.set_result(call())
     return done
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
-    """Run a rare call that may block on its own thread."""
+    """Run a rare call that may block on a new thread."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -136,13 +137,13 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 
 
 class StreamFetcher:
-    """The broker client of one stream, the buffer of fetched messages, and what is not fetched.
+    """The broker client of one stream, its buffer of messages, and its partitions' states.
 
     Attributes:
         states: the partitions that the stream serves.
         not_fetched: the partitions of `states` that are not being fetched, each with the reason.
-        buffer: the fetched messages that were not handed out yet, or runs of them as columns; a
-            list iterator, so `length_hint` counts them.
+        buffer: the fetched messages that were not handed out yet, or runs of them as columns. It is
+            a list iterator, so `length_hint` counts its items.
         is_columns: whether `buffer` has runs.
         index: finds a message's state: `index[key_of(message)]`.
         ends: the known ends of the logs.
@@ -181,7 +182,7 @@ class StreamFetcher:
         self._clock = clock
         self._background, self._turn_s = background, turn_s
         self._client: Fetcher | None = None
-        # Running calls: making the client; asking whether the brokers have moved; resolving first
+        # Running calls: making the client; reading whether the brokers have moved; resolving first
         # offsets, with the states that wait for them; reading the log ends, with the partitions
         # that seemed stalled when the call began.
         self._connecting: Future[Fetcher | None] | None = None
@@ -189,7 +190,7 @@ class StreamFetcher:
         self._resolving: list[tuple[Future[Answers], dict[TopicPartition, PartitionState]]] = []
         self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
         self.ends: dict[TopicPartition, int] = {}
-        # By topic.
+        # topic -> bytes.
         self.fetched_bytes: dict[str, float] = defaultdict(float)
         self._ends_due = 0.0
         # The log ends that the last check found, and when the next check is due.
@@ -198,7 +199,10 @@ class StreamFetcher:
 
     @property
     def queued(self) -> int:
-        """Messages in the client's queue, if the client counts them; any thread may read it."""
+        """The number of messages in the client's queue, if the client counts them.
+
+        Any thread may read it.
+        """
         return getattr(self._client, "queued", 0)
 
     @property
@@ -207,9 +211,9 @@ class StreamFetcher:
         return self._connect_columns is not None
 
     def use_columns(self, wanted: bool) -> None:
-        """Fetch columns from now on, or messages.
+        """Fetch columns from now on if `wanted`, otherwise messages.
 
-        A change discards the client, and what was not handed out is fetched again.
+        A change discards the client; messages that were not handed out are fetched again.
         """
         if wanted is not self.is_columns:
             self.restart()
@@ -248,9 +252,9 @@ class StreamFetcher:
             self._client.unassign(tps)
 
     def fetch(self, left: float | None, max_messages: int) -> None:
-        """Fill the empty buffer or wait; take at most `left` seconds (None: no limit).
+        """Fill the empty buffer or wait, for at most `left` seconds (None: no limit).
 
-        Raises FetchError for an error that waiting does not solve, and what `connect` raises.
+        Raises FetchError for a permanent error, and the errors that `connect` raises.
         """
         now = self._clock()
         limit = math.inf if left is None else now + left
@@ -271,8 +275,8 @@ class StreamFetcher:
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
             messages = self._consume(self._client, max_messages, turn_s)
             self.buffer = iter(messages)
-            # Read the ends with the first messages too: the user may process one of them for a long
-            # time.
+            # Read the log ends also with the first messages, because the user may process one of
+            # them for a long time.
             if now >= self._ends_due or (messages and not self.ends):
                 self._ends_due = now + ENDS_S
                 self.ends = self._client.ends(self.states)
@@ -289,7 +293,7 @@ class StreamFetcher:
             messages = client.consume(max_messages, turn_s)
             self._count_bytes(messages)
             return messages
-        # A request of the coordinator does not wake a client for columns.
+        # A request of the coordinator does not end a wait of the columnar client.
         runs = cast("ColumnFetcher", client).fetch(min(turn_s, TURN_S))
         for run in runs:
             self.fetched_bytes[run.tp.topic] += run.size
@@ -314,7 +318,7 @@ class StreamFetcher:
                 self.restart()
 
     def _in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call on another thread; its end also ends the sleep of the user's thread."""
+        """Run a call on another thread; when it ends, it wakes the user's thread."""
         future: Future[T] = self._background(call)
         self._notify_at_end(future)
         return future
@@ -324,14 +328,12 @@ class StreamFetcher:
             future.add_done_callback(lambda _: self._partitions.notify())
 
     def _check_progress(self, fetcher: Fetcher) -> None:
-        """Ask for the log ends, to restart a client that has fetched nothing although messages
-        exist.
-        """
+        """Ask for the log ends, to detect a client that fetches nothing although messages exist."""
         placed = [tp for tp in self.states if tp not in self.not_fetched]
         asked, reached = self._log_ends, fetcher.ends(placed)
         behind = [tp for tp in placed if reached.get(tp, -1) < asked.get(tp, -1)]
-        # Ask again for partitions that are behind: if the brokers do not answer, a new client does
-        # not help.
+        # Ask again for the partitions that are behind: if the brokers do not answer, a new client
+        # would not help.
         some = behind or random.sample(placed, min(_CHECKED, len(placed)))
         if some:
             self._checking = fetcher.resolve(some, Reset.LARGEST), behind
@@ -339,7 +341,7 @@ class StreamFetcher:
                 self._take_answers(self._clock())
 
     def _take_log_ends(self, found: Answers, behind: list[TopicPartition]) -> None:
-        """Keep the log ends; restart if partitions were behind the ends of the check before."""
+        """Store the log ends; restart if partitions are still behind the previous check's ends."""
         self._log_ends = {tp: end for tp, end in found.items() if isinstance(end, int)}
         if behind and self._log_ends:
             tp, end = next(iter(self._log_ends.items()))
@@ -348,16 +350,14 @@ class StreamFetcher:
             self.restart()
 
     def _count_bytes(self, messages: list[RawMessage]) -> None:
-        """Add the bytes of these messages; a random sample of a large batch stands for the whole
-        batch.
-        """
+        """Add the bytes of these messages; estimate a large batch from a random sample."""
         few = len(messages) <= SAMPLED
         share = 1.0 if few else len(messages) / SAMPLED
         for raw in messages if few else random.choices(messages, k=SAMPLED):
             self.fetched_bytes[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
 
     def _start_fetching(self, due: list[TopicPartition], now: float, left: float) -> None:
-        """Fetch these partitions, from their positions or by `auto.offset.reset`."""
+        """Fetch these partitions from their positions, or as `auto.offset.reset` says."""
         if self._client is None:
             self._client = self._connected(due, now)
         if self._client is None:
@@ -379,8 +379,8 @@ class StreamFetcher:
             del self.not_fetched[tp]
         self._log_ends, self._checking = {}, None
         self._client.assign(offsets, min(LOOKUP_S, max(left, LEAST_LOOKUP_S)))
-        # Unassign what was revoked meanwhile: with a shared client, the partition may already be
-        # granted to another stream of this member. `kafka.pool` relies on this.
+        # Unassign the partitions that were revoked meanwhile: with a shared client, another stream
+        # of this member may already have their grants. `kafka.pool` relies on this.
         self._client.unassign([tp for tp in offsets if not self.states[tp].granted])
 
     def _connected(self, due: list[TopicPartition], now: float) -> Fetcher | None:
@@ -407,14 +407,14 @@ class StreamFetcher:
     def _take_offsets(
         self, found: Answers, asked: dict[TopicPartition, PartitionState], now: float
     ) -> None:
-        """Let partitions start at the offsets found."""
+        """Start partitions at the resolved offsets."""
         troubles: dict[str, list[TopicPartition]] = {}
         for tp in self._still_waiting(asked):
             answer = found[tp]
             before = self.not_fetched[tp].reason
             if isinstance(answer, int):
-                # Report the new position before it can be read: a commit must not find a lower
-                # position before the machine knows of the reset.
+                # Report the new position before a commit can read it: a commit must not find a
+                # lower position before the machine knows of the reset.
                 text = f"{self._reset.value}: {answer}; {before}"
                 self._send_report(ReportKind.POSITION_RESET, tp, text, answer)
                 self.states[tp].start_at(answer)
@@ -428,10 +428,10 @@ class StreamFetcher:
             self._send_report(ReportKind.FETCH_TROUBLE, first, f"{answer}{more}")
 
     def _still_waiting(self, asked: dict[TopicPartition, PartitionState]) -> list[TopicPartition]:
-        """Return the partitions that still need the offset that was asked for.
+        """Return the partitions that still need the offset that was requested.
 
-        Meanwhile a partition may have been withdrawn, granted again, sought (which makes a new
-        state), or paused.
+        A partition may have been withdrawn, granted again, paused, or moved by a seek, which makes
+        a new state.
         """
         return [
             tp
@@ -443,7 +443,7 @@ class StreamFetcher:
         tp = fault.tp
         if fault.error is not None:
             self._send_report(ReportKind.FETCH_FAILED, None, fault.text)
-            raise copy(fault.error)  # several streams may raise it
+            raise copy(fault.error)  # several streams may raise this error
         if fault.kind in (FaultKind.PASSING, FaultKind.LOST):
             self._send_report(ReportKind.FETCH_TROUBLE, tp, fault.text)
             if fault.kind is FaultKind.LOST:
@@ -454,7 +454,7 @@ class StreamFetcher:
         where = self._topic or ""
         if tp is not None:
             if tp not in self.states or tp in self.not_fetched:
-                return  # withdrawn, or not fetched already
+                return  # the partition was withdrawn, or is already not fetched
             where = f"{tp}, next offset {self.states[tp].delivered}"
             self._set_aside(tp, fault)
         if fault.kind is FaultKind.PERMANENT:
@@ -468,10 +468,10 @@ class StreamFetcher:
             )
 
     def _set_aside(self, tp: TopicPartition, fault: Fault) -> None:
-        """Stop fetching a failed partition, to fetch it again now or later.
+        """Stop fetching a failed partition, and plan the next attempt.
 
-        An offset that the log does not contain is replaced by `auto.offset.reset`. After a
-        permanent error the partition is fetched again from its position after `FAILED_S` seconds.
+        `auto.offset.reset` replaces an offset that the log does not contain. After a permanent
+        error the partition is fetched again from its position after `FAILED_S` seconds.
         """
         assert self._client is not None
         self._client.unassign([tp])
@@ -483,7 +483,7 @@ class StreamFetcher:
     def redeliver(self) -> None:
         """Hand out again the messages that did not reach the user.
 
-        `unfinished` stays set until the user asks for the next message, so a commit in between
+        `unfinished` stays set until the user asks for the next message, so a commit before that
         stores no higher offset.
         """
         for state in self.states.values():
@@ -491,7 +491,7 @@ class StreamFetcher:
                 state.start_at(state.unfinished.offset())
 
     def restart(self) -> None:
-        """Discard the client and its messages; fetch again after the last message handed out."""
+        """Discard the client; fetch again every message that was not handed out."""
         fetcher = self._forget()
         if fetcher is not None:
             self._background(fetcher.close)  # closing may wait for brokers that do not answer
@@ -505,9 +505,7 @@ class StreamFetcher:
             fetcher.close()
 
     def _forget(self) -> Fetcher | None:
-        """Discard the buffer, all running calls and the client; return the client, which is still
-        open.
-        """
+        """Discard the buffer, all running calls and the client; return the client, still open."""
         self.buffer, self._log_ends = iter([]), {}
         self._resolving, self._checking, self._moving = [], None, None
         connecting, self._connecting = self._connecting, None
@@ -533,6 +531,6 @@ class StreamFetcher:
 
 
 def _close_unused(connecting: Future[Fetcher | None]) -> None:
-    """Close a client that was made too late to be used."""
+    """Close a client that is no longer needed when it has been made."""
     if connecting.exception() is None and (fetcher := connecting.result()) is not None:
         fetcher.close()

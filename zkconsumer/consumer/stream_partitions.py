@@ -1,7 +1,7 @@
 """The partitions of one stream, shared by the coordinator and the user's thread; the lease gate.
 
 The coordinator grants and revokes partitions, and any thread may pause or seek them; these writers
-take a lock. Only the user's thread hands messages out. Neither side waits for the other. Three
+take a lock. Only the user's thread hands out messages. Neither side waits for the other. Three
 rules make this safe.
 
 **A revoked partition stops at once.** `granted = False` ends delivery. The user's thread tells the
@@ -22,14 +22,14 @@ In every interleaving at least one side sees the other:
   follows REVOKE and does not hand out the message. The coordinator answers the request itself.
 - INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after it
   follows REQUEST and finds the request. The user's thread answers it.
-- Both happen: REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has one token, and the thread
-  that takes the token answers.
+- Both sides see the other, in the order REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has
+  one token, and the thread that takes the token answers.
 
 **A position that is read during a change is too low, never too high.** The user's thread writes
 `unfinished` and then `last`. `positions` reads `last` first. If it reads the new `last`, it finds
 the message unfinished, or finished meanwhile. If it reads the old `last`, the position is at most
-the old one. A commit may therefore store an offset that is too low, which redelivers messages, but
-never one that is too high, which would lose them.
+the old one. So a commit may store an offset that is too low, which redelivers messages. It never
+stores one that is too high, which would lose messages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as RawMessage
 
 Decoded: TypeAlias = Any
-"""What a decoder of the user returns, if the types of the decoders are not known."""
+"""The return type of a user's decoder, if the types of the decoders are not known."""
 
 # ---- decoders ------------------------------------------------------------------------------------
 
@@ -62,9 +62,9 @@ V = TypeVar("V")
 
 
 class Codec(Generic[K, V]):
-    """The user's decoders of keys and values; None leaves the bytes as they are.
+    """The user's decoders of keys and values; None returns the bytes.
 
-    `failed` gets the text of each exception that a decoder raises, before the exception reaches the
+    If a decoder raises an exception, `failed` receives its text before the exception reaches the
     user.
     """
 
@@ -104,8 +104,7 @@ class Coverage(Enum):
 
 
 class PartitionSink(Protocol):
-    """What the coordinator grants partitions to: a stream, Spark's ledger, or the simulator's
-    stream.
+    """Receives grants of partitions: a stream, Spark's ledger, or the simulator's stream.
 
     The coordinator's thread calls it, so no call may block. `StreamPartitions` documents the calls.
     """
@@ -122,10 +121,10 @@ class PartitionSink(Protocol):
 class PartitionState:
     """One partition under one grant; a new grant makes a new object.
 
-    `last` is the last message that was handed out, and `unfinished` the first message that the user
-    has not finished. They hold messages because asking each message for its offset costs a tenth of
-    the iterator's throughput. Before the first message, `start` is the next offset; None means that
-    it is not known yet.
+    `last` is the last message that was handed out. `unfinished` is the first message that the user
+    has not finished. Both hold messages, not offsets: reading the offset of each message would cost
+    a tenth of the iterator's throughput. Before the first message, `start` is the next offset; None
+    means that it is not known yet.
     """
 
     __slots__ = ("codec", "epoch", "granted", "last", "start", "tp", "unfinished")
@@ -146,9 +145,7 @@ class PartitionState:
         return self.start if last is None else last.offset() + 1  # type: ignore[operator]
 
     def start_at(self, offset: int | None) -> None:
-        """Continue from `offset`; a thread that reads meanwhile sees the old position or the new
-        one.
-        """
+        """Continue from `offset`; concurrent readers see either the old or the new position."""
         self.start = offset
         self.last = None
 
@@ -162,7 +159,7 @@ class PartitionState:
 
 
 class _Release:
-    """A request to release `states`; the thread that takes its token calls `done`, once."""
+    """A request to release `states`; the thread that takes its token calls `done` once."""
 
     __slots__ = ("_done", "_states", "_token")
 
@@ -172,7 +169,7 @@ class _Release:
         self._token = [None]
 
     def answer_if_idle(self) -> None:
-        """Answer if the user holds no unfinished message of the partitions."""
+        """Answer if the user has no unfinished message of the partitions."""
         if all(state.unfinished is None for state in self._states):  # INSPECT
             self.answer()
 
@@ -189,16 +186,16 @@ class StreamPartitions:
 
     def __init__(self, codec: Codec[Decoded, Decoded]) -> None:
         self._codec = codec
-        # The grants, pauses or releases changed, or the stream failed or ended. Other threads set
-        # it after their change. The user's thread clears it before it reads anything, so it
-        # overlooks no change.
+        # Whether grants, pauses or releases have changed, or the stream has failed or ended. Other
+        # threads set this flag after their change. The user's thread clears it before it reads
+        # anything, so it misses no change.
         self.has_changed = False
         self.wake = threading.Event()  # ends a sleep of the user's thread
         self.closed = False
         self.failure: ZkConsumerError | None = None  # the error that ended the member
         self.idle_reason = ""
-        # Held while `_wanted` changes. Reentrant, because a signal handler may pause or seek while
-        # the interrupted thread holds it.
+        # This lock is held while `_wanted` changes. It is reentrant, because a signal handler may
+        # pause or seek while the interrupted thread holds it.
         self._writing = threading.RLock()
         self._wanted: dict[TopicPartition, PartitionState] = {}
         self._paused: dict[TopicPartition, int] = {}  # the epoch in which it was paused
@@ -232,11 +229,11 @@ class StreamPartitions:
         self.notify()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Stop delivering these partitions; call `done`, once, when the user has no unfinished
-        message.
+        """Stop delivering these partitions; call `done` once, when the user has finished.
 
-        If the user has none, this thread calls `done` at once. Otherwise the user's thread calls it
-        when it asks for the next message. The positions stay known until `withdraw`.
+        If the user has no unfinished message, this thread calls `done` at once. Otherwise the
+        user's thread calls it when it asks for the next message. The positions stay known until
+        `withdraw`.
         """
         with self._writing:
             states = [self._wanted[tp] for tp in tps if tp in self._wanted]
@@ -256,7 +253,7 @@ class StreamPartitions:
         }
 
     def fail(self, error: Exception) -> None:
-        """Raise `error`, once, when the user next asks for messages; the stream stays usable."""
+        """Raise `error` once, when the user next asks for messages; the stream stays usable."""
         self._failures.append(error)
         self.notify()
 
@@ -276,7 +273,7 @@ class StreamPartitions:
         self.notify()
 
     def notify(self) -> None:
-        """Make the user's thread look for changes, and end its sleep; any thread may call it."""
+        """Make the user's thread check for changes, and end its sleep; any thread may call it."""
         self.has_changed = True
         self.wake.set()
 
@@ -284,11 +281,11 @@ class StreamPartitions:
 
     @property
     def served(self) -> list[TopicPartition]:
-        """The partitions that `serves` accepts."""
+        """The partitions for which `serves` returns True."""
         return [tp for tp, state in self._wanted.copy().items() if state.granted]
 
     def serves(self, tp: TopicPartition) -> bool:
-        """Tell whether the partition is granted and no release was requested."""
+        """Return whether the partition is granted and no release was requested."""
         state = self._wanted.get(tp)
         return state is not None and state.granted
 
@@ -315,9 +312,8 @@ class StreamPartitions:
     def seek(self, tp: TopicPartition, offset: int, tell: Callable[[int], None]) -> bool:
         """Continue from `offset` under the same epoch; return False if the partition is not served.
 
-        `tell` is called with the epoch, at a moment when neither the old nor the new position can
-        be read. A commit therefore never finds a lower position before the machine knows of the
-        seek.
+        `tell` is called with the epoch while neither the old nor the new position can be read. So a
+        commit never finds a lower position before the machine knows of the seek.
         """
         with self._writing:
             if not self.serves(tp):
@@ -334,7 +330,7 @@ class StreamPartitions:
     # ---- called by the user's thread, with no unfinished message ---------------------------------
 
     def take_requests(self) -> dict[TopicPartition, PartitionState]:
-        """Answer the requests to release, and return the partitions that the stream should fetch.
+        """Answer the release requests, and return the partitions that the stream should fetch.
 
         Raises the next error that `fail` or `end` has queued.
         """
@@ -347,7 +343,7 @@ class StreamPartitions:
             except IndexError:  # a second thread uses the stream; see `Stream.wait`
                 break
         if self._failures:
-            self.has_changed = True  # this call stops here; the next one reads the rest
+            self.has_changed = True  # this call stops here; the next one reads the other requests
             self.raise_failure()
         return self._wanted.copy()
 
@@ -360,11 +356,12 @@ class StreamPartitions:
         raise error
 
     def recheck_releases(self) -> None:
-        """Answer the releases that INSPECT left to a message that CONFIRM then dropped.
+        """Answer the release requests that waited for a message which CONFIRM then dropped.
 
-        MARK marks a message. The coordinator revokes the partition (REVOKE, REQUEST) and finds the
-        message unfinished (INSPECT). CONFIRM drops the message. The user then has no unfinished
-        message and may not ask for the next one for a long time, so the release is answered here.
+        1. MARK marks a message. 2. The coordinator revokes the partition (REVOKE, REQUEST) and
+        finds the message unfinished (INSPECT). 3. CONFIRM drops the message. The user then has no
+        unfinished message, and may not ask for the next one for a long time. So this call answers
+        the request.
         """
         for release in self._releases.copy():
             release.answer_if_idle()
@@ -385,14 +382,14 @@ class StreamPartitions:
 def lease_clock(platform: str, clocks: ModuleType) -> Callable[[], float]:
     """Return a platform's clock that continues while the machine sleeps, in seconds.
 
-    A lease must also run out while the machine sleeps, because ZooKeeper expires the session
-    meanwhile. `time.monotonic` stops during sleep on Linux and on macOS (mach_absolute_time,
-    CPython issue 86273), and continues on Windows (PEP 418).
+    A lease must also end while the machine sleeps, because ZooKeeper expires the session meanwhile.
+    `time.monotonic` stops during sleep on Linux and on macOS (mach_absolute_time, CPython issue
+    86273), and continues on Windows (PEP 418).
 
     - Linux: CLOCK_BOOTTIME, see clock_gettime(2). CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW stop.
     - macOS 10.12 and later: CLOCK_MONOTONIC_RAW. Its clock_gettime(3) says that it increments
       "while the system is asleep", and no adjustment of the time changes it. Linux has a clock of
-      the same name that stops, so the platform decides.
+      the same name that stops during sleep, so this function chooses by platform.
 
     Args:
         platform: a value of `sys.platform`.
@@ -423,18 +420,18 @@ def _unsupported() -> float:
 try:
     _chosen = lease_clock(sys.platform, time)
 except ConfigError:
-    _chosen = _unsupported  # raises when it is called, so tools that need no lease still work
+    _chosen = _unsupported  # raises only when it is called, so tools that need no lease still work
 
-# The lease's clock, in seconds. Raises ConfigError on a platform without such a clock.
+# Returns the lease clock's time in seconds. Raises ConfigError on a platform without such a clock.
 boottime: Final[Callable[[], float]] = _chosen
 
 
 class LeaseGate:
-    """Until when messages may be handed out: the coordinator writes it, the streams read it.
+    """The time until which messages may be handed out; the coordinator sets it, streams read it.
 
     `deadline` is in seconds of `clock`; 0.0 means that the gate is shut. Streams read it before
-    every message, without a lock: it is one reference, and a stream that reads the old value acts
-    like a stream that read it a moment earlier.
+    every message without a lock. This is safe because it is one reference: a stream that reads the
+    old value acts like a stream that read it a moment earlier.
     """
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
@@ -443,7 +440,7 @@ class LeaseGate:
         self.clock = clock
         self.deadline = 0.0
         self._lock = threading.Lock()
-        self._sleepers: set[threading.Event] = set()  # of the streams that wait
+        self._sleepers: set[threading.Event] = set()  # the events of the waiting streams
 
     @property
     def is_open(self) -> bool:
@@ -463,8 +460,8 @@ class LeaseGate:
     def wait(self, partitions: StreamPartitions, timeout_s: float) -> None:
         """Wait until the gate is open or `partitions.has_changed`, at most `timeout_s` seconds.
 
-        The event is cleared before both are read. A change before the read is seen by the read, and
-        a later change sets the event again.
+        The event is cleared before both conditions are read. The read sees an earlier change, and a
+        later change sets the event again.
         """
         with self._lock:
             self._sleepers.add(partitions.wake)

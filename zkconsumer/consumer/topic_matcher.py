@@ -1,8 +1,8 @@
-"""Evaluates topic filters apart from the coordinator, so that a slow filter delays only itself.
+"""Evaluates topic filters outside the coordinator's thread, so that a slow filter delays no turn.
 
-A peer's filter may take seconds: Java's regular expressions backtrack. The coordinator must renew
-the lease meanwhile, so each request is evaluated on a thread of its own, without the interpreter's
-lock (`concurrent` of the `regex` library).
+Another member's filter may take seconds, because Java's regular expressions backtrack. The
+coordinator must renew the lease meanwhile. So each request is evaluated on its own thread, without
+the interpreter's lock (`concurrent` of the `regex` library).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def match_topics(request: MatchTopics) -> Reply:
 
 
 def match_topics_apart(request: MatchTopics, done: Callable[[Sequence[Reply]], None]) -> None:
-    """Answer a request on a thread of its own, which calls `done`; return at once."""
+    """Answer a request on a new thread, which calls `done`; return at once."""
     threading.Thread(
         target=lambda: done([match_topics(request)]), name="zkconsumer-filters", daemon=True
     ).start()
@@ -43,8 +43,9 @@ def match_topics_apart(request: MatchTopics, done: Callable[[Sequence[Reply]], N
 def _match(one: TopicFilter, request: MatchTopics) -> tuple[str, ...]:
     """Match one filter.
 
-    `regex` counts the processor time of all threads of the process. A busy process uses the budget
-    up early, so the filter is tried again, with twice the budget, until the wall clock agrees.
+    `regex` counts the processor time of all threads of the process, so a busy process uses up the
+    budget early. The filter is then tried again with twice the budget, until `MATCHING_BUDGET_S`
+    of wall time has passed.
     """
     checked(one)  # an error of the pattern itself is final
     end, budget_s = time.monotonic() + MATCHING_BUDGET_S, MATCHING_BUDGET_S

@@ -83,12 +83,12 @@ def next_deadline(state: State, now: float) -> float:
 
 
 def is_over(state: State) -> bool:
-    """Tell whether the member has ended for good."""
+    """Return whether the member has ended for good."""
     return state.phase in OVER
 
 
 def is_settled(state: State) -> bool:
-    """Tell whether the member is stable and nothing is left to do."""
+    """Return whether the member is stable and nothing is left to do."""
     waits = state.rejoin or state.received is not None or state.loading or state.closing
     return state.phase is Phase.STABLE and not waits and state.link.coordinator is not None
 
@@ -323,7 +323,7 @@ def _commit_before_join(state: State, now: float) -> Step:
 
 
 def _may_commit(state: State) -> bool:
-    """Tell whether automatic commits are on and the member could commit now."""
+    """Return whether automatic commits are on and the member could commit now."""
     has_positions = bool(state.owned & state.positions.keys())
     is_automatic = state.settings.auto_commit_s is not None
     return is_automatic and has_positions and state.phase is Phase.STABLE

@@ -70,7 +70,7 @@ class Connection:
     broken: int | None = None
 
     def awaits(self, kind: type[Request]) -> bool:
-        """Tell whether a request of this class has no response yet."""
+        """Return whether a request of this class has no response yet."""
         return any(isinstance(one.request, kind) for one in self.sent.values())
 
 

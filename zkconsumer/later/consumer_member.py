@@ -144,12 +144,12 @@ def next_deadline(state: State, now: float) -> float:
 
 
 def is_over(state: State) -> bool:
-    """Tell whether the member has ended for good."""
+    """Return whether the member has ended for good."""
     return state.phase in OVER
 
 
 def is_settled(state: State) -> bool:
-    """Tell whether the member is stable and nothing is left to do."""
+    """Return whether the member is stable and nothing is left to do."""
     is_stable = state.phase is Phase.STABLE and state.target == state.current
     waits = state.loading or state.closing is not None
     return is_stable and not waits and state.link.coordinator is not None

@@ -1,4 +1,4 @@
-"""From a reading of the group to this member's assignment, or to why it is unknown."""
+"""This member's assignment, computed from a view of the group, or why it is unknown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         topics={**state.topics, **{name: topic.czxid for name, topic in view.topics.items()}},
         refused={},
         claim_due=True,
-        # Only a reading of everything may have followed a lost watch.
+        # Only a full read may have followed a lost watch.
         unverified=frozenset(state.owned) if state.known is None else state.unverified,
         malformed=_still_malformed(state, view),
     )
@@ -51,8 +51,8 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         assigned, waiting_for = held, f"{displayed(subject)}: {displayed(reason)}"
     else:
         assigned, waiting_for = _own_assignment(state, view, held)
-    # An eager member releases everything when the group has changed, not whenever it reads the
-    # group while it waits.
+    # An eager member releases everything only when the group has changed. A waiting member reads
+    # an unchanged group again and again.
     eager = settings.mode is RebalanceMode.EAGER and assigned is not held
     eager = eager and (changed or assigned != held)
     # `state.reassign` holds what an aborted rebalance still has to release.
@@ -79,16 +79,16 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
 
 
 def _misses_brokers(state: State, view: GroupView) -> bool:
-    """Tell whether brokers may have returned since this reading found none.
+    """Return whether brokers may have returned since this read found none.
 
     1. The member reads that there are no brokers, and watches the list. 2. A broker returns. 3. The
-    watch event arrives before the reading ends; it is ignored, because the view before had brokers.
+    watch event arrives before the read ends. It is ignored, because the previous view had brokers.
     """
     return not view.brokers and paths.BROKER_IDS in state.fired
 
 
 def _watched(view: GroupView) -> frozenset[str]:
-    """Return the paths of the znodes that this reading watches and has found well-formed."""
+    """Return the paths of the znodes that this read watches and has found well-formed."""
     topics = [paths.topic(name) for name in view.topics]
     return frozenset([*topics, paths.BROKER_IDS] if view.brokers else topics)
 
@@ -96,9 +96,10 @@ def _watched(view: GroupView) -> frozenset[str]:
 def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]:
     """Return the partitions that are not fetched in this rebalance.
 
-    Each rebalance reads malformed offsets again, since somebody may have corrected them. A
-    rebalance whose view is outdated does not: 1. The topic is read. 2. The topic is deleted, which
-    withdraws its partitions. 3. The reading ends with a view that still has the topic.
+    Each rebalance reads malformed offsets again, because an operator may have corrected them. A
+    rebalance with an outdated view does not: 1. The member reads the topic. 2. The topic is
+    deleted, and the member withdraws its partitions. 3. The read ends with a view that still has
+    the topic.
     """
     if state.read_again:
         return state.malformed
@@ -108,9 +109,10 @@ def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]
 def _own_assignment(
     state: State, view: GroupView, held: Mapping[TopicPartition, ThreadId]
 ) -> tuple[Mapping[TopicPartition, ThreadId], str]:
-    """Return the partitions that this member should own, and what is missing, or an empty text.
+    """Return the partitions that this member should own, and why they are incomplete.
 
-    If the JVM members fail to compute an assignment, this member keeps `held`.
+    The reason is empty if they are complete. If the JVM members fail to compute an assignment, this
+    member keeps `held`.
     """
     settings = state.settings
     try:
@@ -127,7 +129,7 @@ def _own_assignment(
 
 
 def _absent_topics(state: State, view: GroupView) -> str:
-    """Return which topics of the subscription are missing, in words; empty for none."""
+    """Return a text that names the subscribed topics that do not exist; empty if all exist."""
     own = sorted(own_topics(state))
     if not own and state.settings.pattern is not Pattern.STATIC:
         (regex,) = state.settings.subscription
@@ -140,7 +142,7 @@ def _absent_topics(state: State, view: GroupView) -> str:
 
 
 def _malformed_peers(before: GroupView | None, view: GroupView) -> tuple[Command, ...]:
-    """Report registrations that cannot be read and were not reported before."""
+    """Report unreadable registrations that this member has not reported before."""
     known = before.malformed if before else {}
     return tuple(
         Notice(

@@ -13,7 +13,7 @@ from zkconsumer.protocol.model import Blocker, Ownership, Purpose, Storage, Thre
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that the coordinator does for the machine."""
+    """An action that the coordinator performs for the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Register(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReadView(Command):
-    """Read the group; `known` is what need not be read again, None for a reading of everything."""
+    """Read the group; `known` is what the read can reuse, or None to read everything."""
 
     op: int
     known: Known | None = field(default=None, repr=False)
@@ -99,26 +99,26 @@ class Nudge(Command):
 
 @dataclass(frozen=True, slots=True)
 class RearmTopic(Command):
-    """Watch for a deleted topic's return."""
+    """Watch for a deleted topic to be created again."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnose(Command):
-    """Find out which members apply other rules, so that they will never agree with this member."""
+    """Find the members that apply other rules and so will never agree with this member."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFetching(Command):
-    """Let streams fetch partitions, from an offset or, without one, by `auto.offset.reset`."""
+    """Let streams fetch partitions from these offsets; None: `auto.offset.reset` decides."""
 
     grants: Mapping[TopicPartition, tuple[Ownership, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class AskRelease(Command):
-    """Ask the streams to finish the messages in hand of these partitions."""
+    """Ask the streams to finish the messages of these partitions that the user is processing."""
 
     partitions: frozenset[TopicPartition]
 
@@ -154,14 +154,14 @@ class CallListener(Command):
 
 @dataclass(frozen=True, slots=True)
 class OpenGate(Command):
-    """Messages may be delivered until `deadline`."""
+    """Allow the delivery of messages until `deadline`."""
 
     deadline: float
 
 
 @dataclass(frozen=True, slots=True)
 class ShutGate(Command):
-    """Messages may not be delivered."""
+    """Forbid the delivery of messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class AnswerCommit(Command):
 
 @dataclass(frozen=True, slots=True)
 class RecreateClient(Command):
-    """Replace the dead ZooKeeper client by a new one, which continues its session."""
+    """Replace the dead ZooKeeper client with a new one, which continues the session."""
 
 
 @dataclass(frozen=True, slots=True)

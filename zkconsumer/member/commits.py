@@ -1,7 +1,7 @@
-"""Commits: one at a time, in the order of the requests, under the lease.
+"""Commits: one at a time, in the order of the requests, while the lease holds.
 
-A commit whose reply is lost is sent again after the reconnect; reading back shows what the first
-one wrote.
+If the reply to a commit is lost, the member sends the commit again after the reconnect. A read-back
+shows what the first one wrote.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from zkconsumer.member.state import (
 from zkconsumer.protocol.model import Purpose, TopicPartition
 
 MAX_TRIES = 8
-"""How many times one commit starts because other clients keep writing; then it fails."""
+"""How many times one commit starts before it fails, if other clients keep writing the offsets."""
 
 MAX_WAITING = 16
-"""How many commits wait at the same time; further ones fail at once.
+"""How many commits can wait at the same time; further ones fail at once.
 
-Two neighbours in the queue that have the same purpose are merged. So a program reaches this limit
-only if it alternates `commit_offsets()` and `commit_offsets(offsets)` during an outage.
+Adjacent commits in the queue are merged if they have the same purpose. So a program reaches this
+limit only if it alternates `commit_offsets()` and `commit_offsets(offsets)` during an outage.
 """
 
 ASKED = frozenset({Purpose.EXPLICIT, Purpose.GIVEN})
@@ -53,7 +53,7 @@ URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
 
 
 def request(state: State, asked: CommitRequest, now: float) -> Step:
-    """Queue a commit and start it if possible. An urgent commit becomes the first of the queue."""
+    """Queue a commit, an urgent one at the front, and start it if possible."""
     queued = state.commits.queued
     if asked.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
         return state, ()
@@ -76,10 +76,10 @@ def _with_queue(state: State, queued: tuple[CommitRequest, ...]) -> State:
 
 
 def _merged(first: CommitRequest, second: CommitRequest) -> CommitRequest:
-    """Return one commit that stores what the second would leave after the first.
+    """Return one commit that has the same result as both commits in this order.
 
-    A program that commits in a loop during an outage thus keeps one map of positions in the queue,
-    and stores it once.
+    If a program commits in a loop during an outage, the queue thus holds one map of positions,
+    which is stored once.
     """
     metadata = {tp: text for tp, text in first.metadata.items() if tp not in second.positions}
     return second._replace(
@@ -91,7 +91,7 @@ def _merged(first: CommitRequest, second: CommitRequest) -> CommitRequest:
 
 
 def timed_out(state: State, request: int) -> State:
-    """Drop a queued commit that no caller waits for any more; a running one cannot be recalled."""
+    """Drop a queued commit whose caller no longer waits; a running one cannot be withdrawn."""
     queued = []
     for one in state.commits.queued:
         left = [number for number in (*one.also, one.request) if number != request]
@@ -103,14 +103,14 @@ def timed_out(state: State, request: int) -> State:
 
 
 def pending(state: State, purpose: Purpose) -> bool:
-    """Tell whether a commit of this purpose is queued or running."""
+    """Return whether a commit of this purpose is queued or running."""
     commits = state.commits
     running = commits.running is not None and commits.running.request.purpose is purpose
     return running or any(one.purpose is purpose for one in commits.queued)
 
 
 def touches(state: State, partitions: Container[TopicPartition]) -> bool:
-    """Tell whether the running commit reads or writes one of these partitions."""
+    """Return whether the running commit reads or writes one of these partitions."""
     if state.commits.running is None:
         return False
     plan = state.commits.running.plan
@@ -123,7 +123,7 @@ def pump(state: State, now: float) -> Step:
     while state.commits.queued and state.commits.running is None and _may_start(state, now):
         first, *rest = state.commits.queued
         if state.phase is Phase.COMMITTING and first.purpose not in URGENT:
-            break  # the rebalance waits for its own commit, which comes first
+            break  # the rebalance waits for its own commit, which must start first
         state, more = _start(_with_queue(state, tuple(rest)), first, 1)
         commands += more
     return state, commands
@@ -137,10 +137,10 @@ def due(state: State, now: float) -> Step:
 
 
 def _may_start(state: State, now: float) -> bool:
-    """Tell whether a commit may start.
+    """Return whether a commit may start.
 
-    While owner znodes are being released, none may: the commit would arrive after the release, when
-    another member may own the partition.
+    No commit may start while owner znodes are being released: it would arrive after the release,
+    when another member may own the partition.
     """
     waits = state.commits.retry_at is not None or state.phase is Phase.RELEASING
     return state.connected and not state.fenced and state.lease.holds(now) and not waits
@@ -155,8 +155,8 @@ def _start(state: State, asked: CommitRequest, tries: int) -> Step:
     if asked.purpose is Purpose.GIVEN and tries == 1:
         state = replace(state, offsets=offset_ledger.allow(state.offsets, asked.positions))
     plan = _plan(state, asked)
-    # Checking the versions of unchanged offsets is how an operator's edit is noticed. An urgent
-    # commit skips these checks.
+    # The checks of unchanged offsets' versions detect an operator's edit. An urgent commit skips
+    # them.
     checks = plan.checks and asked.purpose not in URGENT
     if not plan.writes and not plan.kafka and not checks:
         return state, _answer(asked, _not_stored(state, asked))
@@ -170,7 +170,7 @@ def _not_stored(
 ) -> Mapping[TopicPartition, str]:
     """Return why positions of an explicit commit were not stored: partition -> reason.
 
-    `stored` are those that this commit has stored although the partition was lost meanwhile.
+    `stored` holds the partitions whose positions this commit stored before the member lost them.
     """
     failures: dict[TopicPartition, str] = {}
     if asked.purpose not in ASKED:
@@ -192,7 +192,7 @@ def _not_stored(
     return failures
 
 
-# ---- what changes waiting commits ---------------------------------------------------------------
+# ---- changes to waiting commits -----------------------------------------------------------------
 
 
 def rewind(state: State, partition: TopicPartition) -> State:
@@ -202,8 +202,8 @@ def rewind(state: State, partition: TopicPartition) -> State:
     old position is stored. The next commit must still lower the stored offset, so `rewound`
     remembers the partition until the reply.
 
-    An urgent commit keeps its positions: the partition is withdrawn when they are collected, so it
-    was moved before, and no later commit would store it.
+    An urgent commit keeps its positions. The partition is withdrawn when they are collected, so the
+    reset came before that, and no later commit would store the position.
     """
     commits = state.commits
     return replace(
@@ -233,11 +233,12 @@ def interrupted(state: State) -> State:
 
 
 def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[CommitRequest, ...]:
-    """Return the queue with a commit that is sent again: first, but after urgent commits.
+    """Return the queue with a commit to retry, which is placed directly after urgent commits.
 
     1. An automatic commit is sent. 2. A rebalance queues its own commit. 3. The automatic commit
-    gets no reply, or Kafka refuses it. If its retry were first in the queue, it would wait for the
-    rebalance, which waits for the second commit; or the release would wait for the retry.
+    gets no reply, or Kafka refuses it. If the retry were first in the queue, there would be a
+    deadlock or a delay: the retry waits for the rebalance, which waits for the second commit; or
+    the release waits for the retry.
     """
     if asked.purpose in URGENT:
         return (asked, *waiting)
@@ -246,7 +247,7 @@ def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[Co
 
 
 def abandon(state: State, reason: str) -> Step:
-    """Drop every commit and answer it with a failure, because its partitions are lost."""
+    """Drop every commit and answer it with a failure, because the partitions are lost."""
     commits = state.commits
     waiting = ((commits.running.request,) if commits.running else ()) + commits.queued
     commands = tuple(
@@ -261,7 +262,7 @@ def abandon(state: State, reason: str) -> Step:
 
 
 def committed(state: State, outcome: Committed, now: float) -> Step:
-    """Take over what a commit stored and found; start it again if other clients wrote meanwhile."""
+    """Record what a commit stored and found; start it again if other clients wrote meanwhile."""
     running, rewound = state.commits.running, state.commits.rewound
     assert running is not None
     offsets, findings = offset_ledger.apply_commit_result(
@@ -272,7 +273,7 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         marked=outcome.marked,
         kafka=outcome.kafka,
     )
-    # A higher offset written by another client is no old position of this member: it stays.
+    # A higher offset that another client wrote is not an old position of this member, so it stays.
     for tp in rewound.difference(findings.left):
         if not _has_stored(running, outcome, tp):
             offsets = offset_ledger.reset(offsets, tp)
@@ -280,7 +281,7 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     state = replace(state, offsets=offsets, commits=_ended(state))
     state, commands = _act_on(state, findings)
     again = _plan(state, asked)
-    # If another client wrote to ZooKeeper meanwhile, Kafka has not been asked yet.
+    # If another client wrote to ZooKeeper meanwhile, the commit has not been sent to Kafka yet.
     told = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
     unasked = again.kafka.keys() - told
     left = dict.fromkeys({*again.writes, *unasked}, "other clients keep writing this offset")
@@ -306,9 +307,8 @@ def _again_later(
 ) -> tuple[State, Notice]:
     """Queue a commit that Kafka could not store; it starts after the back-off.
 
-    With dual commit, `reasons` contains ZooKeeper's refusals too.
-
-    An urgent commit that waits cancels the back-off.
+    With dual commit, `reasons` also contains ZooKeeper's refusals. A waiting urgent commit cancels
+    the back-off.
 
     JVM (0.9 and later): `offsets.commit.max.retries` applies to the automatic commit, and to an
     explicit one only with `retryOnFailure=false`.
@@ -329,7 +329,7 @@ def _again_later(
 
 
 def denied(state: State, outcome: Denied, now: float) -> Step:
-    """Report a commit of which ZooKeeper refused every part."""
+    """Report a commit that ZooKeeper refused completely."""
     running = state.commits.running
     assert running is not None
     state = replace(state, commits=replace(state.commits, running=None))
@@ -339,7 +339,7 @@ def denied(state: State, outcome: Denied, now: float) -> Step:
 
 
 def _not_finished(state: State, asked: CommitRequest, failures: Container[TopicPartition]) -> State:
-    """Mark revoked partitions whose positions were not stored: their messages are redelivered."""
+    """Mark revoked partitions whose positions were not stored; their messages are redelivered."""
     if asked.purpose is not Purpose.RELEASE:
         return state
     return replace(state, finished=frozenset(tp for tp in state.finished if tp not in failures))
@@ -355,7 +355,7 @@ def _without_moved(asked: CommitRequest, moved: Iterable[TopicPartition]) -> Com
 
 
 def _has_stored(running: InFlight, outcome: Committed, tp: TopicPartition) -> bool:
-    """Tell whether an urgent commit has stored exactly its position of this partition."""
+    """Return whether an urgent commit has stored exactly its own position of this partition."""
     at, in_kafka = running.request.positions.get(tp), running.plan.kafka.get(tp)
     if running.request.purpose not in URGENT or at is None or tp in running.plan.checks:
         return False
@@ -413,7 +413,8 @@ def _act_on(state: State, findings: ReadBack) -> Step:
         for tp, to in findings.edited.items()
         if tp in state.serving and tp in state.owned and tp not in state.revoking
     }
-    # A partition that is being revoked is not delivered again: its next owner starts at the edit.
+    # A partition that is being revoked is not delivered again here: its next owner starts at the
+    # edited offset.
     gone = state.serving.intersection(findings.edited)
     moves: tuple[Command, ...] = (Withdraw(gone),) if gone else ()
     moves += (StartFetching(grants),) if grants else ()

@@ -1,7 +1,7 @@
-"""What can happen to a member: events, and the outcomes of its operations.
+"""The events that change a member's state, and the outcomes of its operations.
 
 Every event carries `now`, in seconds of the clock that measures leases. No code of this package
-reads a clock itself.
+reads a clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zkconsumer.protocol.requests import Names
 
 
 class Trigger(Enum):
-    """Why the member rebalances; each trigger makes it read the whole group again."""
+    """The reason for a rebalance; each trigger makes the member read the group again."""
 
     MEMBERS = "children of ids changed"
     TOPIC = "data of a topic changed"
@@ -46,12 +46,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Outcome):
-    """The connection or the session ended; ZooKeeper may have executed the operation or not."""
+    """The connection or session ended, and whether ZooKeeper executed the operation is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denied(Outcome):
-    """ZooKeeper refuses, for a reason that only people can correct.
+    """ZooKeeper refuses the operation, for a reason that only an operator can correct.
 
     Such reasons are missing rights, a znode that is too large, and a deleted chroot.
     """
@@ -74,14 +74,14 @@ class Registered(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class IdTaken(Outcome):
-    """The member's id znode belongs to another session; a watch reports its end."""
+    """The member's id znode belongs to another session; a watch reports the end of that session."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRead(Outcome):
-    """The group was read; `listing` holds the consumers that were listed first."""
+    """The group was read; `listing` holds the consumers that the read listed first."""
 
     view: GroupView
     listing: Names
@@ -91,8 +91,8 @@ class ViewRead(Outcome):
 class Verified(Outcome):
     """Owner znodes were read back.
 
-    `held` are those of this session, with their epochs; `lost` maps the others to their holders, or
-    to None for no holder.
+    `held` maps the partitions that this session owns to their epochs. `lost` maps each other
+    partition to its owner, or to None if it has no owner.
     """
 
     held: Mapping[TopicPartition, Ownership]
@@ -101,7 +101,7 @@ class Verified(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Released(Outcome):
-    """Owner znodes were deleted, except those in `denied`, which gives the reasons."""
+    """Owner znodes were deleted; `denied` maps each one that was not to the reason."""
 
     denied: Mapping[TopicPartition, str]
 
@@ -123,7 +123,7 @@ class Claimed(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsLoaded(Outcome):
-    """The stored offsets: `offsets` in ZooKeeper, and `kafka` if Kafka stores offsets, too."""
+    """The stored offsets were read: `offsets` from ZooKeeper, and `kafka` if Kafka stores any."""
 
     offsets: Mapping[TopicPartition, StoredOffset]
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
@@ -142,11 +142,11 @@ class Committed(Outcome):
 
     Attributes:
         versions: the versions of the offset znodes that it wrote.
-        foreign: offsets that other clients wrote meanwhile; `marked` are those of an operator's
-            tool.
+        foreign: offsets that other clients wrote meanwhile.
+        marked: those of `foreign` that an operator's tool has written and marked.
         kafka: the partitions whose offsets Kafka has stored.
-        unavailable: the partitions for which Kafka may be asked again, with the reasons.
-        denied: the partitions that ZooKeeper or Kafka refuses for good, with the reasons.
+        unavailable: partition -> why Kafka could not store the offset; a retry may succeed.
+        denied: partition -> why ZooKeeper or Kafka refuses the offset; a retry cannot succeed.
     """
 
     versions: Mapping[TopicPartition, int]
@@ -172,7 +172,7 @@ class ListenerReturned(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Synced(Outcome):
-    """ZooKeeper's leader confirmed the session; `sent_at` is when the member asked."""
+    """ZooKeeper's leader confirmed the session; `sent_at` is when the member sent the `sync`."""
 
     sent_at: float
 
@@ -187,7 +187,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected(Event):
-    """There is a connection, with the old session or a new one; all watches must be armed again."""
+    """A connection exists, with the old session or a new one; all watches must be armed again."""
 
     session: Session
     wall_ms: int
@@ -200,9 +200,9 @@ class Suspended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDied(Event):
-    """The ZooKeeper client has ended for good: no `Connected` follows until it is recreated.
+    """The ZooKeeper client has ended: no `Connected` follows until a new client replaces it.
 
-    `refused` says that the server refused the credential, or may have done so.
+    `refused` says that the server refused the login, or may have refused it.
     """
 
     reason: str
@@ -211,7 +211,7 @@ class ClientDied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):
-    """The time of `machine.next_deadline` has come."""
+    """The time that `machine.next_deadline` returned has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +249,14 @@ class OwnersChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseReady(Event):
-    """The user has finished all messages of these partitions, and gets no more."""
+    """The user has finished all messages of these partitions, and receives no more of them."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionsCollected(Event):
-    """Positions to commit; `retries` is the caller's, or None for `offsets.commit.max.retries`."""
+    """Positions to commit arrived; `retries` None means `offsets.commit.max.retries`."""
 
     purpose: Purpose
     positions: Positions
@@ -282,7 +282,7 @@ class PositionReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed(Event):
-    """Members whose owner znodes show other rules: `disagreements` maps each to its rules."""
+    """Other members apply other rules: `disagreements` maps each member to its rules."""
 
     disagreements: Mapping[ConsumerId, str]
 
@@ -291,8 +291,8 @@ class Diagnosed(Event):
 class CloseRequested(Event):
     """The user closes the member; `purpose` says which positions are committed last.
 
-    LEAVE follows a clean end. RELEASE follows an error in the user's code: the message in hand
-    counts as unfinished.
+    LEAVE follows a clean end. RELEASE follows an error in the user's code, and the message that the
+    user was processing counts as unfinished.
     """
 
     purpose: Purpose = Purpose.LEAVE

@@ -1,14 +1,12 @@
 """The member as a state machine: `step(state, event) -> (state, commands)`.
 
-All decisions are made here and in the modules that this one calls: `session`, `assignment`,
-`rebalance`, `peers` and `commits`. None of them does anything itself; the coordinator runs the
-commands.
+This module and the modules that it calls make all decisions: `session`, `assignment`, `rebalance`,
+`peers` and `commits`. They perform no input or output; the coordinator runs the commands.
 
 `TABLE` and `OUTCOMES` name the handler of each event and of each operation's outcome, by phase;
-phase None stands for every phase. A pair without a handler is impossible and raises
-`IllegalTransitionError`, which leaves the state unchanged. One exception: the outcome of an
-operation that a reconnect has made obsolete is ignored. `member.phases` says to which phases a
-handler may lead.
+phase None stands for every phase. A pair without a handler raises `IllegalTransitionError`, which
+leaves the state unchanged. One exception: if a reconnect has made an operation obsolete, its
+outcome is ignored. `member.phases` says to which phases a handler may lead.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
 
 
 class IllegalTransitionError(Exception):
-    """An event came that is impossible in this phase: a defect of the caller, not of the input."""
+    """An event that cannot occur in this phase: a defect of the caller, not of the input."""
 
 
 def step(state: State, event: Event) -> Step:
-    """Return the state after an event, and the commands to run. Nothing else changes a state.
+    """Return the state after an event, and the commands to run. No other code changes a state.
 
     Raises:
         IllegalTransitionError: no handler covers this event in this phase.
@@ -57,9 +55,9 @@ def _dispatch(state: State, event: Event) -> Step:
 
 
 def causes(state: State, event: Event) -> tuple[Cause, ...]:
-    """Return the causes of a phase change that `event` stands for.
+    """Return the causes of a phase change for which `event` stands.
 
-    A `Tick` stands for each deadline that it meets, a `Finished` for its outcome.
+    A `Tick` stands for each deadline that has passed, and a `Finished` for its outcome.
     """
     if isinstance(event, Finished):
         return (type(event.outcome),)
@@ -73,7 +71,7 @@ def _due(state: State, now: float) -> tuple[Deadline, ...]:
 
 
 def deadlines(state: State) -> tuple[tuple[Deadline, float | None], ...]:
-    """Return the deadlines that matter in this phase, in seconds of the lease clock."""
+    """Return the deadlines that apply in this phase, in seconds of the lease clock."""
     phase, connected = state.phase, state.connected
     settled = phase is Phase.SETTLED
     resting = connected and phase in rebalance.RESTING
@@ -92,18 +90,19 @@ def deadlines(state: State) -> tuple[tuple[Deadline, float | None], ...]:
 
 
 def next_deadline(state: State) -> float:
-    """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
+    """Return when the next `Tick` is due, in seconds of the lease clock; infinity for never."""
     return min((at for _, at in deadlines(state) if at is not None), default=float("inf"))
 
 
 def awaits(state: State, op: int) -> bool:
-    """Tell whether the state waits for this operation. If not, it must not send anything more.
+    """Return whether the state waits for this operation. If not, it must send no more requests.
 
-    ZooKeeper executes what the operation has sent before it executes later requests, so the
-    read-back of a recovery sees it. Further requests would escape the read-back: 1. A claim lists
-    the owners. 2. The member's id znode is deleted; the member registers again and reads back what
-    it owns. 3. The claim creates its owner znodes, since the id znode that it checks exists again.
-    4. The claim's outcome is ignored, so the member holds owner znodes that it does not know of.
+    ZooKeeper executes the requests that the operation has sent before it executes later ones, so
+    the read-back of a recovery sees their effects. The read-back would miss further requests: 1. A
+    claim lists the owners. 2. Another client deletes the member's id znode; the member registers
+    again and reads back what it owns. 3. The claim creates its owner znodes, because the id znode
+    that it checks exists again. 4. The machine ignores the claim's outcome, so the member holds
+    owner znodes that it does not know of.
     """
     running = {
         state.op,
@@ -119,7 +118,7 @@ def awaits(state: State, op: int) -> bool:
 
 def _release_ready(state: State, event: events.ReleaseReady) -> Step:
     if state.phase is not Phase.STOPPING:
-        return state, ()  # too late: the grace is over, and the positions were collected
+        return state, ()  # the grace period is over, and the positions were collected
     state = replace(state, finished=state.finished | event.partitions)
     complete = state.finished >= (state.revoking & state.serving)
     return rebalance.commit_revoked(state, event.now) if complete else (state, ())
@@ -133,8 +132,8 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
     asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = commits.request(state, asked, event.now)
     if event.purpose not in commits.URGENT:
-        # One tick may end the grace and start an automatic commit. The automatic commit's positions
-        # arrive first, and the phase must still wait for those of the revoked partitions.
+        # One tick may end the grace period and start an automatic commit. The automatic commit's
+        # positions arrive first; the phase must still wait for those of the revoked partitions.
         return result
     return then(result, lambda s: rebalance.after_commit(s, event.now))
 
@@ -151,7 +150,7 @@ def _position_reset(state: State, event: events.PositionReset) -> Step:
 
 
 def _tick(state: State, event: events.Tick) -> Step:
-    """Do whatever is due, the lease first."""
+    """Handle every deadline that has passed, the lease's first."""
     result = session.recreate_due(state, event.now)
     if state.connected and state.lease.due_at() <= event.now:
         result = then(result, lambda s: session.renew(s, event.now))
@@ -194,7 +193,7 @@ def _phase_tick(state: State, now: float) -> Step:
         Phase.RECOVERING: rebalance.recover,
         Phase.WAITING: rebalance.read_everything,
     }
-    # If another operation runs, such as a read-back, the reading comes after it.
+    # If another operation runs, such as a read-back, the member reads the group after it.
     following = again.get(state.phase, lambda s: (replace(s, read_again=True), ()))
     return then(peers.report_blocked(replace(state, retry_at=None), now), following)
 
@@ -216,8 +215,8 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
             "commit are redelivered to the next owner",
         )
         return then((state, (Withdraw(served), notice)), rebalance.close)
-    # The fence is not needed any more: nothing is delivered, and the commit is a compare-and-set
-    # that checks the member's id znode. So it is safe before the owner znodes are read back.
+    # A leaving member delivers nothing, and its last commit is a compare-and-set that checks the
+    # member's id znode. So the commit is safe before the owner znodes are read back.
     state = replace(state, fenced=False, leave_at=event.now + state.session.timeout_s)
     return state, (CollectPositions(event.purpose, served), Withdraw(served))
 
@@ -259,7 +258,7 @@ def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
 
 
 def _connected(state: State, event: events.Connected) -> Step:
-    """Connect; a leaving member whose commits the expiry has dropped is done."""
+    """Connect; a leaving member closes if the session expiry has dropped its commits."""
     connected = session.connected(state, event)
     return then(connected, lambda s: rebalance.after_commit(s, event.now))
 
@@ -324,25 +323,25 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
 #
 # Facts that have caused defects, each with the test (in tests/) that guards it:
 #
-# - The session can be lost and replaced within 5 ms, and kazoo may never report LOST. Only the
-#   session's id tells an expiry.
+# - The session can be lost and replaced within 5 ms, and kazoo may never report LOST. Only a
+#   changed session id shows that the session has expired.
 #   member/test_machine: the_identity_of_the_session_tells_not_its_state
 # - `OwnersChanged` may arrive while the claim that armed the watch still runs.
 #   member/test_machine_races: a_blocker_that_goes_while_we_claim_is_not_overlooked
-# - An obsolete operation must not send its next request, which would escape the read-back.
+# - An obsolete operation must not send its next request, which the read-back would miss.
 #   member/test_machine_races: an_operation_that_was_given_up_sends_nothing_more
-# - When the lease returns, a commit may end without a request because it has nothing to write, and
-#   a phase may wait for it. member/test_machine_races:
+# - When the lease is granted again, a commit that has nothing to write ends without a request. A
+#   phase may wait for that commit. member/test_machine_races:
 #   a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back
-# - An explicit commit covers the message in hand; the automatic commit after it does not. So a
-#   commit must never lower the stored offset. member/test_offset_ledger:
+# - An explicit commit covers the message that the user is processing; the automatic commit after it
+#   does not. So a commit must never lower the stored offset. member/test_offset_ledger:
 #   our_own_commits_never_go_back
-# - The release of an owner znode fires this member's own watch on it.
+# - When this member deletes its owner znode, its own watch on the znode fires.
 #   member/test_machine_rebalance: our_own_release_is_no_loss
 # - A watch can be lost without notice: ZooKeeper (3.8.4 and later) drops the event of a znode that
-#   the client may not read. So a settled member reads the group from time to time; an unchanged
-#   group revokes nothing. member/test_machine_rebalance:
+#   the client may not read. So a settled member reads the group periodically; if the group has not
+#   changed, nothing is revoked. member/test_machine_rebalance:
 #   at_rest_the_group_is_read_again_from_time_to_time
-# - While no brokers are registered, nothing is released: a ZooKeeper that has lost its brokers'
-#   sessions must not stop a group that can still read. member/test_machine_rebalance:
+# - While no brokers are registered, the member releases nothing. If the brokers' sessions expire,
+#   the group can still read and must not stop. member/test_machine_rebalance:
 #   no_brokers_is_a_waiting_state

@@ -1,25 +1,24 @@
 """The stored offsets of this member's partitions, and what a commit may overwrite.
 
 A commit is a compare-and-set on the versions of the offset znodes. So the member notices every
-write by another client, be it another process that has lost the partition or an operator's tool. If
-a version is not the expected one, the member reads the offset back and resolves it
-(`apply_commit_result`):
+write by another client, such as a former owner or an operator's tool. If a version is not the
+expected one, the member reads the offset back and resolves the conflict (`apply_commit_result`):
 
-- The value is one that this member wrote in a commit whose reply was lost: it is adopted.
-- An operator's tool wrote and marked it: it is adopted, and the partition continues from there.
-- It is lower than this member's: it is a late commit of a former owner, or an edit without a mark,
-  which look the same. This member overwrites it, as the JVM would.
-- It is higher: it stays until this member's position is higher.
+- This member wrote the value in a commit whose reply was lost: the member adopts the value.
+- An operator's tool wrote and marked the value: the member adopts it and continues from there.
+- The value is lower than this member's: it is a late commit of a former owner, or an edit without a
+  mark, which look the same. This member overwrites it, as the JVM would.
+- The value is higher than this member's: it stays until this member's position is higher.
 
 So a commit only raises the stored offset, except after `auto.offset.reset`, after an operator's
-edit, and for offsets that the user names. This also holds among the member's own commits: an
-explicit commit covers the message in hand, and the next automatic commit, which covers only
-finished messages, must not lower it.
+edit, and for offsets that the user names. The same rule holds among the member's own commits. An
+explicit commit covers the message that the user is processing. The next automatic commit covers
+only finished messages, and must not lower the stored offset.
 
-Kafka's storage has no versions, so the last commit wins. There the ledger keeps only this member's
-own commits from going back. Each commit sends all offsets, also unchanged ones, so that brokers do
-not expire them (KAFKA-1510). A partition without a position is left out. The JVM sends -1 for it,
-which every reader treats as no offset.
+Kafka's storage has no versions, so the last commit wins. There the ledger only ensures that this
+member's own commits never lower the offset. Each commit sends all offsets, including unchanged
+ones, so that brokers do not expire them (KAFKA-1510). A commit omits a partition without a
+position. The JVM sends -1 for it, which every reader treats as no offset.
 """
 
 from __future__ import annotations
@@ -48,9 +47,10 @@ class Tracked:
         value: the offset in ZooKeeper, which only a higher position replaces; None: any position
             replaces it.
         version: the offset znode's version; None: the znode does not exist.
-        doubt: an offset that this member wrote without getting a reply.
-        error: why the znode cannot be read; nothing is written before it is corrected.
-        kafka: the offset in Kafka that this member last stored or read; None as for `value`.
+        doubt: an offset that this member wrote in a commit without a reply.
+        error: why the znode cannot be read; no commit writes to it until it is corrected.
+        kafka: the offset in Kafka that this member last stored or read, which only a higher
+            position replaces; None: any position replaces it.
     """
 
     epoch: int
@@ -66,7 +66,7 @@ Ledger = Mapping[TopicPartition, Tracked]
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """What one commit sends.
+    """The writes and checks that one commit sends.
 
     Attributes:
         writes: partition -> the offset to write to ZooKeeper, and the version that it replaces;
@@ -82,12 +82,12 @@ class CommitPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What reading back has shown about offsets that other clients wrote.
+    """Offsets that other clients wrote, found when a refused commit was read back.
 
     Attributes:
-        overwritten: lower offsets: partition -> this member's offset, and the one found.
-        left: higher offsets: partition -> this member's offset, and the one found.
-        edited: marked by an operator's tool: partition -> the offset to continue from.
+        overwritten: for lower offsets, partition -> this member's offset, and the one found.
+        left: for higher offsets, partition -> this member's offset, and the one found.
+        edited: for edits by an operator's tool, partition -> the offset to continue from.
         malformed: partition -> why the znode cannot be read.
     """
 
@@ -110,9 +110,9 @@ def starting_offset(
     """Return the entry of a partition that was just claimed, and the offset to start at.
 
     The start is None if neither storage has an offset. If both have one, the start is the higher
-    one, since a storage may have missed commits (JVM: `fetchOffsets`). If only Kafka is written and
-    has no offset, the group has just moved there, and ZooKeeper's offset counts. The JVM then
-    applies `auto.offset.reset`, unless dual commit is on.
+    one, because a storage may have missed commits (JVM: `fetchOffsets`). If commits go to Kafka
+    alone and Kafka has no offset, the group has just moved there, and this member starts at
+    ZooKeeper's offset. The JVM applies `auto.offset.reset` in that case, unless dual commit is on.
     """
     if storage is Storage.KAFKA and kafka is not None:
         return Tracked(epoch, None, None, kafka=kafka), kafka.offset
@@ -126,9 +126,9 @@ def plan(
     storage: Storage = Storage.ZOOKEEPER,
     metadata: Mapping[TopicPartition, str] = _NO_METADATA,
 ) -> CommitPlan:
-    """Return what to send for these positions: write those that are higher, check the others.
+    """Return the commit for these positions: it writes the higher ones and checks the others.
 
-    Positions of another epoch are ignored.
+    It ignores positions of another epoch.
     """
     writes: dict[TopicPartition, tuple[int, int | None]] = {}
     checks: dict[TopicPartition, int] = {}
@@ -152,9 +152,9 @@ def plan(
 def _for_kafka(
     known: OffsetAndMetadata | None, offset: int, metadata: str | None
 ) -> OffsetAndMetadata:
-    """Return what Kafka should store: never a lower offset than before.
+    """Return the offset for Kafka to store: never a lower one than before.
 
-    An unchanged offset keeps its metadata. The JVM erases it.
+    An unchanged offset keeps its metadata. The JVM erases the metadata.
     """
     same = known is not None and offset == known.offset and metadata is None
     if known is not None and (same or offset < known.offset):
@@ -236,11 +236,14 @@ def apply_commit_result(
 
 
 def _is_own(known: Tracked, found: StoredOffset) -> bool:
-    """Tell whether this member wrote it without getting a reply: its value, one version later."""
+    """Return whether this member wrote `found` in a commit without a reply.
+
+    Then it has the value that the member sent, and the version after the known one.
+    """
     expected = 0 if known.version is None else known.version + 1
     return known.doubt is not None and found.value == known.doubt and found.version == expected
 
 
 def without(positions: Positions, partitions: Mapping[TopicPartition, object]) -> Positions:
-    """Return the positions without those of `partitions`."""
+    """Return `positions` without the entries of `partitions`."""
     return {tp: Position(*at) for tp, at in positions.items() if tp not in partitions}

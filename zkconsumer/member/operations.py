@@ -1,13 +1,13 @@
 """A member's operations on ZooKeeper, as generators: each yields batches and receives the replies.
 
-An operation never sees a broken connection. Its driver (the executor) ends it in that case, and the
-member reads back after the reconnect what ZooKeeper has executed. An operation resolves all other
-replies itself: for instance, a claim that finds an owner znode compares the znode's
-`ephemeralOwner` with the session, never its data alone.
+An operation never sees a broken connection: its driver (the executor) ends it. After the reconnect
+the member reads back what ZooKeeper has executed. An operation handles all other replies itself.
+For instance, if a claim finds an owner znode, it compares the znode's `ephemeralOwner` with the
+session, never its data alone.
 
-With `offsets.storage=kafka`, a commit yields requests to Kafka, too. ZooKeeper's part comes first,
-even if it only checks the member's id znode: Kafka cannot tell a member that has lost its session
-from a live one, so it is asked only after ZooKeeper has accepted.
+With `offsets.storage=kafka`, a commit also yields requests to Kafka. The requests to ZooKeeper come
+first, even if they only check the member's id znode. Kafka cannot recognise a member that has lost
+its session, so the commit goes to Kafka only after ZooKeeper has accepted it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from zkconsumer.protocol.requests import (
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """The member whose operations these are, and its session."""
+    """The identity of the member that runs the operations, and its session."""
 
     group: str
     consumer: str
@@ -97,10 +97,10 @@ class MemberIdentity:
 
     @property
     def check(self) -> rq.Check:
-        """The first request of every transaction: the member's id znode must exist.
+        """Return the first request of every transaction: the member's id znode must exist.
 
-        After an expiry it is missing until the new session has registered. So a transaction that
-        was queued before the expiry does nothing in the new session.
+        After a session expiry it is missing until the new session has registered. So a transaction
+        that was queued before the expiry has no effect in the new session.
         """
         return rq.Check(self.path)
 
@@ -117,22 +117,22 @@ REASONS = {
 
 
 def reason(reply: Reply) -> str:
-    """Return why ZooKeeper refused, in words."""
+    """Return a text that says why ZooKeeper refused a request."""
     return REASONS.get(reply.code, f"ZooKeeper refused: {reply.value}")
 
 
 def register(member: MemberIdentity, wall_ms: int) -> Running:
     """Create the member's id znode and its parents (JVM, 0.9 and later: `ZKCheckedEphemeral`).
 
-    If the znode belongs to this session but another client has changed its data, the registration
-    is written again, because all members read it.
+    If another client has changed the data of this session's znode, this member writes its
+    registration again, because all members read it.
     """
     ids = paths.ids(member.group)
     payload = _payload(member, wall_ms)
     create = rq.Create(member.path, payload, ephemeral=True)
     while True:
-        # The parents' replies do not matter: a parent may refuse a create although the znodes below
-        # it exist.
+        # The replies for the parents do not matter: ZooKeeper may refuse to create a parent
+        # although the znodes below it exist.
         *_, made, seen = yield [
             rq.Create(paths.CONSUMERS),
             rq.Create(ids.rpartition("/")[0]),
@@ -157,7 +157,7 @@ def register(member: MemberIdentity, wall_ms: int) -> Running:
 
 
 def _subscribes(member: MemberIdentity, data: bytes | None) -> bool:
-    """Tell whether these are the member's pattern and subscription, whatever their time stamp."""
+    """Return whether `data` has the member's pattern and subscription, with any time stamp."""
     try:
         found = decode_registration(data, where=member.path, profile=member.profile)
     except MalformedZnodeError:
@@ -187,8 +187,8 @@ def nudge(member: MemberIdentity, wall_ms: int) -> Running:
     """Delete this session's id znode and create it again, in one transaction.
 
     The list of members changes twice, so every member of the group rebalances. The znode is read
-    first: if it belongs to another session, that session's registration must stay. The version in
-    the delete covers the time between the read and the transaction.
+    first, because another session's registration must stay. The delete names the version that was
+    read, so it fails if the znode has changed since.
     """
     (seen,) = yield [rq.Exists(member.path)]
     if seen.code is not Code.OK:
@@ -203,13 +203,13 @@ def nudge(member: MemberIdentity, wall_ms: int) -> Running:
 
 
 def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
-    """Watch for a deleted topic's return; return whether it exists already."""
+    """Watch for a deleted topic to be created again; return whether it already exists."""
     (reply,) = yield [rq.Exists(paths.topic(topic), watch=True)]
     return reply.value is not None
 
 
 def verify(member: MemberIdentity, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
-    """Read and watch owner znodes: which belong to this session, for the given thread."""
+    """Read and watch owner znodes; find those that belong to this session and the given thread."""
     held, lost = yield from read_owners(member, partitions)
     return Verified(held, lost)
 
@@ -226,9 +226,9 @@ def read_owners(
 ) -> Generator[
     Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
-    """Return the owner znodes that this session holds for the given threads, and the others.
+    """Return the partitions that this session owns for the given threads, and the others.
 
-    The others map to their holders, or to None if the znode does not exist.
+    Each of the others maps to its owner, or to None if the owner znode does not exist.
     """
     held: dict[TopicPartition, Ownership] = {}
     other: dict[TopicPartition, Blocker | None] = {}
@@ -262,10 +262,10 @@ def release(
 ) -> Running:
     """Delete owner znodes of this session only.
 
-    The owner of a znode is read first, unless the znode is watched: the event of a change would
-    arrive no later than the reply to that read.
+    The owner of a znode is read first, unless the znode is watched: the watch event of a change
+    would arrive no later than the reply to the read.
 
-    JVM: deletes a znode of another session, too.
+    JVM: also deletes a znode of another session.
     """
     asked = sorted(partitions)
     certain = [tp for tp in asked if tp in watched]
@@ -287,7 +287,7 @@ def release(
             tp, reply = failed
             if tp is None:
                 return MemberNodeGone()
-            del chunk[tp]  # the transaction is sent again without it
+            del chunk[tp]  # the transaction is sent again without this partition
             if reply.code is not Code.NO_NODE:
                 denied[tp] = reason(reply)
     return Released(denied)
@@ -325,8 +325,8 @@ def transact(
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `writes` or none.
 
-    Returns None after success; otherwise the partition whose write failed, or None for the check of
-    the id znode, and the reply.
+    Returns None after success. Otherwise returns the reply, and the partition whose write failed,
+    or None if the check of the id znode failed.
     """
     (reply,) = yield [rq.Multi((member.check, *writes.values()))]
     return None if reply.code is Code.OK else refused(writes, reply)
@@ -335,7 +335,7 @@ def transact(
 def refused(
     writes: Mapping[TopicPartition, rq.Write], reply: Reply
 ) -> tuple[TopicPartition | None, Reply]:
-    """Return the partition whose write failed in a refused transaction; None for the check."""
+    """Return the partition whose write failed; None if the check of the id znode failed."""
     index = reply.value if isinstance(reply.value, int) else 0
     if index == 0 and reply.code is Code.NO_NODE:
         return None, reply
@@ -345,7 +345,7 @@ def refused(
 def chunks(
     writes: Mapping[TopicPartition, rq.Write],
 ) -> Iterator[dict[TopicPartition, rq.Write]]:
-    """Split writes that are too large for one transaction; each piece is all or nothing."""
+    """Split writes that are too large for one transaction; each chunk is one transaction."""
     piece: dict[TopicPartition, rq.Write] = {}
     size = 0
     for tp, write in writes.items():
@@ -368,12 +368,12 @@ def create_parents(room: str, topics: Iterable[str]) -> Batch:
 
 
 class _MemberNodeGoneError(Exception):
-    """The member's id znode is gone, which ends a claim from any depth."""
+    """The member's id znode is gone, so the claim ends, however deep the call."""
 
 
 @dataclass
 class _Claim:
-    """A running claim; `created` holds None for an owner znode that must be read back."""
+    """A running claim; `created` maps an owner znode that must be read back to None."""
 
     member: MemberIdentity
     threads: Mapping[TopicPartition, ThreadId]
@@ -396,16 +396,15 @@ def claim(
 ) -> Running:
     """Create the owner znodes of `threads` (JVM: `createEphemeralPathExpectConflict`).
 
-    Free partitions are claimed in transactions, each of which is all or nothing. Partitions that
-    another session holds are returned as blocked, and a watch reports the next change of the
-    owners. One znode of each transaction is watched; `verify` watches the others when the
-    partitions are delivered.
+    Transactions create the owner znodes of the free partitions. Partitions that another session
+    owns are returned as blocked, and a watch reports the next change of the owners. One znode of
+    each transaction is watched; `verify` watches the others when the partitions are delivered.
 
     Args:
-        known: holders that an earlier claim has found.
-        ask: the partitions whose holders to find out.
-        all_or_nothing: keep no claim unless all succeed (`eager`). A claimed znode that ZooKeeper
-            then refuses to delete is returned both as claimed and as denied.
+        known: owners that an earlier claim has found.
+        ask: the partitions whose owners to read.
+        all_or_nothing: keep no claim unless all succeed (`eager`). If ZooKeeper then refuses to
+            delete a claimed znode, its partition is returned both as claimed and as denied.
     """
     work = _Claim(member, threads, dict(known))
     try:
@@ -442,7 +441,7 @@ def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
     topics = sorted({tp.topic for tp in work.missing()})
     group = work.member.group
     present: set[TopicPartition] = set()
-    for _ in range(2):  # again after creating missing parents, which cannot be watched
+    for _ in range(2):  # again after creating missing parents: a missing znode cannot be watched
         replies = yield [rq.Children(paths.owners_of(group, t), watch=True) for t in topics]
         absent: list[str] = []
         for topic, reply in zip(topics, replies, strict=True):
@@ -469,7 +468,7 @@ def _deny(work: _Claim, topic: str, why: str) -> None:
 
 
 def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Replies, None]:
-    """Create the free owner znodes; one that fails does not stop the others."""
+    """Create the owner znodes of free partitions; a failure of one does not stop the others."""
     creates = {
         tp: rq.Create(
             paths.owner(work.member.group, tp),
@@ -499,8 +498,8 @@ def _create_all(
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `chunk` or none, as `transact` does, and record the epoch of the new znodes.
 
-    All znodes that one transaction creates have the same czxid, so reading one is enough; the same
-    read watches it. If that one does not belong to this session any more, all must be read back.
+    All znodes that one transaction creates have the same czxid, so it is enough to read one; the
+    same read watches it. If that znode no longer belongs to this session, all must be read back.
     """
     first = next(iter(chunk))
     made, seen = yield [
@@ -520,11 +519,11 @@ def _create_all(
 def _identify(
     work: _Claim, asked: set[TopicPartition]
 ) -> Generator[Batch, Replies, set[TopicPartition]]:
-    """Find out who holds the asked partitions, and return those that are free by now.
+    """Read the owners of the `asked` partitions, and return the partitions that are now free.
 
-    - This session, for the same thread: the znode is an earlier claim whose reply was lost.
-    - This session, for another thread: the partition moves within the member. One transaction
-      deletes and creates the znode, which thus gets a new epoch.
+    - This session for the same thread: an earlier claim succeeded, and its reply was lost.
+    - This session for another thread: the partition moves within the member. One transaction
+      deletes and creates the znode, so that it gets a new epoch.
     - Another session, even with the same data: the partition is blocked.
     """
     if not asked:
@@ -555,9 +554,9 @@ def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
 def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
     """Delete the owner znodes of an eager claim that failed in part.
 
-    Znodes that another member has claimed meanwhile are left alone. A znode that ZooKeeper refuses
-    to delete is returned as claimed: if the member did not know of it, it would keep every other
-    member out until the session ends.
+    Znodes that another member has claimed meanwhile are left alone. If ZooKeeper refuses to delete
+    a znode, its partition is returned as claimed. If the member did not know of the znode, the
+    znode would keep every other member out until the session ends.
     """
     outcome = yield from release(work.member, work.created)
     if not isinstance(outcome, Released):
@@ -580,7 +579,8 @@ def load(
 ) -> RunningCommit:
     """Read the stored offsets; a malformed offset znode is reported, and never reset.
 
-    ZooKeeper is read last: if its connection breaks after Kafka's reply, both replies are dropped.
+    Kafka is read before ZooKeeper. If ZooKeeper's connection breaks in between, both replies are
+    dropped.
     """
     asked = sorted(partitions)
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = {}
@@ -620,7 +620,7 @@ def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies
 
 
 def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
-    """Write the offsets to ZooKeeper, up to the first transaction with another client's write."""
+    """Write the offsets to ZooKeeper; stop if another client's write makes a transaction fail."""
     versions: dict[TopicPartition, int] = {}
     denied: dict[TopicPartition, str] = {}
     absent = sorted({tp.topic for tp, (_, version) in plan.writes.items() if version is None})
@@ -638,7 +638,7 @@ def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, 
             foreign, marked = yield from _read_back(member, plan, list(chunk))
             if reply.code in _FOREIGN and foreign:
                 return Committed(versions, foreign, marked, denied)
-            # A create that finds no parent would find none in a second attempt, either.
+            # If a create finds no parent, a second attempt would find none either.
             if reply.code not in _FOREIGN or isinstance(chunk[tp], rq.Create):
                 denied[tp] = reason(reply)
                 del chunk[tp]
@@ -665,7 +665,7 @@ def _read_back(
 ) -> Generator[
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
-    """Return the offsets whose versions are unexpected, and which of them a tool has marked."""
+    """Return the offsets with unexpected versions, and those of them that a tool has marked."""
     stored = yield from read_offsets(member.group, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}

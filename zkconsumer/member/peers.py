@@ -1,13 +1,13 @@
-"""Other members that are in the way: idle peers, and holders of what this member should own.
+"""Other clients that block a group: idle peers, and sessions that own this member's partitions.
 
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
-trigger that may never come. Nobody reads the partitions that are assigned to it, and no other
-member may claim them. This member reports such an idle peer after it has been settled for
+trigger that may never come. No member reads the partitions that are assigned to it, and no other
+member may claim them. This member reports such an idle peer after it has itself been settled for
 retries x back-off. With `peers.nudge` it also registers again, at most once a minute, which makes
 every member of the group rebalance.
 
-A partition that another session holds is reported once, after the time in which a JVM member would
-give up.
+If another session owns a partition that is assigned to this member, this member reports it once. It
+waits as long as a JVM member waits before giving up.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def look_for_idle_peers(state: State) -> Step:
 
 
 def look_at(state: State, at: float | None) -> State:
-    """Set the time of the next look for idle peers; None for never."""
+    """Set the time of the next check for idle peers; None for never."""
     return replace(state, idle_peers=replace(state.idle_peers, look_at=at))
 
 
 def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
-    """Report the partitions that other members do not claim; look again while there are any."""
+    """Report the partitions that other members do not claim; check again while there are any."""
     state = replace(state, op=None)
     if state.view is None:
         return state, ()
@@ -73,14 +73,14 @@ def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
 
 
 def patience_s(state: State) -> float:
-    """Return after how many seconds a blocked JVM member gives up."""
+    """Return the seconds after which a blocked JVM member gives up."""
     return state.settings.retries * state.settings.backoff_s
 
 
 # ---- blocked partitions -------------------------------------------------------------------------
 
 MAX_NAMED = 20
-"""How many partitions or holders one report names; the others are counted."""
+"""The maximum number of partitions or owners that one report names; it counts the others."""
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
@@ -91,13 +91,13 @@ def listed(partitions: Iterable[TopicPartition]) -> str:
 
 
 def report_blocked(state: State, now: float) -> Step:
-    """Report, once, the partitions that have been blocked for retries x back-off, and by whom."""
+    """Report, once, which partitions have been blocked for retries x back-off, and their owners."""
     blocked = state.blocked
     if blocked.reported or blocked.since is None or now - blocked.since < patience_s(state):
         return state, ()
     named = {tp: who for tp, who in blocked.partitions.items() if who != UNKNOWN_BLOCKER}
     if not named:
-        return state, ()  # the next claim finds out who holds them
+        return state, ()  # the next claim reads their owners
     holders = sorted({(who.thread, who.session) for who in named.values()})
     names = ", ".join(f"{thread} (session {session:#x})" for thread, session in holders[:MAX_NAMED])
     persistent = any(not session for _, session in holders)
@@ -113,7 +113,7 @@ def report_blocked(state: State, now: float) -> Step:
 
 
 def drop_cleared_blockers(state: State) -> Step:
-    """Forget holders of partitions that are no longer assigned, and report when none is left."""
+    """Drop blocked partitions that are no longer assigned; report when no partition is blocked."""
     blocked = state.blocked
     left = {tp: who for tp, who in blocked.partitions.items() if tp in state.assigned}
     if left:
@@ -123,7 +123,7 @@ def drop_cleared_blockers(state: State) -> Step:
 
 
 def diagnosed(state: State, event: Diagnosed) -> Step:
-    """Report members whose rules differ, so that they will never agree with this member."""
+    """Report members that apply other rules and so will never agree with this member."""
     notices: tuple[Command, ...] = tuple(
         Notice(
             NoticeKind.DISAGREEMENT,

@@ -1,13 +1,13 @@
 """The phases of a member, and the table of the phase changes that are legal.
 
-A member is in one phase at a time. `machine.step` compares each change of phase with the table, so
-the table cannot say less than the code does. docs/architecture.md shows the table and its picture,
-which `scripts/phases` writes.
+A member is in one phase at a time. In tests and in the simulator, `machine.step` compares each
+phase change with the table, so the table cannot lack a change that the code makes. `scripts/phases`
+writes the table and its picture into docs/architecture.md.
 
-A row reads: in one of the phases `before`, one of the `causes` may lead to one of the phases
+Each row means: in one of the phases `before`, one of the `causes` may lead to one of the phases
 `after`. A cause is the class of an event, the class of an operation's outcome, or a deadline that a
-`Tick` meets. A change that no row covers is a defect of the machine. A step may always leave the
-phase as it is: events that a phase ignores need no row.
+`Tick` finds passed. A change that no row covers is a defect of the machine. A step may always leave
+the phase unchanged, so events that a phase ignores need no row.
 
 One step may pass through several phases, for instance when a commit has nothing to write. The table
 holds the phase before the step and the phase after it.
@@ -46,18 +46,18 @@ from zkconsumer.member.events import (
 
 
 class Phase(Enum):
-    """What a member is doing; the comment names the event that ends the phase."""
+    """The phases of a member; each comment says what the member does, and what ends the phase."""
 
     OFFLINE = "offline"  # never connected yet: Connected
     REGISTERING = "registering"  # creates its id znode: Registered
     RECOVERING = "recovering"  # reads back the owner znodes it may hold: Verified
     READING = "reading"  # reads the group: ViewRead
-    STOPPING = "stopping"  # the user finishes revoked partitions: all ReleaseReady, or the grace
+    STOPPING = "stopping"  # the user finishes revoked partitions: all ReleaseReady, or `grace_at`
     COMMITTING = "committing"  # stores the revoked partitions' positions: the commit's end
-    BEFORE_RELEASE = "before_release"  # the user's listener runs: ListenerReturned, or the grace
+    BEFORE_RELEASE = "before_release"  # the user's listener runs: ListenerReturned, or `grace_at`
     RELEASING = "releasing"  # deletes the revoked partitions' owner znodes: Released
     CLAIMING = "claiming"  # creates owner znodes: Claimed
-    BEFORE_START = "before_start"  # the user's listener runs: ListenerReturned, or the grace
+    BEFORE_START = "before_start"  # the user's listener runs: ListenerReturned, or `grace_at`
     LOADING = "loading"  # reads the claimed partitions' stored offsets: OffsetsLoaded
     VERIFYING = "verifying"  # reads back and watches its owner znodes: Verified
     WAITING = "waiting"  # something is missing or held by another member: a watch, or the back-off
@@ -67,7 +67,7 @@ class Phase(Enum):
 
 
 class Deadline(Enum):
-    """The deadlines at which a `Tick` is due; the value names the field of the state."""
+    """The deadlines at which a `Tick` is due; each value is the name of a field of the state."""
 
     RECREATE = "client.recreate_at"
     LEASE = "lease"
@@ -85,8 +85,8 @@ Cause = type[Event] | type[Outcome] | Deadline
 
 
 enforced = False
-"""Does `machine.step` check each change of phase? The tests and the simulator set it. A member in
-production does not check: it would end at a change that is harmless and that the table lacks."""
+"""Whether `machine.step` checks each phase change. Tests and the simulator set it. A member in
+production does not check: an error would end it at a harmless change that the table lacks."""
 
 
 class IllegalPhaseChangeError(AssertionError):
@@ -113,8 +113,8 @@ def _row(before: Phase, cause: Cause | tuple[Cause, ...], after: str, when: str)
 COMMIT_ENDED = (PositionsCollected, Committed, Denied, Synced, Deadline.COMMITS)
 """What can end the last commit that a phase waits for.
 
-A commit without anything to write ends as soon as it may start: when its positions are collected,
-when the lease is granted, or when the back-off after a refusal by Kafka is over.
+A commit that has nothing to write ends as soon as it may start: when its positions are collected,
+when the lease is granted, or when the back-off after Kafka's refusal is over.
 """
 
 FINISHED = (ReleaseReady, Deadline.GRACE)
@@ -152,7 +152,9 @@ MAIN_PATH: tuple[Row, ...] = (
     _row(Phase.READING, ViewRead, "STOPPING", "a delivered partition is revoked"),
     _row(Phase.READING, ViewRead, "CLAIMING", "nothing is revoked, and a partition is missing"),
     _row(Phase.READING, ViewRead, "SETTLED", "nothing has changed"),
-    _row(Phase.STOPPING, FINISHED, "COMMITTING", "the user has finished, or the grace is over"),
+    _row(
+        Phase.STOPPING, FINISHED, "COMMITTING", "the user has finished, or the grace period is over"
+    ),
     _row(Phase.COMMITTING, COMMIT_ENDED, "BEFORE_RELEASE", "there is a listener"),
     _row(Phase.COMMITTING, COMMIT_ENDED, "RELEASING", "there is no listener"),
     _row(Phase.BEFORE_RELEASE, RETURNED, "RELEASING", "a partition is revoked"),
@@ -290,14 +292,14 @@ RARE: tuple[Row, ...] = tuple(
     _row(before, cause, _ADVANCED, "a disturbed rebalance continues")
     for before, cause in _ADVANCING
 )
-"""Changes after a disturbance: whatever `rebalance.advance` can choose.
+"""Changes after a disturbance: every phase that `rebalance.advance` can choose.
 
 Two sequences lead to them (tests/member/test_phases.py has an example of each):
 
 - 1. A lost connection aborts a rebalance whose partitions must still be released. 2. ZooKeeper
-  refuses the next reading of the group, so the member waits. 3. A watch or a read-back ends the
-  wait, and the member revokes the partitions without a reading before.
-- 1. The group changes so often that `MAX_POSTPONED_READS` readings in a row postpone a claim. The
+  refuses the next read of the group, so the member waits. 3. A watch or a read-back ends the
+  wait, and the member revokes the partitions without reading the group first.
+- 1. The group changes so often that `MAX_POSTPONED_READS` reads in a row postpone a claim. The
   member then acts on an outdated view. 2. Another client deletes an owner znode, so the listener is
   called again in the middle of the rebalance.
 """
@@ -334,5 +336,5 @@ def check_change(before: Phase, causes: Iterable[Cause], after: Phase) -> None:
 
 
 def cause_name(cause: Cause) -> str:
-    """Return the name of a cause: of a class, or of a deadline's field."""
+    """Return the name of a cause: the name of a class, or of a deadline's field."""
     return cause.value if isinstance(cause, Deadline) else cause.__name__

@@ -1,4 +1,4 @@
-"""The operations that read the group: with watches for a rebalance, without for a diagnosis."""
+"""The operations that read the group: a rebalance sets watches, a diagnosis sets none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zkconsumer.protocol.releases import Profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
 
 Found: TypeAlias = Any
-"""What a part of a reading returns; each part has its own type."""
+"""The result of one part of a read; each part has its own type."""
 
 Reading = Generator[Batch, Replies, Found]
 
@@ -32,7 +32,7 @@ Report = Callable[[MalformedZnodeError], None]
 
 
 def ignore(error: MalformedZnodeError) -> None:
-    """Do nothing about a broker registration that cannot be read."""
+    """Ignore a broker registration that cannot be read."""
 
 
 def read_view(
@@ -40,13 +40,13 @@ def read_view(
 ) -> Generator[Batch | MatchTopics, Replies, Outcome]:
     """Read the group, and watch everything that the assignment depends on.
 
-    Independent requests are sent in one batch. Until a member has read the group and released its
-    partitions, it blocks the JVM members, which then back off. With `known`, a member reads one
-    listing and the registrations that are new, so a group of n members needs 2n reads for a join,
-    not n x n. JVM: reads every registration at every rebalance.
+    Independent requests are sent in one batch, because a slow member blocks the JVM members: they
+    back off until it has read the group and released its partitions. With `known`, a member reads
+    one listing and the new registrations only, so a join costs a group of n members 2n reads, not
+    n x n. The JVM reads every registration at every rebalance.
 
     Args:
-        known: what an earlier reading in the same connection found; None reads everything.
+        known: what an earlier read in the same connection found; None: read everything.
         report: called with each broker registration that cannot be read.
     """
     ids, own, brokers = yield from together(
@@ -92,7 +92,7 @@ def _ask(request: rq.Request) -> Generator[Batch, Replies, Reply]:
 def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, Replies, bool]:
     """Return whether the member's id znode belongs to this session, and watch it.
 
-    A listing that the known one vouches for still has the znode that was read before.
+    If `known` has a listing whose watch has not fired, the znode is the one that was read before.
     """
     if known is not None:
         return True
@@ -103,8 +103,8 @@ def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, R
 def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None]:
     """List the brokers with a watch; None if the watch of an earlier listing has not fired.
 
-    The death of one broker needs no rebalance, as in the JVM. The watch only tells the next
-    rebalance to read the brokers again.
+    As in the JVM, the death of one broker causes no rebalance. The watch only makes the next
+    rebalance read the brokers again.
     """
     if known is not None and paths.BROKER_IDS in known.watched:
         return None
@@ -112,7 +112,7 @@ def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None
 
 
 def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
-    """Run generators side by side, with their requests in common batches; return their results."""
+    """Run generators together, with their requests in common batches; return their results."""
     results: list[Found] = [None] * len(running)
     batches: dict[int, Batch] = {}
 
@@ -137,7 +137,7 @@ def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
 def _read_members(
     member: MemberIdentity, consumers: Sequence[str], known: Known | None
 ) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
-    """Return the registrations, and for each unreadable one why it is unreadable."""
+    """Return the registrations, and for each unreadable one the reason."""
     before = known.view.members if known else {}
     members = {one: before[one] for one in consumers if one in before}
     bad_before = known.view.malformed if known else {}
@@ -146,7 +146,7 @@ def _read_members(
     replies = (yield [rq.Get(paths.member(member.group, one)) for one in new]) if new else ()
     for consumer, reply in zip(new, replies, strict=True):
         if reply.code is Code.NO_NODE:
-            continue  # it left after the listing, whose watch reports that, too
+            continue  # the member left after the listing, whose watch reports the departure
         if reply.code is not Code.OK:
             return Denied(paths.member(member.group, consumer), reason(reply))
         try:
@@ -163,7 +163,7 @@ def _expand(
 ) -> Generator[MatchTopics, Replies, GroupView]:
     """Return the view with the topics that each member's pattern matches.
 
-    A regex that Java refuses fails every JVM member, as any other malformed registration does.
+    If Java refuses a regex, every JVM member fails, as with any other malformed registration.
     """
     patterns = [one for one in view.members.values() if one.pattern is not Pattern.STATIC]
     filters = tuple(dict.fromkeys(filter_of(one)[0] for one in patterns))
@@ -202,7 +202,7 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
 def _read_cluster(
     ids: Reply | None, known: Known | None, report: Report
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
-    """Return the brokers; if none of the listed ones is left, list them again with a watch."""
+    """Return the brokers; if none of the listed ones exists, list them again with a watch."""
     if ids is None and known is not None:
         return known.view.brokers
     found = yield from read_brokers((ids.value if ids else None) or (), report)
@@ -210,7 +210,7 @@ def _read_cluster(
 
 
 def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
-    """List the brokers with a watch, also if the znode of the list does not exist yet."""
+    """List the brokers with a watch, even if the list's znode does not exist yet."""
     listing, _ = yield [
         rq.Children(paths.BROKER_IDS, watch=True),
         rq.Exists(paths.BROKER_IDS, watch=True),
@@ -221,9 +221,9 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
 def read_brokers(
     ids: Sequence[str], report: Report = ignore
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
-    """Return the listed brokers, without those that left meanwhile and those that are unreadable.
+    """Return the listed brokers whose registration exists and is readable.
 
-    The JVM reads them at every rebalance, too.
+    The JVM also reads them at every rebalance.
     """
     numbers = sorted(ids)
     replies = yield [rq.Get(paths.broker(number)) for number in numbers]
@@ -285,7 +285,7 @@ Diagnosis = Callable[[float], Event] | None
 def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
     """Find members whose owner znodes show other rules; None if there is none.
 
-    Nothing is watched: the machine asks for a diagnosis when the group has not settled for a while.
+    This operation sets no watch: the machine starts it when the group has not settled for a while.
     """
     group, owners = yield from read_raw_group(
         member.group, member.strategy, exclude_internal=bool(member.internal)
@@ -299,8 +299,8 @@ def read_raw_group(
 ) -> Generator[Batch, Replies, tuple[GroupInput, dict[TopicPartition, ThreadId]]]:
     """Read the payloads from which members compute the assignment, and the owner znodes.
 
-    Sets no watch. The reading is not atomic: a znode that is deleted between listing and reading,
-    or that must not be read, is left out.
+    Sets no watch. The read is not atomic: a znode is left out if it is deleted after its listing,
+    or if this client may not read it.
     """
     consumers = yield from _list(paths.ids(group))
     listing = yield from _list(paths.TOPICS)
@@ -323,7 +323,7 @@ def _list(path: str) -> Generator[Batch, Replies, Sequence[str]]:
 
 
 def _read(names: Sequence[str]) -> Generator[Batch, Replies, dict[str, bytes | None]]:
-    """Return the payloads of the znodes that exist and may be read."""
+    """Return the payloads of the znodes that exist and that this client may read."""
     replies = yield [rq.Get(path) for path in names]
     return {
         path: reply.value.data

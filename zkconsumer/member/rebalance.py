@@ -1,14 +1,15 @@
 """A rebalance, phase by phase: revoke, commit, release, claim, load, verify.
 
-`advance` decides which phase comes next. It looks at what is still to be done, not at what was done
-last. So no trigger during a rebalance is lost, and a rebalance that a reconnect has aborted
-continues from what is true by then.
+`advance` chooses the next phase. It decides from the steps that are still missing, not from the
+last step. So no trigger during a rebalance is lost. A rebalance that a reconnect has aborted
+continues from the state after the reconnect.
 
 The rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0, KAFKA-1650) is called twice for
-each assignment: before the release, with the revoked partitions, which may be none; and after the
-claim, before anything is fetched, with every member's partitions. A release for another reason
-calls it, too. The JVM calls the listener in every attempt and waits for ever, so a member that
-joins may give up meanwhile. This member waits for `release.grace.ms` at most and then continues.
+each assignment. The first call comes before the release, with the revoked partitions, which may be
+none. The second call comes after the claim and before the first fetch, with every member's
+partitions. A release for another reason also calls it. The JVM calls the listener in every attempt
+and waits without limit, so a joining member may give up meanwhile. This member waits at most
+`release.grace.ms` and then continues.
 """
 
 from __future__ import annotations
@@ -74,34 +75,39 @@ RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
 """The phases in which a trigger starts a rebalance at once."""
 
 RECHECK_S = 0.5
-"""Seconds after a rebalance until kept owner znodes are read back.
+"""The delay, in seconds, after a rebalance until the member reads back the owner znodes it kept.
 
-The delay keeps these reads apart from the members' claims, which all arrive at the same time. The
-znodes' watches are armed meanwhile. If the next rebalance starts earlier, the delay starts again.
+The delay separates these reads from the members' claims, which all arrive at the same time. The
+znodes' watches stay armed meanwhile. If the next rebalance starts earlier, the delay starts again.
 """
 
 MAX_POSTPONED_READS = 10
-"""How many readings in a row may postpone a claim because the group has changed again.
+"""How many reads of the group in a row may postpone a claim because the group has changed again.
 
-After that the member claims and fetches by the last view, though it may have to release some of it
-soon. Otherwise a group that changes all the time would leave partitions unread for as long.
+After that the member claims and fetches according to the last view, although it may soon have to
+release some partitions. Otherwise a group that keeps changing would leave partitions unread.
 """
 
 REFRESH_SESSIONS, REFRESH_PER_MEMBER_S = 5, 1.0
-"""A settled member reads the group again after five session timeouts, or after one second for each
-member of the group if that is longer. Thus ZooKeeper serves about one such reading per second and
-group, however many members there are."""
+"""The number of session timeouts after which a settled member reads the group again.
+
+If one second for each member of the group is longer, the member waits that long. So ZooKeeper
+serves about one such read per second and group, for any number of members.
+"""
 
 REFRESH_SPREAD = 0.2
-"""The reading is up to a fifth later, by a share that depends on the consumer id. So the members of
-a group that settled at the same time do not read at the same time."""
+"""The upper bound of an extra delay of this read, as a share of the time before it.
+
+The extra delay depends on the consumer id, so that members that settled at the same time do not
+read at the same time.
+"""
 
 
 # ---- which phase comes next ---------------------------------------------------------------------
 
 
 def advance(state: State, now: float) -> Step:
-    """Enter the next phase: revoke before claiming, and read news before settling."""
+    """Enter the next phase: revoke before claiming, and read a changed group before settling."""
     assigned, owned = state.assigned, state.owned
     to_revoke = frozenset(
         tp
@@ -118,7 +124,7 @@ def advance(state: State, now: float) -> Step:
     claiming = bool(missing) and state.claim_due
     postponed = state.postponed_reads + 1 if state.read_again and (claiming or unserved) else 0
     if state.read_again and postponed <= MAX_POSTPONED_READS:
-        # What is claimed or loaded by an outdated view may have to be released at once.
+        # A partition that is claimed by an outdated view may have to be released at once.
         return read(replace(state, postponed_reads=postponed))
     if not state.read_again:
         state = replace(state, postponed_reads=0)
@@ -139,7 +145,7 @@ def settle_or_wait(state: State, missing: Sequence[TopicPartition], now: float) 
     """Settle, or wait for a watch; the back-off is the upper bound of the wait."""
     state = replace(state, verify_at=now + RECHECK_S if state.unverified else None)
     if missing or state.refused or state.waiting_for:
-        # A read-back in between must not postpone the next attempt.
+        # A read-back during the wait must not postpone the next attempt.
         due = state.retry_at
         retry_at = now + state.settings.backoff_s if due is None else due
         return enter(replace(state, op=None, retry_at=retry_at), Phase.WAITING), ()
@@ -167,7 +173,7 @@ def _refresh_at(state: State, now: float) -> float | None:
 
 
 def register(state: State) -> Step:
-    """Create the id znode. Nothing is delivered until the member has read back what it owns."""
+    """Create the id znode. The member delivers nothing until it has read back its owner znodes."""
     state, commands = _abort_rebalance(state)
     idle_peers = replace(state.idle_peers, nudge_op=None)
     state = replace(
@@ -178,7 +184,7 @@ def register(state: State) -> Step:
 
 
 def recover(state: State) -> Step:
-    """Read back every owner znode that the member may hold, unconfirmed claims included."""
+    """Read back every owner znode that may be the member's, including unconfirmed claims."""
     state, commands = _abort_rebalance(state)
     claims = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     state, op = start_op(enter(replace(state, retry_at=None, known=None), Phase.RECOVERING))
@@ -186,11 +192,11 @@ def recover(state: State) -> Step:
 
 
 def _abort_rebalance(state: State) -> Step:
-    """End a rebalance half-way: withdraw the partitions that the user was asked to finish.
+    """Abort a rebalance: withdraw the revoked partitions that the user was asked to finish.
 
-    They are released even if they stay assigned to this member: their unfinished messages will be
-    redelivered, which must not happen under one fencing token. The commit of their positions stays
-    queued, so that no finished message is redelivered.
+    They are released even if they are assigned to this member again: their unfinished messages will
+    be redelivered, which must not happen under the same fencing token. The commit of their
+    positions stays queued, so that no finished message is redelivered.
     """
     asked, unfinished = state.revoking & state.serving, state.phase is Phase.STOPPING
     state = replace(
@@ -209,14 +215,14 @@ def _abort_rebalance(state: State) -> Step:
 
 
 def read(state: State) -> Step:
-    """Read what may have changed in the group since the last reading."""
+    """Read what may have changed in the group since the last read."""
     state = replace(state, read_again=False, retry_at=None, fired=frozenset())
     state, op = start_op(enter(state, Phase.READING))
     return state, (ReadView(op, state.known),)
 
 
 def read_everything(state: State) -> Step:
-    """Read the whole group again, because a watch may be lost or another client may have edited."""
+    """Read the whole group again: a watch may be lost, or another client may have edited znodes."""
     return read(replace(state, known=None))
 
 
@@ -224,7 +230,7 @@ def read_everything(state: State) -> Step:
 
 
 def revoke(state: State, to_revoke: frozenset[TopicPartition], now: float) -> Step:
-    """Ask the user to finish the messages in hand of the revoked partitions."""
+    """Ask the user to finish the messages of the revoked partitions that are in process."""
     state = replace(state, revoking=to_revoke, finished=frozenset())
     asked = to_revoke & state.serving
     if not asked:
@@ -237,7 +243,7 @@ def revoke(state: State, to_revoke: frozenset[TopicPartition], now: float) -> St
 
 
 def commit_revoked(state: State, now: float) -> Step:
-    """Commit the revoked partitions' positions: the user has finished, or the grace is over."""
+    """Commit the revoked partitions' positions, after the user has finished or the grace period."""
     if state.settings.auto_commit_s is None:
         return before_release(replace(state, finished=frozenset()), now)
     state = enter(replace(state, grace_at=None), Phase.COMMITTING)
@@ -245,7 +251,7 @@ def commit_revoked(state: State, now: float) -> Step:
 
 
 def before_release(state: State, now: float) -> Step:
-    """Call the listener before the release. Until it returns, it may commit offsets itself."""
+    """Call the listener before the release. Until it returns, it may commit offsets."""
     listens = state.settings.listener_s is not None
     return call_listener(state, Callback.RELEASING, now) if listens else release(state)
 
@@ -253,13 +259,13 @@ def before_release(state: State, now: float) -> Step:
 def release(state: State) -> Step:
     """Delete the revoked partitions' owner znodes, after a running commit that touches them.
 
-    Otherwise: 1. A commit is sent, and refused because another client has written meanwhile. 2. The
-    owner znodes are released. 3. The commit starts again, and overwrites the offset of a partition
-    that another member owns by then.
+    If it did not wait: 1. ZooKeeper refuses a commit because another client has written meanwhile.
+    2. The member releases the owner znodes. 3. The commit starts again, and overwrites the offset
+    of a partition that another member now owns.
 
-    ZooKeeper may refuse to delete an owner znode. A partition whose messages are finished and
-    stored then continues under its token. Any other partition would redeliver messages, so it is
-    released and claimed again.
+    ZooKeeper may refuse to delete an owner znode. If the partition's messages are finished and
+    their position is stored, delivery continues under the same fencing token. Any other partition
+    would redeliver messages, so it is released and claimed again.
     """
     state = enter(replace(state, op=None, grace_at=None), Phase.RELEASING)
     if commits.touches(state, state.revoking):
@@ -324,7 +330,7 @@ CALLING = frozenset(_PHASE.values())
 
 
 def learn_assignment(state: State) -> State:
-    """Compute every member's partitions for the listener; a new assignment calls it again."""
+    """Compute every member's partitions for the listener; call it again if they have changed."""
     settings = state.settings
     if settings.listener_s is None or state.view is None:
         return state
@@ -341,9 +347,11 @@ def learn_assignment(state: State) -> State:
 
 
 def due_callback(state: State, *, claiming: bool, complete: bool) -> Callback | None:
-    """Return the listener's next call, if one is due before the next phase.
+    """Return the listener's next call if one is due before the next phase; otherwise None.
 
-    `claiming`: a claim comes next. `complete`: nothing more can be claimed before fetching starts.
+    Args:
+        claiming: the next phase is a claim.
+        complete: nothing more can be claimed before fetching starts.
     """
     if state.settings.listener_s is None or state.assignment is None:
         return None
@@ -354,7 +362,7 @@ def due_callback(state: State, *, claiming: bool, complete: bool) -> Callback | 
 
 
 def call_listener(state: State, callback: Callback, now: float) -> Step:
-    """Call the listener; the rebalance continues when it returns or when the grace is over."""
+    """Call the listener; the rebalance continues when it returns or the grace period is over."""
     assert state.settings.listener_s is not None
     grace_at = now + state.settings.listener_s
     state = replace(state, last_callback=callback, grace_at=grace_at)
@@ -365,13 +373,13 @@ def call_listener(state: State, callback: Callback, now: float) -> Step:
 
 
 def listened(state: State, notices: tuple[Notice, ...], now: float) -> Step:
-    """Continue after the listener: it has returned or raised, or the grace is over."""
+    """Continue the rebalance: the listener has returned or raised, or the grace period is over."""
     state = replace(state, op=None, grace_at=None)
     return then((state, notices), release if state.revoking else lambda s: advance(s, now))
 
 
 def failure_notice(outcome: Outcome) -> tuple[Notice, ...]:
-    """Report what a listener has raised, also if the rebalance no longer waits for it."""
+    """Report what a listener has raised, even if the rebalance no longer waits for it."""
     if not isinstance(outcome, ListenerReturned) or not outcome.error:
         return ()
     return (
@@ -385,7 +393,7 @@ def failure_notice(outcome: Outcome) -> tuple[Notice, ...]:
 
 
 def late_notice(state: State) -> Notice:
-    """Report that the listener has not returned within the grace."""
+    """Report that the listener has not returned within the grace period."""
     callback = Callback.RELEASING if state.phase is Phase.BEFORE_RELEASE else Callback.STARTING
     return Notice(
         NoticeKind.LISTENER_LATE,
@@ -403,8 +411,8 @@ def late_notice(state: State) -> Notice:
 def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
     """Claim the missing partitions.
 
-    After partitions have been blocked for a back-off, the claim also asks who holds them. A claim
-    that a watch triggered does not ask again about holders that are known.
+    After partitions have been blocked for a back-off, the claim also reads their owners. A claim
+    that a watch triggered does not read known owners again.
     """
     threads = {tp: state.assigned[tp] for tp in missing}
     known = state.blocked.partitions if state.phase is Phase.WAITING else {}
@@ -440,7 +448,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
 
 
 def _still_watched(state: State, outcome: Claimed) -> frozenset[TopicPartition]:
-    """Return the claimed partitions whose watch has not fired before the end of the claim."""
+    """Return the claimed partitions whose watch did not fire before the end of the claim."""
     group = state.settings.group
     return frozenset(tp for tp in outcome.watched if paths.owner(group, tp) not in state.fired)
 
@@ -491,7 +499,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
 def _migrated(
     state: State, starts: Mapping[TopicPartition, int], outcome: OffsetsLoaded
 ) -> tuple[Command, ...]:
-    """Report partitions without an offset in Kafka, to whose storage the group has moved."""
+    """Report partitions without an offset in Kafka after the group moved to Kafka's storage."""
     fresh = sorted(starts.keys() - outcome.kafka.keys())
     if state.settings.storage is Storage.ZOOKEEPER or not fresh:
         return ()
@@ -501,7 +509,7 @@ def _migrated(
 
 
 def not_loaded(state: State, outcome: StoreUnavailable, now: float) -> Step:
-    """Wait for the back-off or a watch, because Kafka does not return the offsets."""
+    """Wait for a watch or the end of the back-off, because Kafka does not return the offsets."""
     reason = f"Kafka does not return the group's offsets: {outcome.reason}"
     notice = Notice(NoticeKind.OFFSETS_UNAVAILABLE, "offsets.storage=kafka", reason)
     waiting_for = state.waiting_for or reason
@@ -530,10 +538,10 @@ def verified(state: State, outcome: Verified, now: float) -> Step:
 
 
 def apply_read_back(state: State, outcome: Verified) -> Step:
-    """Confirm the owner znodes that were read back; stop delivering the lost ones, and claim them.
+    """Confirm the owner znodes that were read back; stop lost partitions, and claim them again.
 
-    An owner znode that was lost during the reading stays lost. One that was created again has
-    another epoch, so its partition is fetched again with the new token.
+    An owner znode that was lost during the read-back stays lost. One that was created again has
+    another epoch, so its partition is fetched again with the new fencing token.
     """
     held = {
         tp: mine
@@ -567,7 +575,7 @@ def apply_read_back(state: State, outcome: Verified) -> Step:
 
 
 def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
-    """Drop lost partitions with their positions, and stop their delivery now."""
+    """Drop lost partitions and their positions, and stop their delivery now."""
     served = lost & state.serving
     state = replace(
         state,
@@ -584,7 +592,7 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
 
 
 def triggered(state: State, event: events.Triggered) -> Step:
-    """Read the group, because it changed: now, or after the phase that runs."""
+    """Read the changed group now, or after the current phase."""
     if event.trigger is Trigger.OWN_MEMBER_NODE:
         return _id_znode_changed(state)
     if event.trigger is Trigger.TOPIC:
@@ -598,7 +606,7 @@ def triggered(state: State, event: events.Triggered) -> Step:
 
 
 def forget(state: State, path: str) -> State:
-    """Let the next reading read this znode again, because its watch has fired."""
+    """Make the next read of the group read this znode again, because its watch has fired."""
     known = state.known
     if known is not None and path in known.watched:
         known = dataclasses.replace(known, watched=known.watched - {path})
@@ -620,13 +628,13 @@ def _id_znode_changed(state: State) -> Step:
 
 
 def _own_nudge(state: State) -> Step:
-    """Attribute one event about the own id znode to this member's nudge.
+    """Attribute one watch event about the member's id znode to its own nudge.
 
     1. The nudge deletes and creates the id znode; 2. the watch on the id znode fires; 3. the reply
     to the nudge arrives, and the member reads the group. If the watch event arrives after step 3,
-    the member reads the group again now. Each reading arms the watch and compares the znode's
-    owner with the session, so another client's deletion that is attributed to the nudge still
-    leads to a new registration.
+    the member reads the group again now. Each read arms the watch and compares the znode's owner
+    with the session. So if another client's deletion is attributed to the nudge, the member still
+    registers again.
     """
     awaited = state.op == state.idle_peers.nudge_op
     state = replace(state, known=None, idle_peers=replace(state.idle_peers, nudge_op=None))
@@ -661,11 +669,11 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
 
 
 def owners_changed(state: State, event: events.OwnersChanged) -> Step:
-    """Claim again, because a blocked partition may be free: now, or after the running claim.
+    """Claim again now, or after the running claim, because a blocked partition may be free.
 
-    During a claim `blocked` does not yet hold what the claim finds: 1. The claim lists the owners
-    and arms the watch. 2. The other session releases the partition, and the watch fires. 3. The
-    claim ends.
+    During a claim, `blocked` does not yet contain the partitions that the claim finds blocked: 1.
+    The claim lists the owners and arms the watch. 2. The other session releases the partition, and
+    the watch fires. 3. The claim ends.
     """
     claiming = state.phase is Phase.CLAIMING
     if not claiming and not any(tp.topic == event.topic for tp in state.blocked.partitions):
@@ -679,10 +687,11 @@ def owners_changed(state: State, event: events.OwnersChanged) -> Step:
 def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
     """Stop fetching a deleted topic; its owner znodes stay until the next rebalance.
 
-    JVM: likewise.
+    The JVM does the same.
 
-    Like a partition with a malformed offset, its partitions are not fetched before the next view. A
-    rebalance that runs may have an older view, so the group is read again after it.
+    The topic's partitions are not fetched before the next view, like partitions with a malformed
+    offset. A running rebalance may have an older view, so the member reads the group again after
+    it.
     """
     gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
     notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")

@@ -30,9 +30,9 @@ from zkconsumer.member.state import (
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 
 CLIENT_BACKOFF_S, CLIENT_BACKOFF_MAX_S = 0.5, 30.0
-"""Seconds before a new ZooKeeper client replaces a dead one.
+"""The back-off, in seconds, before a new ZooKeeper client replaces a dead one.
 
-The back-off doubles with each death until the next connection. The first one is short, because the
+It doubles with each death until the next connection. The first back-off is short, because the
 session expires after its timeout.
 """
 
@@ -40,10 +40,10 @@ MAX_DOUBLINGS = 6
 """How many times the back-off doubles: 0.5 s doubled six times is above `CLIENT_BACKOFF_MAX_S`."""
 
 MAX_REFUSALS = 5
-"""After this many refused logins without a connection in between, the member closes itself.
+"""After this many refused logins in a row, the member closes itself.
 
-That is about 8 s after the first refusal. A server that restarts may hang up during one login, but
-hardly during five.
+It closes about 8 s after the first refusal. A server that restarts may close the connection during
+one login, but hardly during five.
 """
 
 
@@ -51,10 +51,10 @@ hardly during five.
 
 
 def connected(state: State, event: events.Connected) -> Step:
-    """Take over a connection: the first one, a reconnect, or one with a new session.
+    """Handle a connection: the first one, a reconnect, or one with a new session.
 
-    The session's id tells a reconnect from an expiry. An expiry deletes the owner znodes, so the
-    member drops its partitions and their positions.
+    A changed session id shows that the old session has expired. ZooKeeper has then deleted the
+    owner znodes, so the member drops its partitions and their positions.
     """
     expired = state.session is not None and state.session.id != event.session.id
     commands: tuple[Command, ...] = ()
@@ -75,7 +75,7 @@ def connected(state: State, event: events.Connected) -> Step:
         state,
         connected=True,
         client=Client(),
-        # A leaving member delivers nothing any more, and its last commit is a compare-and-set.
+        # A leaving member delivers no more messages, and its last commit is a compare-and-set.
         fenced=expired or state.phase is not Phase.LEAVING,
         session=event.session,
         wall_ms=event.wall_ms,
@@ -96,11 +96,12 @@ def suspended(state: State, _: events.Suspended) -> Step:
 
 
 def client_died(state: State, event: events.ClientDied) -> Step:
-    """Recreate the client after a back-off; close the member if that cannot help.
+    """Recreate the client after a back-off; close the member if a new client cannot help.
 
-    A server that restarts may hang up during the login, and a Kerberos ticket may be renewed, so a
-    new client is tried. A refused credential does not change while the member runs: after
-    `MAX_REFUSALS` the member gives up. A member that is leaving does not wait for a new client.
+    A new client may succeed: a restarting server may have closed the connection during the login,
+    and a Kerberos ticket may be renewed. A refused credential does not change while the member
+    runs, so the member gives up after `MAX_REFUSALS`. A leaving member does not wait for a new
+    client.
     """
     client = replace(
         state.client,
@@ -153,7 +154,7 @@ def _open(state: State, now: float) -> Step:
 
 
 def unfence(state: State, now: float, following: Callable[[State], Step]) -> Step:
-    """Resume delivery and queued commits, since the member's owner znodes are known again."""
+    """Resume delivery and queued commits, because the member's owner znodes are known again."""
     result = _open(replace(state, fenced=False), now)
     return then(then(result, following), lambda s: rebalance.pump(s, now))
 
@@ -172,9 +173,9 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
     """Release every partition, because another session is registered under this consumer id.
 
     1. The member owns partitions. 2. Another client deletes its id znode. 3. A second consumer with
-    the same id registers. From then on the group assigns the partitions to the second consumer,
-    which cannot claim them while this member's session holds the owner znodes. After the release
-    the member waits for the other session's end.
+    the same id registers. The group then assigns the partitions to the second consumer, which
+    cannot claim them while this member's session has the owner znodes. So this member releases
+    them, and waits for the end of the other session.
 
     JVM (0.9 and later): the connector stops for good.
     """
@@ -188,7 +189,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
     )
     held = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     if not held or commits.touches(state, held):
-        # As in every rebalance, the release waits for the running commit.
+        # The release waits for the running commit, as in every rebalance.
         return replace(state, op=None, retry_at=now + state.settings.backoff_s), (notice,)
     return then((state, (notice,)), lambda s: _release_all(s, held))
 
@@ -196,9 +197,9 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
     """Release this session's owner znodes; `unconfirmed_claims` keeps them until the reply.
 
-    An owner znode may survive, because its release is denied or interrupted. The member then claims
-    the partition again later (`reassign`): its unfinished messages are redelivered, which needs a
-    new fencing token.
+    If the release is denied or interrupted, an owner znode may survive. The member then releases
+    and claims the partition again later (`reassign`), because its unfinished messages are
+    redelivered and need a new fencing token.
     """
     partitions = frozenset(held)
     lost = Notice(
@@ -219,7 +220,7 @@ def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
 
 
 def released(state: State, outcome: events.Released, now: float) -> Step:
-    """After the release of all owner znodes, register again when the back-off is over."""
+    """Plan a new registration after the back-off, because all owner znodes are released."""
     left = {tp: thread for tp, thread in state.unconfirmed_claims.items() if tp in outcome.denied}
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(one: T, **changes: Any) -> T:  # Any: as `dataclasses.replace`
-        """Do what `dataclasses.replace` does, ten times as fast for a state and its parts.
+        """Return a changed copy as `dataclasses.replace` does, ten times as fast for a state.
 
         A step makes several states, and the simulator makes millions of steps.
         """
@@ -54,8 +54,8 @@ else:
 SHARE_OF_TIMEOUT = 2 / 3
 """The part of the session timeout for which an answered `sync` grants the lease.
 
-The other third covers the time in which a follower forwards the session's heartbeats to the
-leader. For that reason a timeout under three server ticks is refused at the start.
+The remaining third covers the time that a follower takes to forward the session's heartbeats to the
+leader. Therefore a member does not start with a session timeout below three server ticks.
 """
 
 RENEWALS_PER_TIMEOUT = 6
@@ -66,7 +66,7 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """How long this member may act on its ownership without a word from ZooKeeper's leader.
+    """The time for which this member may act on its ownership without asking ZooKeeper's leader.
 
     A reply to `sync` proves that the leader still knew the session when it answered. A reply to a
     read proves nothing, because a follower that is cut off from the leader answers reads while the
@@ -75,12 +75,13 @@ class Lease:
 
     `sync` needs no quorum. A leader that is cut off from its quorum answers for up to `syncLimit`
     + 1 ticks, while another leader expires the session. docs/differences.md ("What a lease
-    guarantees") says when the third suffices for that, too.
+    guarantees") says when the remaining third covers this case too.
 
     Attributes:
         timeout_s: the session timeout.
         deadline: when the lease ends.
-        asked_at: when the last `sync` was sent; `op` is its number while no reply has come.
+        asked_at: when the last `sync` was sent.
+        op: the number of the last `sync` while it has no reply; otherwise None.
     """
 
     timeout_s: float = 0.0
@@ -89,7 +90,7 @@ class Lease:
     op: int | None = None
 
     def due_at(self) -> float:
-        """Return when to send the next `sync`: never while one is without a reply."""
+        """Return when to send the next `sync`; infinity while the last one has no reply."""
         if self.op is not None:
             return float("inf")
         return self.asked_at + self.timeout_s / RENEWALS_PER_TIMEOUT
@@ -113,17 +114,18 @@ class Settings:
     """What the user configured; durations in seconds.
 
     Attributes:
-        subscription: topic -> number of streams; of a list pattern, its regex -> number of streams.
+        subscription: topic -> number of streams; for a whitelist or blacklist, the key is its
+            regex.
         internal: topics that no member's pattern matches (`exclude.internal.topics`).
         auto_commit_s: the interval; None: `auto.commit.enable=false`.
         grace_s: how long the user may take to finish revoked partitions.
-        nudge_s: the least time between two nudges; None: `peers.nudge=false`.
-        refresh_s: the least time between readings of a settled member; None: watches alone trigger
-            readings.
+        nudge_s: the minimum time between two nudges; None: `peers.nudge=false`.
+        refresh_s: the minimum time after which a settled member reads the group again; None: only
+            watches make it read.
         listener_s: how long to wait for the rebalance listener; None: there is no listener.
-        channel_backoff_s: how long to wait before Kafka is asked again for offsets, or to store
-            them.
-        profile: what the group's JVM members do where Kafka's releases differ (`peers.release`).
+        channel_backoff_s: the back-off before the member asks Kafka again to return or to store
+            offsets.
+        profile: how the group's JVM members behave where releases differ (`peers.release`).
     """
 
     group: str
@@ -150,10 +152,10 @@ class Settings:
 
 
 class CommitRequest(NamedTuple):
-    """A commit that waits or runs.
+    """A queued or running commit.
 
     Attributes:
-        request: the number of an explicit commit, for its answer; 0 for all other commits.
+        request: the number by which an explicit commit is answered; 0 for all other commits.
         retries: how many more times Kafka may be asked to store it.
         also: numbers of earlier explicit commits that were merged into this one and get the same
             answer.
@@ -169,7 +171,7 @@ class CommitRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The running commit; `tries` counts its starts, since other clients' writes restart it."""
+    """The running commit; `tries` counts its starts, because another client's write restarts it."""
 
     op: int
     request: CommitRequest
@@ -179,11 +181,12 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Client:
-    """The deaths of the ZooKeeper client. Reset by each connection.
+    """How often the ZooKeeper client has died. Each new connection resets all fields.
 
     Attributes:
-        reason: why the client died last; empty while one works.
-        deaths: how many times it died; `refusals` are those after a refused login.
+        reason: why the last client died; empty while a client works.
+        deaths: how many clients died.
+        refusals: how many of them died because the server refused the login.
         recreate_at: when a new client replaces the dead one.
     """
 
@@ -195,12 +198,14 @@ class Client:
 
 @dataclass(frozen=True)
 class Blocked:
-    """Assigned partitions that another session holds. Filled by Claimed, until all are free.
+    """Partitions that are assigned to this member while another session owns them.
+
+    The outcome `Claimed` fills this value. It is emptied when all partitions are free.
 
     Attributes:
-        partitions: who holds each of them.
+        partitions: partition -> its owner.
         since: when the first claim was blocked.
-        reported: whether the user was told.
+        reported: whether the member has reported the blocked partitions to the user.
     """
 
     partitions: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
@@ -213,10 +218,10 @@ class IdlePeers:
     """Other members that do not claim what is assigned to them. Used in SETTLED.
 
     Attributes:
-        partitions: assigned to another member, without an owner znode at the last look.
-        look_at: when the member looks again.
-        nudged_at: when the member nudged the group last.
-        nudge_op: the last nudge, until the watch has reported that it deleted the id znode.
+        partitions: assigned to another member, and without an owner znode at the last check.
+        look_at: when the member checks again.
+        nudged_at: when the member last nudged the group.
+        nudge_op: the number of the last nudge, until the watch reports the deleted id znode.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
@@ -231,9 +236,9 @@ class Commits:
 
     Attributes:
         running: the one commit that was sent and has no reply yet.
-        queued: the commits that wait, first one first.
-        retry_at: no commit starts before, because Kafka could not store the last one.
-        rewound: partitions that `auto.offset.reset` moved while the running commit was sent.
+        queued: the waiting commits in the order in which they start.
+        retry_at: the end of the back-off after Kafka could not store the last commit.
+        rewound: partitions that `auto.offset.reset` moved while the running commit had no reply.
     """
 
     running: InFlight | None = None
@@ -244,60 +249,62 @@ class Commits:
 
 @dataclass(frozen=True)
 class State:
-    """All that `machine.step` decides from, in groups; each says in which phases it has a meaning.
+    """All values that `machine.step` uses to decide, grouped by the phases that use them.
 
     In every phase:
-        settings, phase: see there.
+        settings, phase: see the classes `Settings` and `Phase`.
         last_op: the number of the last operation of any kind.
         op: the phase's operation that has no reply yet; a reply to any other number is ignored.
-        commits: see there.
+        commits: see the class `Commits`.
 
     From the first Connected on, the connection:
         session, connected: the session, and whether it has a connection.
         registered: the member's id znode exists in this session.
-        fenced: nothing may be delivered or committed before the member's owner znodes were read
-            back.
+        fenced: the member has not read back its owner znodes, so it must not deliver or commit.
         wall_ms: the wall clock's time at the last Connected, for the registration.
-        client, lease: see there.
+        client, lease: see the classes `Client` and `Lease`.
         auto_commit_at: when the next automatic commit is due.
 
     From the first ViewRead on, the group:
-        view: the group as it was read last.
-        known: what the next reading need not read again; None: it reads everything.
+        view: the group as the member last read it.
+        known: what the next read of the group can reuse; None: it reads everything.
         fired: paths of topics, of the list of brokers and of claimed owner znodes whose watch has
-            fired since the last reading began.
+            fired since the last read of the group began.
         topics: the czxid of every topic ever read, to recognise a topic that was created again.
-        waiting_for: why no complete assignment is known; empty if one is.
-        assigned: this member's partitions by the last view.
+        waiting_for: why no complete assignment is known; empty if a complete one is known.
+        assigned: this member's partitions according to the last view.
         assignment: every member's partitions as far as they are known; None without a listener.
         last_callback: the listener's last call for this assignment; None: not called yet.
-        idle_peers: see there.
+        idle_peers: see the class `IdlePeers`.
 
     From the first Claimed on, ownership:
         owned: the owner znodes of this session.
         serving: the owned partitions that streams fetch.
-        offsets: what is stored for each owned partition whose offsets were loaded.
+        offsets: the stored offset of each owned partition whose offset was loaded.
         unconfirmed_claims: claims without a reply; the member reads them back after a reconnect.
         refused: partition -> why ZooKeeper refuses its claim or release. The next view clears it.
-        malformed: partitions whose offset znode cannot be read: owned, but never fetched.
-        unverified: owned since before this rebalance and not yet read back in it.
-        unwatched: claimed and not yet read back; reading arms the watch.
-        blocked: see there.
+        malformed: owned partitions that are not fetched, because their offset znode is malformed.
+        unverified: partitions that were owned before this rebalance and are not yet read back.
+        unwatched: claimed partitions whose owner znode is not yet watched; a read-back watches it.
+        blocked: see the class `Blocked`.
 
     While a rebalance runs:
         revoking: partitions that are being revoked, from STOPPING to RELEASING.
-        finished: those whose messages the user had finished when delivery stopped, and whose
-            positions could be stored.
+        finished: revoked partitions whose messages the user had finished when delivery stopped, and
+            whose positions could be stored.
         reassign: partitions that are released and claimed again although they stay assigned: those
-            of re-created topics, and those whose messages would be redelivered under one token.
+            of re-created topics, and those whose messages would be redelivered under the same
+            fencing token.
         read_again: the group changed after the view was read.
-        postponed_reads: how many readings in a row postponed a claim or a load because of news.
+        postponed_reads: how many reads in a row postponed a claim or a load, because the group had
+            changed again.
         claim_due: a claim of the missing partitions may succeed.
 
     Deadlines of single phases:
-        grace_at: STOPPING, BEFORE_RELEASE and BEFORE_START: the end of the user's time.
-        retry_at: REGISTERING and WAITING: the end of the back-off; kept through a read-back.
-        verify_at: WAITING and SETTLED: when `unverified` is read back.
+        grace_at: STOPPING, BEFORE_RELEASE and BEFORE_START: the end of the grace period.
+        retry_at: REGISTERING and WAITING: the end of the back-off, which a read-back does not
+            change.
+        verify_at: WAITING and SETTLED: when the partitions in `unverified` are read back.
         refresh_at: SETTLED: when the group is read again although no watch has fired.
         leave_at: LEAVING: when the member no longer waits for its last commit.
     """
@@ -361,7 +368,7 @@ PARTS = frozenset({State, Client, Blocked, IdlePeers, Commits})
 def own_topics(state: State) -> Mapping[str, int]:
     """Return the member's topics with their numbers of streams.
 
-    Of a pattern, these are the topics that it matches by the last view.
+    For a whitelist or blacklist, these are the topics that it matches in the last view.
     """
     if state.settings.pattern is Pattern.STATIC:
         return state.settings.subscription
@@ -369,7 +376,7 @@ def own_topics(state: State) -> Mapping[str, int]:
 
 
 Step = tuple[State, tuple[Command, ...]]
-"""What a step results in: the new state, and the commands to run in this order."""
+"""The result of a step: the new state, and the commands in the order in which to run them."""
 
 T = TypeVar("T")
 
@@ -386,19 +393,19 @@ def drop_from(
 def enter(state: State, phase: Phase) -> State:
     """Enter a phase. No other function gives a state another phase.
 
-    `machine.step` checks the change of a whole step with the table in `member.phases`.
+    `machine.step` checks the phase change of each step against the table in `member.phases`.
     """
     return replace(state, phase=phase)
 
 
 def start_op(state: State) -> tuple[State, int]:
-    """Number a new operation of the phase; replies to the one before are ignored from now on."""
+    """Number a new operation of the phase, so that replies to the previous one are ignored."""
     op = state.last_op + 1
     return replace(state, op=op, last_op=op), op
 
 
 def then(step: Step, following: Callable[[State], Step]) -> Step:
-    """Continue from a step's state; its commands come first."""
+    """Apply `following` to the state of `step`; the commands of `step` come first."""
     state, commands = step
     state, more = following(state)
     return state, commands + more

@@ -74,7 +74,7 @@ class Known:
     watched: frozenset[str] = frozenset()
 
     def vouches_for(self, now: Names) -> bool:
-        """Tell whether every consumer in both listings still has the registration read before."""
+        """Return whether every consumer in both listings still has the registration read before."""
         changes = len(frozenset(self.listing.names).symmetric_difference(now.names))
         return now.cversion - self.listing.cversion == changes
 

@@ -50,7 +50,7 @@ def validate_topic(name: str) -> str:
 def _validate(kind: str, name: str) -> str:
     if not is_topic(name):
         raise InvalidNameError(
-            f"{shown(name)} is no legal {kind} name",
+            f"{shown(name)} is not a legal {kind} name",
             where=kind,
             remedy=f"use 1 to {MAX_NAME_LENGTH} of the characters A-Z a-z 0-9 . _ -"
             " and neither '.' nor '..'",

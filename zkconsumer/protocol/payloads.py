@@ -328,7 +328,7 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise raw.malformed(f"{shown(text)} is no offset", Thrown.NUMBER) from error
+        raise raw.malformed(f"{shown(text)} is not an offset", Thrown.NUMBER) from error
 
 
 # ---- edit marks ---------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def read_registration(
         raise raw.malformed("a registration has no pattern", Thrown.KAFKA)
     wire_pattern = fields["pattern"]
     if not isinstance(wire_pattern, str) and (wire_pattern is not None or raw.is_jackson):
-        raise raw.mistyped("a registration's pattern is no string", wire_pattern)
+        raise raw.mistyped("a registration's pattern is not a string", wire_pattern)
     if "subscription" not in fields:
         raise raw.malformed("a registration has no subscription", Thrown.KAFKA)
     subscription = raw.fields(fields["subscription"], "a registration's subscription")

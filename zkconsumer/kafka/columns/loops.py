@@ -433,7 +433,7 @@ def _parse_messages(
 
 @_inlined
 def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, headers: int) -> bool:
-    """Tell whether a record fits; if not, note what it needs."""
+    """Return whether a record fits; if not, note what it needs."""
     row = cursor[FILLED]
     if (
         row < len(out.offsets)
@@ -519,7 +519,7 @@ PLAIN: Final = Loops(scan, parse, last_offset)
 
 
 def can_compile() -> bool:
-    """Tell whether numba is installed (the extra `fast`)."""
+    """Return whether numba is installed (the extra `fast`)."""
     return register_jitable is not None
 
 
