@@ -1,7 +1,8 @@
-"""Access to secured brokers: checks of the properties, and one sentence for each refusal.
+"""Access to secured brokers: checks of the properties, and one error for each refusal.
 
-librdkafka retries a connection that a broker refuses without a limit, and reports each attempt. A
-user must hear of the first: nothing works until a password or a certificate is corrected.
+If a broker refuses a connection, librdkafka retries it without a limit and reports each attempt.
+zkconsumer raises an error at the first report, because retries fail until a password or a
+certificate is corrected.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NO_PROVIDER: Final = "No provider for SASL mechanism"
 
 
 def check_properties(config: ConnectionConfig) -> None:
-    """Let librdkafka check the `kafka.` properties, and warn of insecure ones.
+    """Let librdkafka check the `kafka.` properties; log a warning for insecure ones.
 
     librdkafka also reads the files that the properties name. Raises ConfigError.
     """
@@ -49,7 +50,7 @@ def check_properties(config: ConnectionConfig) -> None:
 def _expected_protocol(config: ConnectionConfig) -> str:
     """Return the security protocol with which librdkafka checks the properties.
 
-    The listener decides the real one, and ZooKeeper knows it only later.
+    The real protocol depends on the listener, which ZooKeeper provides only later.
     """
     listener = (config.broker_listener or "").upper()
     if "security.protocol" in config.kafka or listener in _PROTOCOLS:
@@ -60,7 +61,7 @@ def _expected_protocol(config: ConnectionConfig) -> str:
 
 
 def invalid(error: Exception) -> ConfigError:
-    """Return the error for properties with which librdkafka makes no client."""
+    """Return the error for properties that librdkafka refuses."""
     cause = error.args[0] if error.args else error
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
     remedy = "correct the property; docs/configuration.md links to librdkafka's list"
@@ -78,7 +79,7 @@ def invalid(error: Exception) -> ConfigError:
 
 # ---- refused connections -------------------------------------------------------------------------
 
-# The text of an error: the protocol, the server, the cause, and the state of the connection.
+# The parts of an error's text: the protocol, the server, the cause, and the connection's state.
 _TEXT: Final = re.compile(r"(?:\w+://)?(?P<server>[^/ ]+)/\S+: (?P<cause>.*?)(?: \(after [^)]*\))?")
 
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
@@ -92,7 +93,7 @@ _LOGIN_REMEDIES: Final = {
 def refusal(error: KafkaError, settings: Mapping[str, object]) -> BrokerAccessError | None:
     """Return why a broker refuses the connection; None if the error has another cause.
 
-    `settings` are the client's.
+    `settings` are the client's settings.
     """
     match = _TEXT.fullmatch(error.str())
     server, cause = (match["server"], match["cause"]) if match else ("", error.str())
@@ -130,7 +131,7 @@ def refusal(error: KafkaError, settings: Mapping[str, object]) -> BrokerAccessEr
 
 
 class Refusals:
-    """An `error_cb` that keeps why the brokers refuse a client's connections.
+    """An `error_cb` that stores why the brokers refuse a client's connections.
 
     librdkafka calls it within `poll` and `consume`.
     """
@@ -143,7 +144,7 @@ class Refusals:
         self.last = refusal(error, self._settings) or self.last
 
     def explain(self, client: Client, error: KafkaException) -> FetchError:
-        """Return the error for a failed request of `client`: the refusal, if there is one."""
+        """Return the error for a failed request of `client`: a refusal, if one was stored."""
         client.poll(0)
         known, self.last = self.last, None
         return known or BrokersUnreachableError(

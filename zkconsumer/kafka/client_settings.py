@@ -13,11 +13,11 @@ from zkconsumer.protocol.payloads import Broker
 Settings: TypeAlias = dict[str, Any]
 """Properties of librdkafka: texts, numbers and functions. librdkafka checks their types."""
 
-# Maximum number of prefetched messages; at the limit librdkafka stops fetching until the stream has
+# Maximum number of prefetched messages. At the limit librdkafka stops fetching until the stream has
 # taken some. librdkafka documents it as "per partition", but a stream has one queue for all its
-# partitions. The limit bounds librdkafka's overhead for tiny messages: about 150 bytes per message,
-# which the limit in bytes does not count. At two million messages a second, the highest measured
-# rate, 20,000 messages last 10 ms.
+# partitions. The limit bounds librdkafka's overhead for tiny messages, which is about 150 bytes per
+# message and is not counted by the limit in bytes. At two million messages a second, the highest
+# measured rate, 20,000 messages last 10 ms.
 QUEUED_MESSAGES: Final = 20_000
 
 # Milliseconds after which librdkafka checks a full queue again. Its own default of one second would
@@ -31,18 +31,18 @@ QUEUE_BACKOFF_MS: Final = 3
 RECEIVE_BYTES: Final = 1_000_000_000
 
 # The JVM's default of `socket.receive.buffer.bytes`. A buffer fixed at this size costs 25 % more
-# CPU per message of 1 KB than the system's own buffer, which grows as needed. So this value selects
-# the system's buffer, and every other value is used as it is.
+# CPU per message of 1 KB than the system's own buffer, which grows as needed. So with this value
+# zkconsumer uses the system's buffer. It passes every other value to librdkafka.
 OLD_RECEIVE_BUFFER_BYTES: Final = 65_536
 
 
 def fetch_settings(config: ConsumerConfig) -> Settings:
     """Return the settings with which one stream's consumer fetches, without the brokers' addresses.
 
-    Two limits bound the memory of a stream. Both apply to everything prefetched for all its
-    partitions: `queued.max.message.chunks` x `fetch.message.max.bytes` bytes (default 2 MiB, plus
-    one response in flight), and `QUEUED_MESSAGES` messages. At either limit fetching pauses until
-    the stream has taken messages.
+    Two limits bound the memory of a stream. Each applies to the messages prefetched for all its
+    partitions together: `queued.max.message.chunks` x `fetch.message.max.bytes` bytes (default
+    2 MiB, plus one response in flight), and `QUEUED_MESSAGES` messages. At either limit fetching
+    pauses until the stream has taken messages.
     """
     buffer = config.socket_receive_buffer_bytes
     ahead = max(1024, config.queued_max_message_chunks * config.fetch_message_max_bytes)
@@ -55,8 +55,8 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
         "enable.partition.eof": False,
         # zkconsumer resets the offset itself, so that it knows the new position and can commit it.
         "auto.offset.reset": "error",
-        # As the JVM's fetch (version 3): everything up to the high watermark, including aborted and
-        # open transactions.
+        # Like the JVM's fetch (version 3), read all messages up to the high watermark, including
+        # those of aborted and open transactions.
         "isolation.level": "read_uncommitted",
         "check.crcs": True,
         "socket.timeout.ms": _within(10, _ms(config.socket_timeout_s), 300_000),
@@ -87,7 +87,7 @@ def _ms(seconds: float) -> int:
 
 
 def _within(lowest: int, value: int, highest: int) -> int:
-    """Limit Kafka's value to librdkafka's range, which for some properties is narrower."""
+    """Limit Kafka's value to librdkafka's range, which is narrower for some properties."""
     return max(lowest, min(value, highest))
 
 
@@ -96,16 +96,17 @@ def _within(lowest: int, value: int, highest: int) -> int:
 
 PLAINTEXT: Final = "PLAINTEXT"
 
-# Version of the registration -> the release whose protocol is used without a version request.
+# Version of a registration -> the release whose protocol is used without a version request.
 # Brokers before 0.10 close the connection when a client asks for their API versions (KIP-35).
-# Registrations of version 3 and later come from brokers 0.10 and later, which answer the request.
+# Registrations of version 3 and later come from brokers of 0.10 and later, which answer the
+# request.
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
 
 class Brokers(tuple[Broker, ...]):
-    """The registered brokers of a cluster, with the configuration that says how to reach them.
+    """The registered brokers of a cluster, and the configuration for connections to them.
 
-    Without a configuration, the PLAINTEXT listeners are used.
+    Without a configuration, clients connect to the PLAINTEXT listeners.
     """
 
     config: ConnectionConfig | None
@@ -122,7 +123,7 @@ class Brokers(tuple[Broker, ...]):
 
     @property
     def listener(self) -> str:
-        """The name or the security protocol of the listener to connect to."""
+        """The name or the security protocol of the listener to which clients connect."""
         if self.config is None:
             return PLAINTEXT
         return self.config.broker_listener or str(
@@ -133,11 +134,13 @@ class Brokers(tuple[Broker, ...]):
 def broker_settings(brokers: Brokers) -> Settings:
     """Return librdkafka's `bootstrap.servers`, its protocol settings, and the `kafka.` properties.
 
-    The oldest broker decides the protocol: newer brokers still support it, and a rolling upgrade
-    has both. Brokers without the chosen listener are ignored; the JVM (`kafka.cluster.Broker`, 0.9
-    to 1.1) rejects the whole cluster if a broker has no PLAINTEXT endpoint. Raises FetchError if no
-    broker has the chosen listener, or if the listener has another security protocol than
-    `kafka.security.protocol`. An empty `brokers` gives no servers: the caller waits for brokers.
+    The oldest broker determines the protocol version: newer brokers still support it, and a rolling
+    upgrade has old and new brokers. Brokers without the chosen listener are ignored. The JVM
+    (`kafka.cluster.Broker`, 0.9 to 1.1) rejects the whole cluster if a broker has no PLAINTEXT
+    endpoint. If `brokers` is empty, the result has no servers, and the caller waits for brokers.
+
+    Raises FetchError if no broker has the chosen listener, or if the listener has another security
+    protocol than `kafka.security.protocol`.
     """
     passed_on = {} if brokers.config is None else dict(brokers.config.kafka)
     ends = list(_endpoints(brokers))
@@ -173,7 +176,8 @@ def servers(brokers: Brokers) -> list[str]:
 def _endpoints(brokers: Brokers) -> Iterator[tuple[str, str]]:
     """Yield the `host:port` and the security protocol of each broker's chosen endpoints.
 
-    They are the endpoints of the listener with the chosen name, or else with the chosen protocol.
+    The chosen endpoints are those of the listener with the chosen name. If no listener has that
+    name, they are the endpoints with the chosen security protocol.
     """
     wanted = brokers.listener.upper()
     for broker in brokers:
@@ -188,8 +192,8 @@ def _endpoints(brokers: Brokers) -> Iterator[tuple[str, str]]:
         if chosen:
             yield from ((server, protocol) for _, protocol, server in chosen)
         elif wanted == PLAINTEXT and broker.host and broker.port > 0:
-            # Version 1 has only these fields. Later versions fill them from their first PLAINTEXT
-            # endpoint, even if its listener has another name (KIP-103).
+            # Version 1 has only host and port. Later versions fill these fields from their first
+            # PLAINTEXT endpoint, even if its listener has another name (KIP-103).
             host = f"[{broker.host}]" if ":" in broker.host else broker.host
             yield f"{host}:{broker.port}", PLAINTEXT
 
@@ -207,7 +211,7 @@ def _no_listener(brokers: Brokers) -> FetchError:
 
 
 def _offered(brokers: Brokers) -> str:
-    """Return the place of the registrations and the listeners that they name."""
+    """Return the path of the registrations, and the listeners that they contain, as text."""
     names = {
         (end, protocol)
         for one in brokers

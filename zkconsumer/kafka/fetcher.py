@@ -1,9 +1,9 @@
 """Fetch messages for one stream, over confluent-kafka.
 
 A fetcher belongs to one thread at a time: from confluent-kafka 2.16 on, a call from another thread
-waits while one thread is inside `consume`. So this module takes no lock around a fetcher, and no
-call blocks longer than its time limit. Looking up offsets may take seconds, so a `Resolver` does it
-with its own client and thread.
+waits while one thread is inside `consume`. So this module uses no lock for a fetcher, and no call
+blocks longer than its time limit. A look-up of offsets may take seconds, so a `Resolver` performs
+it with a separate client and thread.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ from zkconsumer.kafka.access import Refusals, refusal
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import TopicPartition
 
-# Seconds to wait for the lookup of a topic before its first fetch. The lookup avoids a wait of one
-# second for librdkafka's metadata timer. If the broker does not answer in time, the first fetch
-# waits for that timer.
+# Seconds to wait for the look-up of a topic before its first fetch. The look-up avoids a wait of
+# one second for librdkafka's metadata timer. If the broker does not answer in time, the first fetch
+# waits for the timer.
 LOOKUP_S: Final = 0.5
 
-# Time limit in seconds of each of a resolver's requests to one broker. A broker that does not
-# answer in time is asked again after `refresh.leader.backoff.ms`. No stream blocks while it waits.
+# Time limit, in seconds, of each request of a resolver to one broker. If the broker does not answer
+# in time, the request is repeated after `refresh.leader.backoff.ms`. No stream blocks meanwhile.
 RESOLVE_S: Final = 2.0
 
-# Seconds for which a resolver keeps its client after the last lookup: long enough for the retry of
-# a failed lookup, and short because a stream without lookups should not pay for a second client.
+# Seconds for which a resolver keeps its client after the last look-up. The time is long enough for
+# the retry of a failed look-up, and short because a second client has a cost.
 LINGER_S: Final = 1.0
 
 # Seconds after which a fetcher counts as lost once all brokers were down, even if some are up
 # again. librdkafka 2.16 may not recover. A broker of 0.8 or 0.9 that has just started lists no
-# brokers in its first metadata, and librdkafka then forgets the last known one. With a broker of
-# 0.10.2 it was seen to get metadata but fetch nothing. A new fetcher costs some milliseconds.
+# brokers in its first metadata, and librdkafka then forgets the last known broker. In one
+# observation with a broker of 0.10.2, librdkafka received metadata but fetched nothing. A new
+# fetcher costs some milliseconds.
 LOST_S: Final = 5.0
 
 # Seconds between two reports of one kind of error; librdkafka repeats "connection refused" twenty
@@ -62,8 +63,8 @@ QUIET_S: Final = 5.0
 
 _OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
-# Errors that no retry can solve. librdkafka retries all others without a limit (no leader, no
-# connection, unknown partition, a full broker); so does the JVM's leader finder.
+# Errors that no retry can solve. librdkafka retries all other errors without a limit (no leader, no
+# connection, unknown partition, a full broker), and so does the JVM's `LeaderFinderThread`.
 _PERMANENT: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -84,7 +85,7 @@ _error: Final[Callable[[Message], KafkaError | None]] = Message.error
 def descriptors_error() -> str:
     """Return why the process cannot open a file or socket; empty if it can.
 
-    librdkafka does not report it. Its sockets fail as if no broker could be reached, or its
+    librdkafka does not report this error. Its sockets fail as if no broker could be reached, or its
     metadata are missing, which looks like an unknown partition.
     """
     try:
@@ -100,7 +101,7 @@ def descriptors_error() -> str:
 
 
 def new_client(settings: Settings) -> Consumer:
-    """Make a broker client, or raise FetchError; the error says if no file descriptor is left."""
+    """Make a broker client, or raise FetchError, which reports a lack of file descriptors."""
     try:
         return Consumer(settings)
     except KafkaException as error:
@@ -113,7 +114,7 @@ def new_client(settings: Settings) -> Consumer:
 
 
 class Reset(Enum):
-    """`auto.offset.reset`; the values are the JVM's, `spec` is the special time of ListOffsets."""
+    """`auto.offset.reset` with the JVM's values; `spec` is the special time of ListOffsets."""
 
     SMALLEST = "smallest"
     LARGEST = "largest"
@@ -135,9 +136,10 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error, or END; `tp` is None if it concerns the brokers as a whole.
+    """An error, or END; `tp` is None if the fault concerns all brokers.
 
-    `error` is what the streams raise, if the source of the fault knows it; `text` is its text.
+    `error` is the error that the streams raise, if the source of the fault knows it. `text` is the
+    fault's text.
     """
 
     kind: FaultKind
@@ -152,15 +154,15 @@ Answers = dict[TopicPartition, int | str]
 
 
 class Fetcher(Protocol):
-    """What a stream needs: the messages of any partitions, from given offsets."""
+    """Fetches a stream's messages of any partitions, from given offsets."""
 
     @property
     def faults(self) -> deque[Fault]:
-        """Faults that the stream has not taken yet; it pops them from the left."""
+        """The faults that the stream has not handled yet; it removes them from the left."""
 
     @property
     def wait_s(self) -> float:
-        """The longest time in seconds for which a broker may delay its response to a fetch."""
+        """The maximum time, in seconds, for which a broker may delay its response to a fetch."""
 
     def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
         """Also fetch these partitions, each from its offset; none of them may be assigned already.
@@ -176,7 +178,7 @@ class Fetcher(Protocol):
         """
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
-        """Return the available messages at once, or else the first that arrives within `timeout_s`.
+        """Return the available messages; if there are none, wait up to `timeout_s` for the first.
 
         Messages of a partition are in order. Messages after a fault are returned by the next call.
         """
@@ -184,12 +186,12 @@ class Fetcher(Protocol):
     def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
         """Look up the first or the next offset of each partition's log; returns at once.
 
-        Any thread may complete the future. Its exception is a FetchError, and only if no broker
-        client can be made, no file descriptor is left, or the brokers refuse the connection.
+        Any thread may complete the future. It fails with a FetchError only if no broker client can
+        be made, no file descriptor is left, or the brokers refuse the connection.
         """
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends of the logs that past fetches have reported; sends no request."""
+        """Return the log ends that earlier fetches have reported; sends no request."""
 
     def close(self) -> None:
         """Close the clients; may be called more than once."""
@@ -198,13 +200,14 @@ class Fetcher(Protocol):
 class _Errors:
     """Turns the errors of one client into faults; the client calls `report`.
 
-    It does not refer to the client, so a fetcher is destroyed as soon as nothing refers to it: when
-    Ctrl-C interrupts the code that has just made it. If the garbage collector destroyed the client
-    later, it would swallow a KeyboardInterrupt that arrives meanwhile.
+    It has no reference to the client, so a fetcher is destroyed as soon as no code refers to it. An
+    example is a Ctrl-C that interrupts the code that has just made the fetcher. If the garbage
+    collector destroyed the client later, it would swallow a KeyboardInterrupt that arrives then.
 
     Attributes:
         faults: see `Fetcher.faults`.
-        lost_at: when the fetcher counts as lost; None while not all brokers have been down.
+        lost_at: the time from which the fetcher counts as lost; None unless all brokers have been
+            down.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -215,7 +218,7 @@ class _Errors:
         self._reported: dict[int, tuple[float, int]] = {}
 
     def report(self, error: KafkaError) -> None:
-        # librdkafka calls it within `consume`, so on the owning thread.
+        # librdkafka calls this method within `consume`, so on the owning thread.
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self.lost_at is None:
             self.lost_at = time.monotonic() + LOST_S
         if (found := refusal(error, self._settings)) is not None:
@@ -285,8 +288,8 @@ class KafkaFetcher:
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         messages, self._backlog = self._backlog, []
         if not messages:
-            # Not one call with a time limit: librdkafka would wait until it has `max_messages`
-            # messages or the time is over, and would collect megabytes.
+            # A single call with a time limit would not do: librdkafka would wait until it has
+            # `max_messages` messages or the time is over, and would collect megabytes.
             messages = self._consumer.consume(max_messages, 0)
         if not messages:
             messages = self._consumer.consume(1, timeout_s)
@@ -322,8 +325,8 @@ class KafkaFetcher:
     def _look_up(self, tps: Collection[TopicPartition], timeout_s: float) -> list[TopicPartition]:
         """Make librdkafka load the metadata of these partitions; return those without a leader.
 
-        By itself it loads metadata every five minutes, and until then every request for a newly
-        assigned partition fails. Known partitions cost nothing.
+        Otherwise librdkafka loads metadata every five minutes, and until then every request for a
+        newly assigned partition fails. Known partitions cost nothing.
         """
         topics = {tp.topic for tp in tps if tp not in self._known}
         if not topics:
@@ -331,7 +334,7 @@ class KafkaFetcher:
         try:
             self._known.update(_leaders(self._consumer, topics, timeout_s))
         except KafkaException as error:
-            # After a lookup that ended at a short limit, librdkafka repeats it by itself.
+            # If a look-up ends at a short time limit, librdkafka repeats it without a further call.
             if timeout_s >= LOOKUP_S or error.args[0].code() != KafkaError._TIMED_OUT:
                 self._errors.passing(error.args[0], None)
             return []
@@ -374,11 +377,11 @@ C = TypeVar("C", bound=Client)
 
 
 class Resolver(Generic[C]):
-    """Looks up the ends of logs, with its own client and thread.
+    """Looks up the ends of logs, with a separate client and thread.
 
-    Both exist only while there are lookups, and `LINGER_S` seconds longer. Waiting lookups are sent
-    together. Each broker gets its own request, so a silent broker delays the other results but does
-    not make them fail.
+    Both exist only while there are look-ups, and for `LINGER_S` seconds after the last one. Waiting
+    look-ups are sent together. Each broker receives its own request, so a silent broker delays the
+    other results but does not make them fail.
     """
 
     def __init__(
@@ -400,14 +403,14 @@ class Resolver(Generic[C]):
         with self._changed:
             self._waiting.append((list(tps), reset, answer))
             if self._thread is None:
-                # A daemon: while a broker is silent, it must not prevent the process from ending.
+                # A daemon thread, because a silent broker must not prevent the process from ending.
                 self._thread = threading.Thread(target=self._run, name="resolver", daemon=True)
                 self._thread.start()
             self._changed.notify()
         return answer
 
     def close(self) -> None:
-        """End the thread soon; returns at once. Running lookups are still completed."""
+        """End the thread soon; returns at once. The thread completes running look-ups."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -436,7 +439,7 @@ class Resolver(Generic[C]):
                     answer.set_result({tp: found[tp] for tp in tps})
 
     def _next(self) -> list[_Question]:
-        """Return the waiting lookups; none after `LINGER_S`, which ends the thread."""
+        """Return the waiting look-ups; an empty result after `LINGER_S` ends the thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, LINGER_S)
             batch, self._waiting = self._waiting, []
@@ -481,8 +484,8 @@ def _leaders(
 ) -> dict[TopicPartition, int]:
     """Return the leader's broker id of each partition that has one; raises KafkaException.
 
-    Several topics are looked up with one request for all topics of the cluster: with one request
-    per topic, each may take the whole time-out.
+    For several topics, it sends one request for all topics of the cluster. With one request per
+    topic, each request could take the whole time-out.
     """
     only = {"topic": min(topics)} if len(topics) == 1 else {}
     found = client.list_topics(**only, timeout=timeout_s).topics

@@ -1,14 +1,14 @@
-"""What brokers report about partitions: the ends of logs, and a group's offsets in Kafka.
+"""The ends of logs, offsets by time, and a group's offsets in Kafka, as brokers report them.
 
 Every function opens a client, requests all partitions together, and closes the client; a
-caller with many requests keeps a `LogClient`. If a value cannot be read, the result contains
-a sentence with the reason instead, so that one bad broker does not hide the other values.
+caller with many requests keeps a `LogClient`. If a value cannot be read, the result contains a
+text with the reason instead, so that one failed broker does not hide the other values.
 
 No function creates anything. Partitions are looked up in the metadata of the whole cluster,
 because a broker before 0.11 creates a topic that a client names. A group's offsets are read
 only if the topic __consumer_offsets exists, because finding the group's coordinator creates
-that topic. librdkafka's consumer looks for its coordinator as soon as it is made, so the
-ends of logs are read without a consumer.
+that topic. librdkafka's consumer looks for its coordinator when it is created, so the ends of
+logs are read without a consumer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
 Untyped: TypeAlias = Any
-"""A value of confluent-kafka whose type its stubs lack, or that has one of several types."""
+"""A value of confluent-kafka that has no type in its stubs, or one of several types."""
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -42,12 +42,12 @@ NO_BROKER: Final = "no broker is registered in ZooKeeper"
 NO_TOPIC: Final = "the brokers do not know the partition"
 NO_LEADER: Final = "the partition has no leader"
 
-# Seconds during which a leader may report a log end before an offset that was read. A leader that
-# was just elected knows of fewer messages than it stores until its followers fetch from it again.
+# Seconds for which a leader may report a log end below an offset that was already read. A newly
+# elected leader reports fewer messages than it stores until its followers fetch from it again.
 SHORT_LOG_S: Final = 5.0
 
-# The lowest version of the registrations of brokers that find messages by time (0.10 and later);
-# older brokers only find segments.
+# The lowest registration version of brokers that find messages by time (0.10 and later). Older
+# brokers find only segments.
 _TIMES_SINCE: Final = 3
 
 # librdkafka requires a group; this client neither commits to it nor joins it.
@@ -58,10 +58,11 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 
 # Number of partitions in one request. librdkafka searches the list of all requested partitions for
-# each result, so 10,000 in one request take half a second. 250 was the fastest for 10,000.
+# each result, so one request for 10,000 partitions takes half a second. Requests of 250 partitions
+# were the fastest for 10,000.
 AT_ONCE: Final = 250
 
-# Minimum time limit in seconds for each leader, even after the total limit.
+# Minimum time limit, in seconds, for each leader, even if the total time limit has passed.
 _LEAST_S: Final = 0.1
 
 
@@ -73,16 +74,16 @@ class LogRange(NamedTuple):
 
 
 def are_times_exact(brokers: Iterable[Broker]) -> bool:
-    """Return whether `offsets_at` finds messages; brokers before 0.10 only find segments."""
+    """Return whether `offsets_at` finds messages; brokers before 0.10 find only segments."""
     return all(broker.version >= _TIMES_SINCE for broker in brokers)
 
 
 class LogClient:
     """A client for many requests, used by one thread at a time.
 
-    Only `topics` looks up the leaders: call it from time to time, and whenever a result is a
-    sentence. Raises FetchError without brokers, and as `broker_settings` does, and ConfigError for
-    properties that librdkafka refuses.
+    Only `topics` looks up the leaders: call it periodically, and whenever a result is a text.
+    Raises FetchError if there are no brokers and in the cases of `broker_settings`, and ConfigError
+    for properties that librdkafka refuses.
     """
 
     def __init__(self, brokers: Brokers, *, limit_s: float) -> None:
@@ -110,14 +111,14 @@ class LogClient:
         return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
-        """Return the first offset of each log, or why it is not known; costs as `latest`."""
+        """Return the first offset of each log, or why it is not known; as fast as `latest`."""
         return self._ask_in_bulk(partitions, _EARLIEST)
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
         """Return the end of each log, or why it is not known.
 
         It costs a tenth of `ends`, which makes several objects for each partition. But it needs a
-        consumer, which looks for its group's coordinator; use it in clients that fetch anyway.
+        consumer, which looks for its group's coordinator. Use it only in clients that also fetch.
         """
         return self._ask_in_bulk(partitions, _LATEST)
 
@@ -133,7 +134,7 @@ class LogClient:
     def committed(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return offsets in Kafka as `committed_in_kafka` does, 40 times as fast for many groups.
+        """Return offsets in Kafka as `committed_in_kafka` does; 40 times faster for many groups.
 
         It needs brokers from 0.10 on (`are_times_exact`).
         """
@@ -156,9 +157,9 @@ class LogClient:
     def _ask_in_bulk(
         self, partitions: Collection[TopicPartition], at: int
     ) -> dict[TopicPartition, int | str]:
-        """Request offsets for a special time, from one leader after the other.
+        """Request the offsets of a special time from one leader after the other.
 
-        A leader that is down may use up the time limit; then 0.1 s remains for each of the others.
+        A leader that is down may use up the time limit; each other leader then gets 0.1 s.
         """
         if self._consumer is None:
             own = {"group.id": _NO_GROUP, "enable.auto.commit": False}
@@ -176,14 +177,14 @@ class LogClient:
                 try:
                     answers = self._consumer.offsets_for_times(asked, timeout=left_s)
                 except KafkaException as error:
-                    why = f"the leader does not say: {error.args[0].str()}"
+                    why = f"the leader returns no offset: {error.args[0].str()}"
                     found |= dict.fromkeys(theirs, why)
                     break
                 for one in answers:
                     found[TopicPartition(one.topic, one.partition)] = (
                         one.offset
                         if one.error is None and one.offset >= 0
-                        else f"the leader does not say: {one.error and one.error.str()}"
+                        else f"the leader returns no offset: {one.error and one.error.str()}"
                     )
         return found
 
@@ -222,7 +223,7 @@ class LogClient:
                 try:
                     answer[tp] = future.result().offset
                 except KafkaException as error:
-                    answer[tp] = f"the leader does not say: {error.args[0].str()}"
+                    answer[tp] = f"the leader returns no offset: {error.args[0].str()}"
         return answers
 
 
@@ -237,7 +238,7 @@ def log_ends(
 ) -> dict[TopicPartition, LogRange | str]:
     """Return the first and the next offset of each log, or the reason why they are not known.
 
-    `limit_s` is the time limit in seconds for all partitions together. The end is the high
+    `limit_s` is the time limit in seconds for all partitions together. The next offset is the high
     watermark, as in the JVM's tools (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the
     leader).
     """
@@ -256,9 +257,9 @@ def offsets_at(
 ) -> dict[TopicPartition, int | str | None]:
     """Return the offset of the first message at or after a time; None if there is none.
 
-    A text says why an offset is not known. Unless `are_times_exact`, the result is the first offset
-    of the last segment that was not modified since that time, or None if there is no such segment.
-    For a time in the future it is the end of the log.
+    If an offset is not known, the value is a text with the reason. If `are_times_exact` is False,
+    the result is the first offset of the last segment that was not modified since that time, or
+    None if there is no such segment. For a time in the future it is the end of the log.
     """
     try:
         return LogClient(brokers, limit_s=limit_s).at(partitions, timestamp_ms)
@@ -309,7 +310,7 @@ def committed_in_kafka(
     limit_s: float,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    """Return a group's offsets in Kafka; None if there is none, a text if it is not known.
+    """Return a group's offsets in Kafka; None if there is none, or a text with the reason.
 
     JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is
     the time limit of each request in seconds. `on_progress` is called after each request with the

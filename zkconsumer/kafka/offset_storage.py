@@ -1,9 +1,9 @@
 """The group's offsets in Kafka (`offsets.storage=kafka`), read and committed over confluent-kafka.
 
 In this module, the coordinator of a group is the broker that stores its offsets. librdkafka finds
-it, and finds the new one if the offsets move. The JVM retries without a limit; here each request
-takes at most `offsets.channel.socket.timeout.ms` in all, and the member's state machine decides on
-a retry. JVM: `kafka.client.ClientUtils.channelToOffsetManager` and the requests of
+it, and finds the new one if the offsets move. The JVM retries without a limit. In zkconsumer each
+request takes at most `offsets.channel.socket.timeout.ms`, and the member's state machine decides
+whether to retry. JVM: `kafka.client.ClientUtils.channelToOffsetManager` and the requests of
 `ZookeeperConsumerConnector.commitOffsets` and `fetchOffsets`, 0.8.2 to 1.1.
 """
 
@@ -35,11 +35,11 @@ from zkconsumer.protocol.requests import (
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two polls for the reply to a commit; librdkafka delivers it only to a poll.
+# Seconds between two polls for the reply to a commit; librdkafka delivers the reply only in a poll.
 TURN_S: Final = 0.01
 
-# Seconds that `stop` waits for a running request. After that the thread ends by itself, within the
-# time limit of the request.
+# Seconds that `stop` waits for a running request. If the request takes longer, the thread ends
+# later, within the time limit of the request.
 STOP_S: Final = 1.0
 
 _NEW_CONSUMER = (
@@ -57,17 +57,17 @@ _PERMANENT: Final[Mapping[int, str]] = {
     KafkaError.INVALID_GROUP_ID: "the brokers reject this group.id",
     KafkaError.INVALID_COMMIT_OFFSET_SIZE: "the commit is larger than a broker accepts",
 }
-"""Errors of a commit that no retry can solve, and what to do about them.
+"""Errors of a commit that no retry can solve, and their remedies.
 
-The JVM retries all of them except too large metadata. It treats that commit as stored, and
-`commitOffsets` returns without an error.
+The JVM retries all of them except metadata that are too large. It treats such a commit as stored,
+so `commitOffsets` returns without an error.
 """
 
 
 def channel_settings(config: ConsumerConfig) -> Settings:
     """Return the settings of a client that commits and fetches offsets but never subscribes.
 
-    They contain no addresses of brokers.
+    The settings contain no broker addresses.
     """
     limit_ms = max(10, min(round(config.offsets_channel_socket_timeout_s * 1000), 300_000))
     return {
@@ -76,7 +76,7 @@ def channel_settings(config: ConsumerConfig) -> Settings:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "socket.timeout.ms": limit_ms,
-        # librdkafka keeps a commit for this time if it does not know the group's coordinator.
+        # librdkafka keeps a commit for this time while it does not know the group's coordinator.
         "session.timeout.ms": limit_ms,
         # Reconnect within 1 s, so that a restarted broker is used soon.
         "reconnect.backoff.max.ms": 1000,
@@ -85,10 +85,10 @@ def channel_settings(config: ConsumerConfig) -> Settings:
 
 
 class KafkaOffsetStore(threading.Thread):
-    """Fetches and stores offsets on its own thread, the only one that uses its consumer.
+    """Fetches and stores offsets on its own thread; no other thread uses its consumer.
 
-    `connect` returns the settings that reach the brokers now, or None if none is registered; this
-    thread calls it. `limit_s` is the time limit of one request in seconds.
+    The thread calls `connect`, which returns the settings for the brokers that are registered now,
+    or None if no broker is registered. `limit_s` is the time limit of one request in seconds.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class KafkaOffsetStore(threading.Thread):
     # ---- any thread ------------------------------------------------------------------------------
 
     def submit(self, request: OffsetRequest, done: Callable[[Sequence[Reply]], None]) -> None:
-        """Queue a request; `done` gets the one reply, on the store's thread."""
+        """Queue a request; `done` receives the one reply, on the store's thread."""
         self._queue.put((request, done))
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class KafkaOffsetStore(threading.Thread):
             if self._consumer is not None and self._refusals is not None:
                 self._consumer.poll(0)
                 why = self._refusals.last or why
-            # The next request makes a new client, with the brokers registered by then.
+            # The next request makes a new client for the brokers that are registered at that time.
             self._drop()
             return _unavailable(request, str(why))
 
@@ -168,9 +168,9 @@ class KafkaOffsetStore(threading.Thread):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that the group has committed; a partition without one is absent.
 
-        So is a partition that the brokers do not know; only 0.8.2 reports that as an error. For any
-        other error the JVM assumes that there is no offset, and resets; here the whole request
-        fails, and is retried.
+        A partition that the brokers do not know is also absent; only 0.8.2 reports it as an error.
+        For any other error the JVM assumes that there is no offset, and applies
+        `auto.offset.reset`. In zkconsumer the whole request fails, and is retried.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         asked = [RawPartition(*tp) for tp in partitions]
@@ -185,13 +185,13 @@ class KafkaOffsetStore(threading.Thread):
     def _store(
         self, consumer: Consumer, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> NotStored:
-        """Commit as a client that is no member; brokers accept that while the group has no members.
+        """Commit without membership; brokers accept this while the group has no new consumers.
 
-        It does not use the synchronous call, which has no time limit.
+        The method does not use the synchronous call, which has no time limit.
         """
         self._answers.clear()
-        # confluent-kafka appends a NUL to metadata, even if they are empty, and other clients see
-        # it. So pass no metadata if there are none.
+        # confluent-kafka appends a NUL to metadata, even to empty ones, and other clients read the
+        # NUL. So pass no metadata if there are none.
         raw = [RawPartition(*tp, *(at if at.metadata else at[:1])) for tp, at in offsets.items()]
         consumer.commit(offsets=raw, asynchronous=True)
         deadline = time.monotonic() + self._limit_s
@@ -204,7 +204,7 @@ class KafkaOffsetStore(threading.Thread):
         failed = {tp: why for tp in offsets if (why := single.get(tp) or error) is not None}
         if not failed:
             return NotStored({}, {})
-        # librdkafka reports the last error also for partitions that were stored: read them back.
+        # librdkafka also reports the last error for partitions that were stored, so read them back.
         found = self._fetch(consumer, sorted(failed))
         result = NotStored({}, {})
         for tp, why in failed.items():
@@ -217,11 +217,11 @@ class KafkaOffsetStore(threading.Thread):
         return result
 
     def _committed(self, error: KafkaError | None, partitions: list[RawPartition]) -> None:
-        # Called by librdkafka within `poll`, so on this thread.
+        # librdkafka calls this method within `poll`, so on this thread.
         self._answers.append((error, partitions))
 
     def _on_error(self, error: KafkaError) -> None:
-        # Logged at DEBUG: a request that fails returns the error itself.
+        # The level is DEBUG, because a failed request also returns the error.
         logger.debug("%s", error)
         if self._refusals is not None:
             self._refusals(error)

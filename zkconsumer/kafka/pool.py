@@ -1,18 +1,18 @@
 """Broker clients that many streams share.
 
 One client per stream is the fastest design, because no other thread touches the messages (see
-`fetcher`). But sixteen idle streams then cost 2 % of a CPU, and each stream five threads and eight
-file descriptors, so it does not scale to hundreds of streams. A connector with more than
-`OWN_CLIENTS` streams uses a `FetcherPool`: a few clients, each driven by one fetch thread. (The JVM
-also has a few fetcher threads for all streams.) Each stream gets a `SharedFetcher`, which
+`fetcher`). But then sixteen idle streams cost 2 % of a CPU, and each stream costs five threads and
+eight file descriptors. So the design does not scale to hundreds of streams. A connector with more
+than `OWN_CLIENTS` streams uses a `FetcherPool`: a few clients, each driven by one fetch thread.
+(The JVM also has a few fetcher threads for all streams.) Each stream gets a `SharedFetcher`, which
 implements `Fetcher` without touching a client.
 
     stream's thread --assign, unassign--> queue of commands --> fetch thread --> client
     stream's thread <--messages, faults-- queue of the stream <-- fetch thread <-- client
 
-**A partition belongs to one client**, chosen by topic and number, whichever stream it is assigned
-to. When a partition moves between two streams, the same fetch thread ends the old fetch and starts
-the new one, so nothing is fetched twice.
+**A partition belongs to one client.** Topic and partition number determine the client; the stream
+does not matter. When a partition moves between two streams, the same fetch thread ends the old
+fetch and starts the new one, so no message is fetched twice.
 
 **A message is delivered only under the assignment for which it was fetched.** Each assignment of a
 partition is a new `_Route`. The stream's thread sets `live = False` when it unassigns the
@@ -27,17 +27,17 @@ returns nothing that it fetched before. So the following sequence is harmless:
        belong to the new route.
 
 **A slow stream delays no other stream, and its memory is bounded.** When the queue of a stream is
-full (as much as a client of its own would prefetch), the fetch thread stops fetching the stream's
-partitions. When the stream has taken half of the queue, the fetch thread resumes at the next
-offset.
+full (it has the size that a separate client would prefetch), the fetch thread stops fetching the
+stream's partitions. When the stream has taken half of the queue, the fetch thread resumes at the
+next offset.
 
 **A stream sleeps until there is work.** The fetch thread sets the stream's event when it adds to
 its queue, and the coordinator sets the same event, so an idle stream causes no wake-ups.
 
-**A failed client is replaced without involving the streams.** The route knows the next offset, so
-the fetch thread continues from there with a new client. It does so when all brokers have been down
-(`LOST_S`), when their addresses have changed, and when messages have been available for a long time
-and none was fetched.
+**A fetch thread replaces a failed client without involving the streams.** Each route knows the next
+offset, so the fetch thread continues from there with a new client. It does so when all brokers have
+been down (`LOST_S`), when their addresses have changed, and when messages have been available for a
+long time and none was fetched.
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of streams of a connector that have a client each; with more, all streams share the
-# pool. Four idle clients cost 0.5 % of a CPU.
+# Maximum number of streams of a connector that each have their own client. With more streams, all
+# of them share the pool. Four idle clients cost 0.5 % of a CPU.
 OWN_CLIENTS: Final = 4
 
 # Number of clients in a pool. With two, half of the partitions are still fetched while one client
-# waits for a silent broker. More gain nothing: all fetch threads share one interpreter lock.
+# waits for a silent broker. More clients gain nothing: all fetch threads share one interpreter
+# lock.
 CLIENTS: Final = 2
 
-# Maximum number of messages that a fetch thread takes from its client in one call; see
-# `consumer.stream`.
+# Maximum number of messages that a fetch thread takes from its client in one call.
+# `consumer.stream` has the reason.
 BATCH: Final = 1000
 
 # Time limit in seconds of a fetch thread's call that cannot be interrupted. The thread applies
@@ -82,28 +83,28 @@ TURN_S: Final = 0.05
 # `fetcher.LOOKUP_S`. All streams of the client wait during this time.
 POOL_LOOKUP_S: Final = 0.2
 
-# Seconds that a fetch thread waits for a command while it has no client, or no partitions.
+# Seconds for which a fetch thread waits for a command while it has no client or no partitions.
 RETRY_S: Final = 0.2
 IDLE_S: Final = 10.0
 
-# Seconds to wait after a failure that all streams of a client raise.
+# Back-off, in seconds, after a failure that all streams of a client raise.
 FAILED_S: Final = 5.0
 
-# Seconds between two reads of the ends of the logs, and between two checks whether a client that
-# fetches nothing is behind the brokers; the same as in `consumer.stream_fetcher`.
+# Seconds between two reads of the log ends, and between two checks whether a client that fetches
+# nothing is behind the brokers. `consumer.stream_fetcher` has the same values.
 ENDS_S: Final = 5.0
 SILENT_S: Final = 10.0
 _ASKED: Final = 100
 
 
 class Alarm(Protocol):
-    """What ends the wait of a stream's thread."""
+    """The object that ends the wait of a stream's thread."""
 
     wake: threading.Event
 
     @property
     def has_changed(self) -> bool:
-        """Return whether the thread has other work; it becomes true before `wake` is set."""
+        """Whether the thread has other work; it becomes True before `wake` is set."""
 
 
 class _Route:
@@ -113,11 +114,11 @@ class _Route:
 
     def __init__(self, fetcher: SharedFetcher, tp: TopicPartition, offset: int) -> None:
         self.fetcher, self.tp = fetcher, tp
-        self.live = True  # the stream's thread writes it, once, to False
+        self.live = True  # the stream's thread sets it to False, once
         # Only the fetch thread uses these:
         self.next = offset  # the offset after the last queued message
         self.end = -1  # the log's end, if it is known
-        self.below: _Route | None = None  # the route of another stream that this one replaced
+        self.below: _Route | None = None  # another stream's route, which this one replaced
 
 
 class SharedFetcher:
@@ -129,8 +130,8 @@ class SharedFetcher:
         self.faults: deque[Fault] = deque()
         self._pool, self._alarm = pool, alarm
         self._routes: dict[TopicPartition, _Route] = {}
-        # The lock guards the following fields, which the stream's thread and the fetch threads use:
-        # the queued messages and faults with their size in bytes, the totals, and the fetch threads
+        # The stream's thread and the fetch threads use the following fields under this lock: the
+        # queued messages and faults with their size in bytes, the totals, and the fetch threads
         # that have stopped because the queue is full.
         self._lock = threading.Lock()
         self._ready: deque[tuple[_Route | None, list[Message] | Fault, int]] = deque()
@@ -165,7 +166,8 @@ class SharedFetcher:
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         if not self._ready and timeout_s > 0:
-            # Clear it before the check: whatever arrives after the check sets it again.
+            # Clear the event before the check: a message that arrives after the check sets it
+            # again.
             self._alarm.wake.clear()
             if not self._ready and not self._alarm.has_changed:
                 self._alarm.wake.wait(timeout_s)
@@ -203,7 +205,7 @@ class SharedFetcher:
         self.unassign(list(self._routes))
 
     def _resume_fetching(self) -> None:
-        """Resume stopped partitions if there is room again; needs the lock."""
+        """Resume stopped partitions if there is room again; the caller holds the lock."""
         if self._stopped and self._pool.has_room(2 * self._messages, 2 * self._bytes):
             for thread in self._stopped:
                 thread.post(self)
@@ -214,7 +216,7 @@ class SharedFetcher:
     def add(self, route: _Route, messages: list[Message], thread: _FetchThread) -> bool:
         """Queue messages of a route; return whether there is room for more.
 
-        Without room, `thread` gets a command when there is room again.
+        If there is none, `thread` receives a command as soon as there is room again.
         """
         size = sum(map(len, messages))
         with self._lock:
@@ -230,7 +232,7 @@ class SharedFetcher:
         return has_room
 
     def fail(self, route: _Route | None, fault: Fault) -> None:
-        """Queue a fault of one route, or of everything that the stream fetches."""
+        """Queue a fault of one route, or of all partitions that the stream fetches."""
         with self._lock:
             if route is not None and not route.live:
                 return
@@ -241,7 +243,8 @@ class SharedFetcher:
 def _runs(messages: list[Message]) -> list[tuple[tuple[str | None, int | None], int]]:
     """Return topic and partition of each run of messages, and the length of the run.
 
-    A single run is usual when a backlog is read; the check for it costs half as much.
+    While a backlog is read, there is usually a single run. So the function first checks for one
+    run, which costs half as much.
     """
     topics, numbers = list(map(Message.topic, messages)), list(map(Message.partition, messages))
     first, number, count = topics[0], numbers[0], len(messages)
@@ -270,9 +273,9 @@ class FetcherPool:
         Args:
             connect: makes a client, on a fetch thread; returns None while no broker is registered.
             moved: returns whether all brokers' addresses have changed since the last `connect`.
-            trouble: gets a text about temporary errors of the brokers, on a fetch thread.
+            trouble: receives a text about temporary errors of the brokers, on a fetch thread.
             clients: the maximum number of clients.
-            max_messages, max_bytes: the limits of what is prefetched for one stream.
+            max_messages, max_bytes: the limits of the messages prefetched for one stream.
             name: the prefix of the threads' names.
         """
         self.connect, self.moved, self.trouble = connect, moved, trouble
@@ -314,7 +317,7 @@ class FetcherPool:
 
 
 class _Question:
-    """A lookup of offsets, on its way to a client."""
+    """A lookup of offsets that waits for a client."""
 
     __slots__ = ("answer", "reset", "tps")
 
@@ -338,14 +341,14 @@ class _FetchThread:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._ended = False
-        # Commands from any thread: a route to start or (if not live) to end, a stream that has room
-        # again, a lookup of offsets.
+        # Commands from any thread: a route to start or (if not live) to end, a stream with room
+        # again, or a lookup of offsets.
         self._commands: deque[_Route | SharedFetcher | _Question] = deque()
         self._wake = threading.Event()
         # Only the fetch thread uses these:
         self._client: Fetcher | None = None
-        self._routes: dict[TopicPartition, _Route] = {}  # what is to be fetched
-        self._fetching: dict[TopicPartition, _Route] = {}  # what the client fetches
+        self._routes: dict[TopicPartition, _Route] = {}  # the partitions to fetch
+        self._fetching: dict[TopicPartition, _Route] = {}  # the partitions that the client fetches
         self._full: set[SharedFetcher] = set()
         self._questions: list[_Question] = []
         self._ends_due = self._ask_due = 0.0
@@ -361,7 +364,8 @@ class _FetchThread:
         if self._thread is None:
             with self._starting:
                 if self._thread is None and not self._ended:
-                    # A daemon: a silent broker must not prevent the process from ending.
+                    # A daemon thread, because a silent broker must not prevent the process from
+                    # ending.
                     self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
                     self._thread.start()
 
@@ -398,7 +402,7 @@ class _FetchThread:
             self._client.close()
 
     def _turn(self) -> None:
-        # Clear it before reading the commands: a later command sets it again.
+        # Clear the event before reading the commands: a later command sets it again.
         self._wake.clear()
         changed = self._apply()
         if self._client is None and (self._routes or self._questions):
@@ -455,8 +459,8 @@ class _FetchThread:
             2. The coordinator withdraws the partition from A and grants it to B.
             3. B's thread assigns it.
             4. A's thread assigns it too late, detects that, and unassigns it.
-        After step 4, B's route is fetched again. If A's thread is only slow to unassign, B's route
-        has replaced A's, and the end of A's route changes nothing.
+        After step 4, B's route is fetched again. If A's thread only unassigns late, B's route has
+        already replaced A's route, and the end of A's route has no effect.
         """
         below = route.below
         while below is not None and not below.live:
@@ -467,7 +471,7 @@ class _FetchThread:
             self._routes[route.tp] = below
 
     def _place(self, client: Fetcher, changed: Iterable[TopicPartition]) -> None:
-        """Make the client fetch what the routes of these partitions say."""
+        """Make the client fetch these partitions according to their routes."""
         gone: list[TopicPartition] = []
         offsets: dict[TopicPartition, int] = {}
         for tp in changed:
@@ -494,7 +498,7 @@ class _FetchThread:
         start, full = 0, set[SharedFetcher]()
         for key, count in _runs(messages):
             end = start + count
-            route = self._fetching.get(key)  # type: ignore[call-overload]  # equal to its key
+            route = self._fetching.get(key)  # type: ignore[call-overload]  # as a TopicPartition
             if route is not None and route.live:
                 some = messages[start:end] if end - start < len(messages) else messages
                 route.next = some[-1].offset() + 1  # type: ignore[operator]
@@ -530,15 +534,15 @@ class _FetchThread:
             fetcher.fail(None, fault)
 
     def _start_over(self) -> None:
-        """Continue with a new client, each partition from its next offset."""
+        """Continue with a new client, which fetches each partition from its next offset."""
         client, self._client = self._client, None
         self._fetching, self._asked, self._checking = {}, {}, None
         if client is not None:
-            # On its own thread: `close` may wait for silent brokers.
+            # `close` runs on a separate thread, because it may wait for silent brokers.
             threading.Thread(target=client.close, name=f"{self.name}-close", daemon=True).start()
 
     def _check_progress(self, client: Fetcher, has_messages: bool) -> None:
-        """Store the ends of the logs; start over if messages are available but none arrive."""
+        """Store the log ends; start a new client if messages are available but none arrive."""
         now = time.monotonic()
         if now >= self._ends_due:
             self._ends_due = now + ENDS_S

@@ -28,24 +28,27 @@ from zkconsumer.protocol.requests import (
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 Found: TypeAlias = Any
-"""What a read returns; its kind determines the type."""
+"""The result of a read; the kind of the read determines its type."""
 
 Read = Get | Exists | Children | SyncLeader | Rights
 
 PIPELINE = 5_000
-"""Maximum number of requests in flight; further requests wait. More take memory and gain nothing; a
-window of 64 takes half as long again."""
+"""Maximum number of requests in flight; further requests wait.
+
+More requests take memory and gain nothing. With a window of 64, a read takes 50 % longer.
+"""
 
 _RETRY_S = 0.1
 
 
 class ZooKeeperClient:
-    """Reads and writes znodes while it is entered; all paths are below the chroot.
+    """A context manager that reads and writes znodes; all paths are below the chroot.
 
     `config` says where ZooKeeper is and how to authenticate. `zookeeper.connection.timeout.ms`
-    limits how long a lost connection is retried. Only `write` writes. Use it from one thread.
+    limits how long the client tries to restore a lost connection. Only `write` writes. Use the
+    client from one thread.
 
-    Entering raises what `ZooKeeperSession.start` raises.
+    Entering raises the errors of `ZooKeeperSession.start`.
     """
 
     def __init__(self, config: ConnectionConfig) -> None:
@@ -76,13 +79,13 @@ class ZooKeeperClient:
     def read(self, paths: Iterable[str]) -> dict[str, Node]:
         """Return payload and stat of each existing znode, in the order of `paths`.
 
-        Raises AccessDeniedError with the first path that may not be read, and
-        ZooKeeperUnreachableError; so do all reads.
+        Like all reads, it raises ZooKeeperUnreachableError, and AccessDeniedError with the first
+        path that this client may not read.
         """
         return dict(self._present(Get(path) for path in paths))
 
     def read_allowed(self, paths: Iterable[str]) -> dict[str, Node | AccessDeniedError]:
-        """Read as `read` does; a znode that may not be read has the error as its value."""
+        """Read as `read` does; the value of a znode that this client may not read is the error."""
         return self._allowed(Get(path) for path in paths)
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
@@ -94,11 +97,11 @@ class ZooKeeperClient:
         return dict(self._present(Children(path) for path in paths))
 
     def list_allowed(self, paths: Iterable[str]) -> dict[str, list[str] | AccessDeniedError]:
-        """List as `listed` does; a znode that may not be listed has the error as its value."""
+        """List as `listed` does; if this client may not list a znode, its value is the error."""
         return self._allowed(Children(path) for path in paths)
 
     def listable(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """List as `children` does, without the znodes that may not be listed."""
+        """List as `children` does, without the znodes that this client may not list."""
         answers = self.list_allowed(paths)
         return {path: sorted(got) for path, got in answers.items() if isinstance(got, list)}
 
@@ -110,13 +113,13 @@ class ZooKeeperClient:
     def rights(self, paths: Iterable[str]) -> dict[str, tuple[Right, ...] | AccessDeniedError]:
         """Return the access control list of each existing znode, or the error.
 
-        ZooKeeper 3.6 and later replace the hash of a digest by `x` if this client may not
+        ZooKeeper 3.6 and later return `x` in place of a digest's hash if this client may not
         administer the znode.
         """
         return self._allowed(Rights(path) for path in paths)
 
     def tree(self, *roots: str) -> dict[str, Node]:
-        """Return existing znodes and everything below them, parents first."""
+        """Return existing znodes and all znodes below them, parents first."""
         nodes: dict[str, Node] = {}
         level = list(roots)
         while level:
@@ -126,7 +129,7 @@ class ZooKeeperClient:
         return nodes
 
     def _allowed(self, requests: Iterable[Read]) -> dict[str, Found]:
-        """Return the values of existing znodes, or the error for those that may not be read."""
+        """Return the values of existing znodes, or the error for each one that is not readable."""
         found: dict[str, Found] = {}
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
@@ -165,15 +168,16 @@ class ZooKeeperClient:
     def write(self, writes: Sequence[Write]) -> Reply:
         """Execute all writes or none, in one transaction.
 
-        If the reply is not OK, its `code` says why and its `value` is the index of the refused
-        write. With BROKEN the connection was lost, and the transaction may or may not have been
-        executed: `sync`, then read back.
+        If the reply is not OK, its `code` gives the reason and its `value` is the index of the
+        refused write. BROKEN means that the connection was lost, and that ZooKeeper may have
+        executed
+        the transaction or not: call `sync`, then read the znodes back.
         """
         (reply,) = self._ask([Multi(tuple(writes))])
         return reply
 
     def sync(self, path: str) -> None:
-        """Make later reads show every write acknowledged to any client before this call."""
+        """Ensure that later reads return each write acknowledged to any client before this call."""
         for _ in self._present([SyncLeader(path)]):
             pass
 

@@ -1,7 +1,8 @@
 """Authentication and TLS of a ZooKeeper session, and a check of the credential before joining.
 
-The package makes its own TLS context. kazoo's context also trusts the system's authorities if a CA
-is configured, does not check host names by default, and keeps the key's password.
+zkconsumer makes its own TLS context, because kazoo's has three faults: it also trusts the system's
+authorities if a CA is configured, it does not check host names by default, and it keeps the key's
+password.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from zkconsumer.zk import kazoo_transport
 logger = logging.getLogger(__name__)
 
 _CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
-# ZooKeeper 3.6 and later show this instead of a hash to users who may not administer the znode.
+# ZooKeeper 3.6 and later return this instead of a hash to users who may not administer the znode.
 _HIDDEN = "x"
 
 TLS_SINCE = (3, 5)
 """The first release of ZooKeeper that offers TLS to its clients."""
 
-# Limits in seconds and bytes of the answer to `srvr`, which has about 300 bytes. A TLS port does
-# not answer it, so the error of the handshake is reported this much later.
+# Limits, in seconds and bytes, of the answer to `srvr`, which has about 300 bytes. A TLS port does
+# not answer it, so the error of the handshake is reported later by this time.
 _PLAIN_ANSWER_S = 2.0
 _PLAIN_ANSWER_BYTES = 16 * 1024
 
@@ -50,7 +51,7 @@ def client_options(config: ConnectionConfig) -> dict[str, object]:
         "default_acl": CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
     }
     if scheme == "digest":
-        options["auth_data"] = [("digest", credential)]  # a Secret: kazoo logs it at DEBUG
+        options["auth_data"] = [("digest", credential)]  # a Secret, because kazoo logs it at DEBUG
     elif scheme == "sasl":
         if find_spec("puresasl") is None:
             raise ConfigError(
@@ -69,9 +70,9 @@ def client_options(config: ConnectionConfig) -> dict[str, object]:
 
 
 def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
-    """Return the TLS context with trusted and own certificates, or None without TLS.
+    """Return the TLS context with the configured certificates, or None without TLS.
 
-    Raises ConfigError with the name of a file that cannot be read or is not a PEM file.
+    Raises ConfigError, which names the file, if a file cannot be read or is not a PEM file.
     """
     if not config.zookeeper_ssl_enable:
         return None
@@ -83,7 +84,8 @@ def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if config.zookeeper_ssl_certificate:
         key, password = config.zookeeper_ssl_key, config.zookeeper_ssl_key_password
-        # Never None: OpenSSL would ask for the password of an encrypted key at the terminal.
+        # The password is never None: OpenSSL would ask for it at the terminal if the key is
+        # encrypted.
         _load(
             "zookeeper.ssl.certificate",
             config.zookeeper_ssl_certificate,
@@ -121,7 +123,7 @@ class TlsSockets:
 
     def open(self, address: tuple[str, int], *, hostname: object, timeout: float) -> ssl.SSLSocket:
         """Connect to an IP address whose certificate must be valid for `hostname`."""
-        # For four-letter commands kazoo passes the port as host name: use the earlier host name.
+        # For four-letter commands kazoo passes the port as host name, so use the earlier host name.
         if isinstance(hostname, str):
             self._names[address[0]] = hostname
         name = self._names.get(address[0], address[0])
@@ -145,8 +147,8 @@ class TlsSockets:
 
         A plain-text port reads the handshake as a request of impossible length, and closes
         the connection without a reason. So this method sends `srvr` in plain text. Every
-        release answers this command, whatever its whitelist, and the command contains no
-        secret. The error names the server's release.
+        release answers this command with any whitelist, and the command contains no secret.
+        The error names the server's release.
         """
         if self._failed is None:
             return
@@ -168,7 +170,7 @@ class TlsSockets:
 
 
 def _ask_plainly(address: tuple[str, int]) -> str:
-    """Return the answer to `srvr` without TLS; empty if none comes within the limit."""
+    """Return the answer to `srvr` without TLS; empty if none comes within the time limit."""
     said, deadline = b"", time.monotonic() + _PLAIN_ANSWER_S
     try:
         with socket.create_connection(address, _PLAIN_ANSWER_S) as connection:
@@ -185,10 +187,10 @@ def _ask_plainly(address: tuple[str, int]) -> str:
 def check_credential(client: KazooClient, config: ConnectionConfig, group: str) -> None:
     """Compare a digest credential with the ACLs of the group's existing znodes.
 
-    ZooKeeper accepts any digest password at login and only refuses later operations. But the ACLs
-    of znodes created under this user name show whether the password is the same.
+    ZooKeeper accepts any digest password at the login and refuses only later operations. But the
+    ACLs of znodes that this user created show whether the password is the same.
 
-    Raises AccessDeniedError if the ACLs belong to another password, or may not be read.
+    Raises AccessDeniedError if the ACLs belong to another password, or are not readable.
     """
     if config.zookeeper_auth_scheme != "digest" and config.zookeeper_acl != "creator":
         return
@@ -217,7 +219,7 @@ def check_credential(client: KazooClient, config: ConnectionConfig, group: str) 
 def _compare(config: ConnectionConfig, path: str, identities: list[str]) -> None:
     credential = str(config.zookeeper_auth_credential)
     user = credential.partition(":")[0]
-    # SHA-1 as in ZooKeeper's DigestAuthenticationProvider: it only serves a comparison here.
+    # SHA-1 as in ZooKeeper's DigestAuthenticationProvider; it is used only for this comparison.
     digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
     ours = f"{user}:{base64.b64encode(digest).decode()}"
     same_user = [one for one in identities if one.partition(":")[0] == user]

@@ -5,13 +5,13 @@
   replies in one order, and need few system calls.
 - `ManyReads` and `Arm` are two requests that kazoo does not have. `ManyReads` is ZooKeeper's
   `multiRead` (`ZooDefs.OpCode.multiRead`, since 3.6.0), which puts many reads into one request. A
-  request costs kazoo about 60 us of Python, and a read in a request of a hundred a tenth of that.
-  Each read has its own result, as if it had been sent alone. An older server closes the connection.
-  `multiRead` sets no watches, so `Arm` sets the watches of payloads, with the request that
-  ZooKeeper's own client sends after a reconnect (`ZooDefs.OpCode.setWatches`).
+  single read costs kazoo about 60 us of Python; a read in a request of a hundred reads costs a
+  tenth of that. Each read has its own result, as if it had been sent alone. An older server closes
+  the connection. `multiRead` sets no watches, so `Arm` sets the watches on payloads. It sends the
+  request that ZooKeeper's own client sends after a reconnect (`ZooDefs.OpCode.setWatches`).
 - `Sender` sends batches of requests and returns their replies as values. It bypasses kazoo's own
-  calls where possible: each of these makes an object with a lock and a condition, and queues its
-  result separately, which is half of the cost of a request.
+  calls where possible. Each of those makes an object with a lock and a condition, and queues its
+  result separately, which causes half of the cost of a request.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FromKazoo: TypeAlias = Any
 
 
 def session_id(client: KazooClient) -> int | None:
-    """Return the session's number, also while there is no connection.
+    """Return the session id, even while there is no connection.
 
     `KazooClient.client_id` is None without a connection, although the session may still exist.
     """
@@ -73,16 +73,16 @@ def observe_connection(
 ) -> None:
     """Report each authenticated connection, and the end of the client's connection loop.
 
-    kazoo reports a connection before it authenticates. Its connection loop ends for good when the
-    server refuses the credential, and on every exception that kazoo does not expect, for example
-    one of a SASL library whose Kerberos ticket has expired. kazoo reports that end as a session
-    expiry.
+    kazoo reports a connection before it authenticates. Its connection loop ends permanently when
+    the server refuses the credential, and on every exception that kazoo does not expect. An example
+    is the exception of a SASL library whose Kerberos ticket has expired. kazoo reports this end as
+    a session expiry.
 
     Args:
         client: a client that has not been started.
-        established: gets the session's number and password; called on kazoo's connection thread.
-        ended: gets the exception that ended the last attempt to connect, or the loop itself; None
-            if the loop was stopped.
+        established: receives the session id and password, on kazoo's connection thread.
+        ended: receives the exception that ended the last attempt to connect, or the loop; None if
+            the loop was stopped.
     """
     connection: FromKazoo = client._connection
     connect, zk_loop = connection._connect, connection.zk_loop
@@ -121,14 +121,14 @@ def limit_attempts(
 ) -> None:
     """Limit each attempt to connect to `limit_s` seconds, and report the negotiated time-out.
 
-    The two wrapped calls cover everything between the opening of a socket and the first request.
+    The two wrapped calls cover the whole time from the opening of a socket to the first request.
 
     Args:
         client: a client that has not been started.
         limit_s: the upper bound of every wait within one attempt.
-        open_tls: opens an encrypted connection in place of kazoo's plain one.
-        negotiated: gets the session timeout in seconds that the server granted, which kazoo keeps
-            to itself.
+        open_tls: opens an encrypted connection instead of kazoo's plain one.
+        negotiated: receives the session timeout in seconds that the server granted; kazoo itself
+            does not report it.
     """
     connection: FromKazoo = client._connection
     handler: FromKazoo = client.handler
@@ -158,14 +158,14 @@ def limit_attempts(
 class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, with watches and replies in the order in which the server sent them.
 
-    kazoo has a separate queue and thread for watches and for replies. So the watch for the deletion
-    of a znode could arrive after the reply to a later create of that znode, and a member that has
-    just claimed a partition would take the watch for the loss of it. Callbacks must not wait for a
-    reply; this package's callbacks only enqueue.
+    kazoo has one queue and thread for watches, and another for replies. So the watch event for the
+    deletion of a znode could arrive after the reply to a later create of that znode. A member that
+    has just claimed a partition would then assume that it has lost the partition. Callbacks must
+    not wait for a reply; this package's callbacks only enqueue.
     """
 
     def create_socket_pair(self) -> tuple[FromKazoo, FromKazoo]:
-        """Return the ends that wake kazoo's thread for each request: reading, writing."""
+        """Return the reading and the writing end of the pair that wakes kazoo's thread."""
         wake = _Wake(*super().create_socket_pair())
         return wake, wake.other
 
@@ -182,10 +182,10 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Wait for sockets with one system call; no socket may be in two lists.
 
         kazoo's own implementation opens and closes an epoll object for each of five waits per
-        request, which is half of the cost of a request. A TLS socket is also ready when it holds
-        decrypted bytes. kazoo asks only the system, so it would read the second of two replies in
-        one TLS record only at the next ping. While requests wait to be sent, replies are read
-        later; this ends because batches are finite.
+        request, which causes half of the cost of a request. A TLS socket is also ready when it
+        holds decrypted bytes. kazoo asks only the operating system: if one TLS record contained two
+        replies, kazoo would read the second one only at the next ping. While requests wait to be
+        sent, replies are read later; this ends because batches are finite.
         """
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
@@ -199,7 +199,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(one, select.POLLIN | select.POLLPRI)
         for one in wlist:
             poll.register(one, select.POLLOUT)
-        # A socket with an error or a hang-up is ready too: the next read or write reports it.
+        # A socket with an error or a hang-up is also ready: the next read or write reports it.
         found = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
         return (
             [one for one in rlist if one.fileno() in found],
@@ -212,8 +212,8 @@ class _Wake:
     """The reading end of a pair of sockets with at most one byte in transit.
 
     For each request kazoo writes one byte to wake its thread, and the thread reads one byte before
-    it sends the request. That takes two system calls, and a third to find out whether more requests
-    wait. `pending` answers that question without a system call.
+    it sends the request. kazoo needs two system calls for this, and a third one to check whether
+    more requests wait. `pending` answers this question without a system call.
     """
 
     def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
@@ -246,7 +246,7 @@ class _Wake:
 
 
 class _Waker:
-    """The writing end."""
+    """The writing end of the pair of sockets."""
 
     def __init__(self, wake: _Wake, plain: socket.socket) -> None:
         self._wake, self._plain = wake, plain
@@ -260,10 +260,10 @@ class _Waker:
 
 
 class BulkHandler(InOrderHandler):
-    """For thousands of requests at once: few system calls for many requests and replies.
+    """kazoo's threads with few system calls, for thousands of requests at once.
 
-    kazoo needs a write and a wait per request, and three reads with as many waits per reply. TLS
-    sockets are opened by another function and stay unchanged.
+    kazoo needs a write and a wait per request, and three reads and three waits per reply. Another
+    function opens TLS sockets, which stay unchanged.
     """
 
     def create_connection(self, *args: FromKazoo, **kwargs: FromKazoo) -> FromKazoo:
@@ -294,7 +294,7 @@ class BulkHandler(InOrderHandler):
 
 
 class _Bulk:
-    """A socket that buffers both ways; `pending` is the number of bytes read ahead."""
+    """A socket with buffers for both directions; `pending` is the number of bytes read ahead."""
 
     _AT_ONCE = 65_536  # bytes per system call: about 500 replies, or 1,000 requests
 
@@ -332,7 +332,7 @@ class _Bulk:
             finally:
                 self._plain.settimeout(before)
         except OSError:
-            # Half a request may have been sent, so the connection is unusable. The next read
+            # A part of a request may have been sent, so the connection is unusable. The next read
             # detects that it is shut down.
             with suppress(OSError):
                 self._plain.shutdown(socket.SHUT_RDWR)
@@ -343,8 +343,8 @@ class _Bulk:
         self._plain.close()
 
 
-# Seconds to wait until the server has read enough to make room in the system's buffers; then the
-# connection is closed.
+# Seconds to wait until the server has read enough to free room in the system's buffers. After
+# this time the connection is closed.
 _FLUSH_LIMIT_S = 5.0
 
 
@@ -358,25 +358,30 @@ WORTH_IT = 20
 """Minimum number of reads in a batch that are sent as one request."""
 
 AT_ONCE = 100
-"""Maximum number of reads in one request; more go into further requests. A server builds the whole
-reply in memory, and each payload may take 1 MiB. More reads per request gain nothing measurable."""
+"""Maximum number of reads in one request; further reads need another request.
+
+A server builds the whole reply in memory, and each payload may take 1 MiB. More reads per request
+gain nothing measurable.
+"""
 
 REQUEST_BYTES = 512 * 1024
-"""Approximate maximum number of bytes of one request; more reads go into further requests. A server
-closes the connection at `jute.maxbuffer`, by default 1 MiB."""
+"""Approximate maximum number of bytes of one request; further reads need another request.
+
+A server closes the connection at `jute.maxbuffer`, by default 1 MiB.
+"""
 
 PlainRead = Get | rq.Exists | Children
 
 _GET, _CHILDREN, _ERROR = 4, 8, -1  # `ZooDefs.OpCode`
-_HEADER = struct.Struct("!i?i")  # `MultiHeader`: operation, whether it is the last, error
+_HEADER = struct.Struct("!i?i")  # `MultiHeader`: operation, whether it is the end mark, error
 _END = _HEADER.pack(-1, True, -1)
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-_ANY_ZXID = 2**63 - 1  # sets the watch, whenever the znode was last changed
+_ANY_ZXID = 2**63 - 1  # sets the watch for any time of the znode's last change
 
 
 def release_in(answer: str) -> tuple[int, ...]:
-    """Return the release in an answer to `srvr`, for example (3, 8, 4); empty if none."""
+    """Return the release in an answer to `srvr`, such as (3, 8, 4); empty if it contains none."""
     found = re.search(r"version: (\d+)\.(\d+)\.(\d+)", answer)
     return tuple(map(int, found.groups())) if found else ()
 
@@ -399,18 +404,18 @@ class ManyReads:
         self._body = b"".join((*parts, _END))
 
     def serialize(self) -> bytes:
-        """`MultiOperationRecord`."""
+        """Return the bytes of a `MultiOperationRecord`."""
         return self._body
 
     def deserialize(self, data: bytes, offset: int) -> list[Node | list[str] | int]:
-        """`MultiResponse`."""
+        """Return the results in a `MultiResponse`."""
         found: list[Node | list[str] | int] = []
         while True:
             kind, is_end, _ = _HEADER.unpack_from(data, offset)
             offset += _HEADER.size
             if is_end:
                 return found
-            (count,) = _INT.unpack_from(data, offset)  # bytes, children, or the error
+            (count,) = _INT.unpack_from(data, offset)  # number of bytes, of children, or the error
             offset += _INT.size
             if kind == _ERROR:
                 found.append(count)
@@ -434,40 +439,40 @@ class ManyReads:
 class Arm:
     """One `setWatches` request for the payloads of many znodes, as kazoo serializes it.
 
-    It is sent before the reads, so no change is missed. For a znode that does not exist it sets no
-    watch; the server instead sends a deletion event before the reply, when kazoo knows of no watch,
-    and kazoo ignores the event. Before ZooKeeper 3.8.4 it also watches znodes that may not be read;
-    such an event only makes the reader read again.
+    It is sent before the reads, so no change is missed. It sets no watch on a znode that does not
+    exist: the server sends a deletion event before the reply. kazoo has not registered a watch at
+    that time, so it ignores the event. Before ZooKeeper 3.8.4 the request also watches znodes that
+    this client may not read; such an event only makes the reader read again.
     """
 
     type = 101
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Take the paths including the chroot."""
+        """Create a request for these paths, which include the chroot."""
         parts = [struct.pack("!qi", _ANY_ZXID, len(paths))]
         for path in paths:
             encoded = path.encode()
             parts += (_INT.pack(len(encoded)), encoded)
-        parts.append(struct.pack("!ii", 0, 0))  # no watches for absence, none for children
+        parts.append(struct.pack("!ii", 0, 0))  # no watches on absent znodes, none on children
         self._body = b"".join(parts)
 
     def serialize(self) -> bytes:
-        """`SetWatches`."""
+        """Return the bytes of a `SetWatches`."""
         return self._body
 
     def deserialize(self, data: bytes, offset: int) -> None:
-        """The reply is a header alone."""
+        """Return nothing: the reply consists of its header."""
 
 
 def go_together(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
-    """Return whether all requests are reads, with no watches other than those of payloads."""
+    """Return whether all requests are reads that set no watches except on payloads."""
     return all(
         isinstance(one, PlainRead) and (not one.watch or isinstance(one, Get)) for one in batch
     )
 
 
 def pieces(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
-    """Split reads that are too many or too large for one request."""
+    """Split the reads into lists of which each fits into one request."""
     piece: list[PlainRead] = []
     size = 0
     for read in reads:
@@ -501,13 +506,13 @@ _CODES: dict[type[Exception], Code] = {
     kz.ConnectionClosedError: Code.BROKEN,
     kz.SessionMovedError: Code.BROKEN,
     kz.OperationTimeoutError: Code.BROKEN,
-    kz.AuthFailedError: Code.BROKEN,  # for waiting requests when the server refuses a reconnect
+    kz.AuthFailedError: Code.BROKEN,  # of waiting requests, if the server refuses a reconnect
 }
 _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "code")}
 
 
 class Sender:
-    """Sends batches over a client; `watch` gets the watches that fire.
+    """Sends batches over a client; `watch` receives the watches that fire.
 
     `takes_many` says whether the server supports many reads in one request.
     """
@@ -517,7 +522,7 @@ class Sender:
         self.takes_many = False
 
     def send(self, batch: Sequence[Sent], done: Done) -> None:
-        """Send all requests together; `done` gets the replies once, in order.
+        """Send all requests together; `done` receives the replies once, in order.
 
         kazoo's completion thread calls `done`, after every watch that fired before the last reply.
         While the session ends, the thread that ends it may call `done`.
@@ -548,7 +553,7 @@ class Sender:
             index += len(piece)
 
     def register_watches(self, paths: Sequence[str]) -> None:
-        """Deliver the events of armed watches; kazoo's thread, which owns them, calls it."""
+        """Register `watch` for the events of armed watches; kazoo's thread calls this method."""
         for path in paths:
             self._client._data_watchers[path].add(self._watch)
 
@@ -601,7 +606,7 @@ class Sender:
 class _Gathering:
     """Collects the replies of a batch.
 
-    kazoo's thread adds replies; the sender's thread adds those of requests that are not sent.
+    kazoo's thread adds replies; the sender's thread adds replies for requests that are not sent.
     """
 
     def __init__(self, count: int, done: Done) -> None:
@@ -611,7 +616,7 @@ class _Gathering:
     def reply(self, index: int, reply: Reply) -> None:
         with self._lock:
             if self._replies[index] is not None:
-                return  # kazoo replies twice to a request that is pending when the session ends
+                return  # kazoo replies twice to a pending request when the session ends
             self._replies[index] = reply
             self._left -= 1
             is_last = not self._left
@@ -634,7 +639,7 @@ class _Slot:
         self.reply(Reply(_code(error), f"{type(error).__name__} {error}".strip()))
 
     def take(self, result: FromKazoo) -> None:
-        """Take the result of one of kazoo's own async objects, which is ready."""
+        """Take the result of one of kazoo's own async objects, whose result is available."""
         if result.exception is None:
             self.set(result.value)
         else:
@@ -645,7 +650,7 @@ class _Slot:
 
 
 class _Slots:
-    """Receives the common reply of many reads."""
+    """Receives the common reply to many reads."""
 
     __slots__ = ("_first", "_gathering", "_reads", "_sender")
 
@@ -661,15 +666,15 @@ class _Slots:
             return
         for index, (read, one) in enumerate(zip(self._reads, found, strict=True), self._first):
             if one == kz.NoAuthError.code and isinstance(read, rq.Exists):
-                # Before 3.8.3, reading a stat needs no right (ZOOKEEPER-2590), but `multiRead`
-                # reads the payload, which does.
+                # Before 3.8.3, reading a stat needs no right (ZOOKEEPER-2590). But `multiRead`
+                # reads the payload, which needs one.
                 self._sender.send_one(read, _Slot(self._gathering, index, read))
             else:
                 self._gathering.reply(index, _read_reply(read, one))
 
     def set_exception(self, error: Exception) -> None:
         if _code(error) is not Code.BROKEN:
-            # The client has reconnected to a server before 3.6, which refuses the request and
+            # The client has reconnected to a server older than 3.6, which refuses the request and
             # closes the connection.
             self._sender.takes_many = False
         reply = Reply(Code.BROKEN, f"{type(error).__name__} {error}".strip())
@@ -706,8 +711,8 @@ def _read_reply(read: PlainRead, found: rq.Node | list[str] | int) -> Reply:
 def _acl(request: rq.Create) -> list[ACL] | None:
     """Return the ACL for a new znode.
 
-    /consumers is open to all users: it holds all groups, so its creator must not lock out other
-    users.
+    All users may use /consumers: it contains all groups, so the user who creates it must not lock
+    out other users.
     """
     if request.rights is None:
         return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
@@ -737,7 +742,7 @@ def _reply(request: Sent, value: FromKazoo) -> Reply:
 
 
 def _multi_reply(results: Sequence[FromKazoo]) -> Reply:
-    """Find the failed write, between those rolled back and those not tried."""
+    """Return the reply of the failed write, among writes that were rolled back or not tried."""
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(
             result, kz.RolledBackError | kz.RuntimeInconsistency

@@ -1,15 +1,15 @@
-"""Follows a group from outside: its members, owners and offsets. It only reads.
+"""Follows a group without joining it: its members, owners and offsets. It only reads.
 
 An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `changes` follows it
-with one-shot watches; after any connection event it reads everything again and reports what differs
-from its last report.
+with one-shot watches. After any connection event it reads everything again and reports the
+differences from its last report.
 
-A `GroupWatcher` holds the group as last read. It follows `ids/<member>`,
+A `GroupWatcher` stores the group as last read. It follows `ids/<member>`,
 `owners/<topic>/<partition>` and `offsets/<topic>/<partition>`, and ignores znodes with other names.
 It misses no change: one request reads a list and sets its watch, so every later change fires the
-watch. Owner znodes need no watches of their own, because a claim or a release changes the list of
-the topic. If the version of a list has grown by more than the number of its changes, a znode was
-deleted and re-created in between; then all znodes of the list are read again.
+watch. Owner znodes need no separate watches, because a claim or a release changes the list of the
+topic. If the version of a list has grown by more than the number of its changes, a znode was
+deleted and re-created between two reads. Then all znodes of the list are read again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REPLY_S = 30.0
 
 
 class GroupPart(Enum):
-    """The parts of a group that can be followed."""
+    """The parts of a group that an observer can follow."""
 
     MEMBERS = "ids"
     OWNERS = "owners"
@@ -67,7 +67,7 @@ Value = Registration | OwnerZnode | int | str
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """A group as it was read.
+    """The contents of a group's znodes at one read.
 
     The parts are read one after the other, so they may contradict each other.
 
@@ -108,18 +108,18 @@ _LEAVES = {
     Kind.OWNER: ChangeKind.OWNER,
     Kind.OFFSET: ChangeKind.OFFSET,
 }
-# Owner znodes are never changed, only created and deleted, which changes the list above them.
+# Owner znodes are only created and deleted, never changed. Both change the list above them.
 _WATCHED_LEAVES = {Kind.MEMBER, Kind.OFFSET}
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
     children: frozenset[str] = frozenset()
-    version: int = 0  # cversion: grows by one with each child created or deleted
+    version: int = 0  # cversion: grows by one with each created or deleted child
 
 
 class GroupWatcher:
-    """A group as last read, and its changes that have not been reported yet."""
+    """A group as last read, and its changes that have not been reported."""
 
     def __init__(
         self,
@@ -139,8 +139,8 @@ class GroupWatcher:
         self._roots = {path for part, path in roots.items() if part in follow}
         self._lists: dict[str, _Listing] = {}
         self._values: dict[str, Value] = {}
-        # The values last reported, and the paths that may differ from them. Both are kept when a
-        # lost connection aborts a read, so that the next read reports what that one has found.
+        # The values last reported, and the paths that may differ from them. If a lost connection
+        # aborts a read, both are kept, so that the next read reports the changes that it found.
         self._reported: dict[str, Value] = {}
         self._touched: set[str] = set()
 
@@ -165,7 +165,7 @@ class GroupWatcher:
         )
 
     def read_all(self) -> list[Change]:
-        """Read the whole group; return what differs from the last report."""
+        """Read the whole group; return the differences from the last report."""
         self._touched.update(self._values)
         self._lists, self._values = {}, {}
         return self.read(self._roots)
@@ -197,7 +197,7 @@ class GroupWatcher:
         self._lists[path] = new
         to_read = new.children - old.children
         if new.version - old.version != len(old.children ^ new.children):
-            to_read = new.children  # a child was deleted and re-created in between
+            to_read = new.children  # a child was deleted and re-created between two reads
         return [f"{path}/{name}" for name in to_read]
 
     def _drop(self, path: str) -> None:
@@ -283,8 +283,8 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: FromKazoo) -> Value
 
 __all__ = ["Observer", "GroupSnapshot", "GroupPart", "ALL", "Change", "ChangeKind"]
 
-# Maximum back-off between attempts to connect, in seconds. kazoo's own back-off grows to a minute,
-# so an observer would report the recovery too late.
+# Maximum back-off between attempts to connect, in seconds. kazoo's own back-off grows to a minute;
+# with it, an observer would report the recovery too late.
 _RECONNECT_MAX_S = 0.5
 T = TypeVar("T")
 
@@ -336,7 +336,8 @@ class Observer:
             )
 
     def __enter__(self) -> Self:
-        # Not start(): it prints a warning about a missing chroot before ChrootMissingError does.
+        # `start()` is not used, because it prints a warning about a missing chroot, which
+        # ChrootMissingError reports.
         self._client.start_async().wait(self._timeout_s)
         if not self._client.connected:
             self.close()
@@ -367,7 +368,7 @@ class Observer:
         self.close()
 
     def close(self) -> None:
-        """End every `changes` and the session; may be called more than once."""
+        """End all running `changes` and the session; may be called more than once."""
         for inbox in self._inboxes:
             inbox.put(None)
         self._client.stop()
@@ -393,9 +394,9 @@ class Observer:
     def changes(self) -> Iterator[tuple[float, Change]]:
         """Yield (monotonic seconds of the read, change) for every change, until `close`.
 
-        The first changes report everything that exists as new, followed by one change of
-        kind READ. If a znode changes several times between two reads, only its last value is
-        reported. Waits while ZooKeeper is unreachable.
+        The first changes report all existing znodes as new, followed by one change of kind
+        READ. If a znode changes several times between two reads, only its last value is
+        reported. The method waits while ZooKeeper is unreachable.
         """
         inbox: SimpleQueue[str | None] = SimpleQueue()
         self._inboxes.append(inbox)
@@ -424,12 +425,12 @@ class Observer:
             except NoAuthError as error:
                 raise self._denied(error) from error
             except (KazooException, KazooTimeoutError):
-                # The connection was lost during the read; the listener reports loss and return.
+                # The connection was lost during the read; the listener reports its loss and return.
                 stale = self._client.connected
 
     def _on_state(self, state: KazooState) -> None:
-        # A ZooKeeper call in a listener would never return: only enqueue. A leading space marks a
-        # state, as opposed to a path.
+        # A ZooKeeper call in a listener would never return, so this method only enqueues. A leading
+        # space distinguishes a state from a path.
         for inbox in self._inboxes:
             inbox.put(f" {state.lower()}")
 
@@ -454,7 +455,7 @@ class Observer:
 
 
 def _drain(inbox: SimpleQueue[str | None]) -> tuple[set[str] | None, list[str]]:
-    """Wait, then take all that is queued: (changed paths, states); (None, ...) after `close`."""
+    """Wait for items, then return all: (changed paths, states), or (None, ...) after `close`."""
     dirty: set[str] = set()
     states: list[str] = []
     while True:
@@ -463,7 +464,7 @@ def _drain(inbox: SimpleQueue[str | None]) -> tuple[set[str] | None, list[str]]:
             return None, states
         if item.startswith(" "):
             states.append(item[1:])
-        elif item:  # when a session expires, kazoo calls its watches with an event without a path
+        elif item:  # at a session expiry, kazoo calls its watches with an event without a path
             dirty.add(item)
         if inbox.empty():
             return dirty, states

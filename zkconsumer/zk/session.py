@@ -1,9 +1,9 @@
 """A member's ZooKeeper session over kazoo: connection events, watches, and batches of requests.
 
-Two properties of kazoo, each verified by a measurement, decide how the session works. A ZooKeeper
-call inside a kazoo listener never returns, so listeners only enqueue. kazoo reports LOST only after
-it has reconnected, so the session never waits for LOST. A watch fires once and does not survive a
-disconnect, so a member reads everything again after `Connected`.
+Two properties of kazoo, both verified by measurements, determine the design. A ZooKeeper call
+inside a kazoo listener never returns, so listeners only enqueue. kazoo reports LOST only after it
+has reconnected, so the session never waits for LOST. Besides, a watch fires once and does not
+survive a disconnect, so a member reads everything again after `Connected`.
 """
 
 from __future__ import annotations
@@ -35,24 +35,31 @@ from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, Sent
 logger = logging.getLogger(__name__)
 
 RECONNECT_DELAY_MAX_S = 0.5
-"""Maximum back-off between attempts to connect, in seconds. With it, a reconnect after a restart of
-the server takes 0.24-0.5 s; with kazoo's own back-off it takes 3.6 s."""
+"""Maximum back-off between attempts to connect, in seconds.
+
+With this value, a reconnect after a restart of the server takes 0.24 to 0.5 s; with kazoo's own
+back-off it takes 3.6 s.
+"""
 
 ATTEMPT_SHARE = 1 / 3
 ATTEMPT_MIN_S = 1.0
-"""The time limit of one attempt to connect: a third of the session timeout, so that other attempts
-fit in before the session expires, and at least one second, which a busy server may need. kazoo's
-own limit is the whole session timeout, so one server that accepts connections but does not answer
-would cost the session."""
+"""The time limit of one attempt to connect: a share of the session timeout, and its minimum.
+
+With a third of the session timeout, further attempts are possible before the session expires. A
+busy server may need one second. kazoo's own limit is the whole session timeout: if one server
+accepted connections without answering, the session would expire.
+"""
 
 STOP_S = 3.0
-"""Seconds that `stop` waits for the end of the session; on a healthy server that takes
-milliseconds. If the server is silent, or its host name is still being resolved, the session expires
-on the server after the session timeout."""
+"""The time, in seconds, that `stop` waits for the end of the session.
+
+A healthy server takes milliseconds. If the server is silent, or its host name is still being
+resolved, the session expires on the server after the session timeout.
+"""
 
 
 class ClientDeath(NamedTuple):
-    """Why kazoo's connection loop has ended for good: kazoo answers no further call on this client.
+    """Why kazoo's connection loop has ended: kazoo answers no further call on this client.
 
     `refused` says that the server refused the credential, or closed the connection during the
     login.
@@ -70,10 +77,10 @@ OnWatch = Callable[[EventType, str], None]
 class ZooKeeperSession:
     """A session that reconnects by itself; a new session replaces it when it expires.
 
-    `on_state` gets the session after each authenticated connection, and None when the connection is
-    lost. `on_watch` gets each watch that fires. `on_death` gets the reason when kazoo's client has
-    failed for good; `recreate` replaces that client. kazoo's threads call all three, so they must
-    only enqueue.
+    `on_state` receives the session after each authenticated connection, and None when the
+    connection is lost. `on_watch` receives each watch that fires. `on_death` receives the reason
+    when kazoo's client has failed permanently; `recreate` replaces the client. kazoo's threads call
+    all three, so they must only enqueue.
     """
 
     def __init__(
@@ -90,10 +97,10 @@ class ZooKeeperSession:
         context = tls_context(config)
         self._tls = TlsSockets(context) if context else None
         self._timeout_s = config.zookeeper_session_timeout_s
-        # The session's number and password, with which a new client resumes it.
+        # The session id and password, with which a new client resumes the session.
         self._identity: tuple[int, bytes] | None = None
         self._death: ClientDeath | None = None
-        self._decided = threading.Event()  # connected for the first time, or failed for good
+        self._decided = threading.Event()  # set at the first connection, or at a permanent failure
         self._lock = threading.Lock()
         self._has_started = self._is_stopping = False
         self.is_ending = False  # `stop` has returned before kazoo's threads ended
@@ -149,7 +156,7 @@ class ZooKeeperSession:
             self._on_state(None)
 
     def _watch(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # a disconnect clears all watches; `on_state` reports it
+        if event.type != EventType.NONE:  # NONE is a connection event, which `on_state` reports
             self._fired(event.type, event.path)
 
     def start(self) -> None:
@@ -165,7 +172,7 @@ class ZooKeeperSession:
         """
         try:
             self._connect_and_check()
-            with self._lock:  # `_loop_ended` uses the same two fields
+            with self._lock:  # `_loop_ended` uses both fields on another thread
                 self._has_started = self._death is None
             if self._death is not None:
                 raise self.death_error(self._death)
@@ -176,7 +183,8 @@ class ZooKeeperSession:
     def _connect_and_check(self) -> None:
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         limit_s = self._config.zookeeper_connection_timeout_s
-        # Not start(): it prints a warning about a missing chroot before ChrootMissingError does.
+        # `start()` is not used, because it prints a warning about a missing chroot, which
+        # ChrootMissingError reports.
         self._client.start_async()
         self._decided.wait(limit_s)
         if self._death is not None:
@@ -194,7 +202,7 @@ class ZooKeeperSession:
         self._check_server(where)
 
     def _check_server(self, where: str) -> None:
-        # The connection may break at once: retry until the time limit.
+        # The connection may break at once, so retry until the time limit.
         retry = KazooRetry(
             max_tries=-1,
             delay=0.05,
@@ -239,15 +247,15 @@ class ZooKeeperSession:
             )
 
     def _tick_time_s(self) -> float:
-        """Return the server's tick in seconds, or 0 if `conf` is not on the server's whitelist."""
+        """Return the server's tickTime in seconds; 0 if the server's whitelist lacks `conf`."""
         lines = self._ask("conf")
         ticks = [line.partition("=")[2] for line in lines if line.startswith("tickTime=")]
         return int(ticks[0]) / 1000 if ticks and ticks[0].isdigit() else 0.0
 
     def server_release(self) -> tuple[int, ...]:
-        """Return the server's release, for example (3, 8, 4); empty if not reported.
+        """Return the server's release, for example (3, 8, 4); empty if it is not reported.
 
-        A server with default settings answers the command that ZooKeeper calls `srvr`.
+        A server with default settings answers the four-letter command `srvr`.
         """
         return kazoo_transport.release_in("\n".join(self._ask("srvr")))
 
@@ -260,7 +268,7 @@ class ZooKeeperSession:
         return answer.splitlines()
 
     def death_error(self, death: ClientDeath) -> ZkConsumerError:
-        """Return the error for a caller that waits for a client which has failed for good."""
+        """Return the error for a caller that waits for a client that has failed permanently."""
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         if death.refused:
             remedy = "check zookeeper.auth.scheme and zookeeper.auth.credential"
@@ -278,9 +286,9 @@ class ZooKeeperSession:
         )
 
     def recreate(self) -> None:
-        """Replace a client that has failed for good; returns at once.
+        """Replace a client that has failed permanently; returns at once.
 
-        The new client resumes the old session if that has not expired; then its znodes still exist.
+        If the old session has not expired, the new client resumes it, and its znodes still exist.
         """
         dead, self._death = self._client, None
         client = self._new_client()
@@ -294,8 +302,8 @@ class ZooKeeperSession:
         """End the session, so that its ephemeral znodes vanish; waits at most `STOP_S` s.
 
         kazoo waits for its own threads without a limit. A silent server blocks them for a
-        session timeout, and resolving a host name blocks them for as long as the system
-        tries. So another thread waits for them, and ends when they do.
+        session timeout, and the resolution of a host name blocks them for as long as the
+        system tries. So another thread waits for them, and ends when they end.
         """
         ending = self._begin_to_stop()
         ending.join(STOP_S)
@@ -323,7 +331,7 @@ class ZooKeeperSession:
         batch: Sequence[Sent],
         done: Callable[[Sequence[Reply]], None],
     ) -> None:
-        """Send all requests of `batch` together; `done` gets the replies once, in order.
+        """Send all requests of `batch` together; `done` receives the replies once, in order.
 
         kazoo's thread calls `done`, or the caller's thread if nothing could be sent.
         """
@@ -334,7 +342,7 @@ class ZooKeeperSession:
 
 
 def _death_of(error: BaseException | None) -> ClientDeath:
-    """Describe kazoo's exception; those that it raises for a refused credential have no text."""
+    """Return the death for kazoo's exception, which has no text after a refused credential."""
     cause = (
         f" ({type(error.__cause__).__name__}: {error.__cause__})"
         if (error is not None and error.__cause__ is not None)

@@ -1,8 +1,8 @@
-"""Decompress batches: gzip, snappy, lz4 and zstd, as Kafka's producers have written them.
+"""Decompress batches that Kafka's producers have compressed with gzip, snappy, lz4 or zstd.
 
-pyarrow contains all four codecs and is needed for the columns anyway. The alternatives are three
-more packages (python-snappy, lz4, zstandard), or cramjam, whose speed for lz4 and zstd was within
-10 % of pyarrow's (1 MB of hexadecimal digits).
+pyarrow contains all four codecs, and the columns need pyarrow in any case. The alternatives are
+three more packages (python-snappy, lz4, zstandard), or cramjam. Its speed for lz4 and zstd was
+within 10 % of pyarrow's (1 MB of hexadecimal digits).
 
 Kafka: `org.apache.kafka.common.record.KafkaLZ4BlockInputStream` and `SnappyInputStream` of
 xerial's snappy-java.
@@ -21,11 +21,11 @@ ZSTD: Final = 4
 
 _STREAMS: Final = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 
-# Largest size in bytes of a decompressed batch. A batch above it is refused: Kafka's own sizes are
+# Maximum size, in bytes, of a decompressed batch. A larger batch is refused: Kafka's own sizes are
 # 32-bit numbers, and a malicious batch could otherwise fill the memory.
 MAX_BYTES: Final = 1 << 30
 
-# A batch is expected to grow by this factor; one that grows more is decompressed in several steps.
+# The expected growth of a batch. A batch that grows more is decompressed in several steps.
 _EXPECTED_GROWTH: Final = 8
 _SMALLEST_STEP: Final = 64 * 1024
 
@@ -33,7 +33,7 @@ _XERIAL: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER: Final = 16  # the magic bytes, and two versions of four bytes
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
-_CONTENT_SIZE: Final = 8  # the flag of a frame whose header contains the size of its content
+_CONTENT_SIZE: Final = 8  # this flag says that the frame's header contains the content's size
 
 
 class CodecError(Exception):
@@ -101,8 +101,9 @@ def _snappy_block(data: pa.Buffer) -> pa.Buffer:
 def _with_lz4_checksum(data: pa.Buffer) -> pa.Buffer:
     """Correct the checksum of an LZ4 frame's header.
 
-    The producers of 0.8 and 0.9, and brokers that convert for them, include the magic bytes in
-    this checksum (KAFKA-3160). The frame format does not, and pyarrow checks it.
+    The producers of 0.8 and 0.9, and brokers that convert messages for them, include the magic
+    bytes in this checksum (KAFKA-3160). The frame format excludes them, and pyarrow verifies the
+    checksum.
     """
     raw = memoryview(data).cast("B")
     if len(raw) < 7 or bytes(raw[:4]) != _LZ4_MAGIC:

@@ -1,7 +1,7 @@
 """A connection to one broker: TCP or TLS, the broker's versions, SASL, then requests.
 
-`connect` blocks; fetchers call it on a thread of their own. Afterwards a fetcher sends and receives
-without blocking, and `ask` sends one request and waits for its response.
+`connect` blocks; fetchers call it on a separate thread. Afterwards a fetcher sends and receives
+without blocking. `ask` sends one request and waits for its response.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
 
-# Bytes that a response buffer has at first; it grows to the largest response.
+# Initial size, in bytes, of a response buffer; it grows to the size of the largest response.
 _SMALLEST_BUFFER: Final = 64 * 1024
 
-# While a response arrives, `select` reports the socket at this many bytes, or at the rest of the
-# response. It would otherwise report every packet, and each report costs as much as parsing 200
-# messages of 100 bytes. Linux grows the socket's buffer for it, or lowers the number.
+# While a response arrives, `select` reports the socket after this many bytes, or at the end of the
+# response. Otherwise it would report every packet, and each report costs as much as parsing 200
+# messages of 100 bytes. Linux enlarges the socket's buffer accordingly, or lowers the number.
 _ENOUGH_BYTES: Final = 512 * 1024
 
-# Largest number of bytes of a response to `ask`, for instance the metadata of a large cluster. A
-# larger one is refused, because it is probably no response of a broker.
+# Maximum size, in bytes, of a response to `ask`, for instance the metadata of a large cluster. A
+# larger one is refused, because it is probably not a broker's response.
 _LARGEST_ANSWER: Final = 100_000_000
 
 _OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
@@ -66,7 +66,7 @@ class Connection:
     # ---- without blocking ------------------------------------------------------------------------
 
     def send(self, api: int, body: bytes) -> None:
-        """Send a request; `flush` sends what the socket does not take at once."""
+        """Send a request; `flush` sends the bytes that the socket does not accept at once."""
         self._number += 1
         version = self.versions[api]
         self._unsent += requests.frame(api, version, self._number, self._client_id, body)
@@ -78,7 +78,7 @@ class Connection:
         return bool(self._unsent)
 
     def flush(self) -> bool:
-        """Send what waits; return whether nothing waits any more. Raises OSError."""
+        """Send waiting bytes; return whether all bytes have been sent. Raises OSError."""
         while self._unsent:
             try:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
@@ -89,8 +89,8 @@ class Connection:
     def receive(self, largest: int) -> pa.Buffer | None:
         """Return a response without its size, or None if it is not complete yet.
 
-        The buffer is valid until the next call. `largest` is the limit of its bytes. Raises OSError
-        if the connection is lost, and MalformedError.
+        The buffer is valid until the next call. `largest` is the limit of the response's size.
+        Raises OSError if the connection is lost, and MalformedError if the response is malformed.
         """
         while True:
             size = self._size(largest)
@@ -105,7 +105,7 @@ class Connection:
                 return None
 
     def _size(self, largest: int) -> int | None:
-        """Return the size of the response once it is known, with room for it in the buffer."""
+        """Return the response's size once it is known; make room for the response in the buffer."""
         if self._received < 4:
             return None
         (size,) = struct.unpack_from(">i", self._buffer)
@@ -133,16 +133,18 @@ class Connection:
         return True
 
     def _report_at(self, count: int) -> None:
-        """Let `select` report the socket when this many bytes have arrived, or its end."""
+        """Make `select` report the socket when this many bytes have arrived, or at its end."""
         if count != self._enough and not isinstance(self._socket, ssl.SSLSocket):
             self._enough = count
-            with suppress(OSError):  # a system without the option reports every packet
+            with suppress(OSError):  # a system without this option reports every packet
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _checked(self, response: pa.Buffer) -> pa.Buffer:
         (number,) = struct.unpack_from(">i", response)
         if number != self._number:
-            raise MalformedError(f"the response to request {self._number} is that to {number}")
+            raise MalformedError(
+                f"request {self._number} received the response to request {number}"
+            )
         return response
 
     # ---- blocking --------------------------------------------------------------------------------
@@ -156,7 +158,10 @@ class Connection:
         return Reader(response, 4)
 
     def ask_raw(self, data: bytes, timeout_s: float) -> bytes:
-        """Exchange a token without headers, as SASL does in 0.10 (SaslHandshake version 0)."""
+        """Send a token without headers and return the reply, as SASL does in 0.10.
+
+        Kafka: SaslHandshake version 0.
+        """
         return bytes(self._exchanged(requests.octets(data), time.monotonic() + timeout_s))
 
     def _exchanged(self, request: bytes, deadline: float) -> memoryview:
@@ -186,7 +191,7 @@ class Connection:
 
 
 def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> Connection:
-    """Connect, learn the broker's versions, and log in.
+    """Connect, request the broker's versions, and log in.
 
     `settings` are librdkafka's: `client.id`, `api.version.request`, `broker.version.fallback`,
     `security.protocol`, `ssl.*` and `sasl.*`. Raises OSError, MalformedError, AuthenticationError,
@@ -272,7 +277,7 @@ def _log_in(connection: Connection, settings: Settings, deadline: float) -> None
         )
 
     def exchange(token: bytes) -> bytes:
-        # Version 0 of the handshake (0.10) is followed by bare tokens.
+        # After version 0 of the handshake (0.10), tokens are sent without headers.
         if connection.versions.get(requests.SASL_HANDSHAKE, 0) == 0:
             try:
                 return connection.ask_raw(token, left_s())
@@ -292,12 +297,12 @@ Exchange = Callable[[bytes], bytes]
 
 
 def _plain(user: str, password: str, exchange: Exchange) -> None:
-    """RFC 4616."""
+    """Log in with the mechanism PLAIN (RFC 4616)."""
     exchange(f"\0{user}\0{password}".encode())
 
 
 def _scram(algorithm: str) -> Callable[[str, str, Exchange], None]:
-    """Return the client of SCRAM with this hash (RFC 5802, without channel binding)."""
+    """Return the login function of SCRAM with this hash (RFC 5802, without channel binding)."""
 
     def log_in(user: str, password: str, exchange: Exchange) -> None:
         nonce = base64.b64encode(os.urandom(18)).decode()

@@ -1,14 +1,14 @@
-"""Fetch messages as columns, over connections of zkconsumer's own.
+"""Fetch messages as columns, over zkconsumer's own connections to brokers.
 
-`ColumnFetcher` is the second implementation of `kafka.fetcher.Fetcher`; the first is librdkafka's.
-Everything happens on the thread that calls `fetch`, between two waits for a socket. Only look-ups
-and new connections, which may block, run on other threads.
+`ColumnFetcher` is the second implementation of `kafka.fetcher.Fetcher`; the first one uses
+librdkafka. The thread that calls `fetch` does all work between two waits for a socket. Only
+look-ups and new connections, which may block, run on other threads.
 
-For each broker one request is under way. It asks for all partitions that this broker leads, first
-for those that have waited longest. The headers of the batches in a response tell the next offsets,
-so the next request is sent before the first record is parsed. The broker and the system's buffers
-work while this thread parses. Memory is bounded: a fetcher holds one response of each broker, and
-receives no other before all records of the present one were returned.
+Each broker has at most one request in flight. The request contains all partitions that this broker
+leads; those that have waited longest come first. The headers of the batches in a response contain
+the next offsets, so the next request is sent before the first record is parsed. The broker and the
+system's buffers work while this thread parses. Memory is bounded: a fetcher holds one response of
+each broker, and receives the next one only when all records of the current one were returned.
 """
 
 from __future__ import annotations
@@ -49,32 +49,33 @@ Value: TypeAlias = Any
 
 T = TypeVar("T")
 
-# Bytes that all partitions of a request may return together where the broker knows no such limit
-# (before 0.10.1). With more partitions each gets less, down to the second number. A larger message
-# makes its partition's limit grow.
+# Maximum number of bytes that all partitions of a request may return together, for brokers without
+# such a limit (before 0.10.1). The limit is divided among the partitions, but each gets at least
+# the second number. A larger message raises the limit of its partition.
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
-# A range of offsets is requested with (offsets left) * (bytes for each offset in the last response)
-# * the first number + the second number of bytes. The margin is needed because a response can end
-# within a batch. The first request asks for the third number of bytes, to learn the bytes for each
-# offset.
+# A request for a range of offsets asks for this number of bytes: (remaining offsets) * (bytes for
+# each offset in the last response) * the first number + the second number. The margin is needed
+# because a response can end within a batch. The first request asks for the third number of bytes,
+# to measure the bytes for each offset.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
 
-# Longest pause in seconds before the next attempt to reach a broker; librdkafka's is configured to
-# the same.
+# Maximum back-off, in seconds, before the next attempt to reach a broker; librdkafka is configured
+# with the same value.
 _LONGEST_PAUSE_S: Final = 1.0
 
-# Time limit in seconds of a connection with its login, and of metadata.
+# Time limit, in seconds, of a connection with its login, and of a metadata request.
 _CONNECT_S: Final = 10.0
 
 
 class Run(NamedTuple):
     """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`.
 
-    Its methods have the names of a message's, so that a stream finds its partition in the same way.
+    Its methods have the names of a message's methods, so that a stream handles both in the same
+    way.
     """
 
     tp: TopicPartition
@@ -101,22 +102,22 @@ class Run(NamedTuple):
         return self.cut(self.batch.num_rows - 1)
 
     def cut(self, first: int, count: int | None = None) -> Run:
-        """Return `count` messages from the message number `first` on."""
+        """Return a run of `count` messages, beginning with message number `first`."""
         return Run(self.tp, self.batch.slice(first, count))
 
 
 _OFFSET: Final = 4
 
-# Runs of several partitions are returned together until they have this many messages, so that a
-# program gets few small batches from many partitions, and large ones one by one.
+# Runs of several partitions are returned together until they have this many messages. So a program
+# does not get many small batches from many partitions; it gets large batches one at a time.
 _TOGETHER: Final = 1000
 
 
 class _Partition:
     """One assignment of a partition; another assignment makes another object.
 
-    `offset` is the next one to request. `limit` is the number of bytes to request, if a message
-    needs more than the fetcher's own limit. A partition is `stopped` after a fault and at `until`.
+    `offset` is the next offset to request. `limit` is the number of bytes to request if a message
+    is larger than the fetcher's limit. A partition is `stopped` after a fault and at `until`.
     """
 
     __slots__ = ("ended_at", "high_watermark", "limit", "offset", "stopped", "tp", "until")
@@ -132,7 +133,7 @@ class _Partition:
 
 
 class _Broker:
-    """The connection to one broker, and the request that is under way."""
+    """The connection to one broker, and the request in flight."""
 
     def __init__(self) -> None:
         self.connecting: Future[Connection] | None = None
@@ -146,7 +147,7 @@ class _Broker:
 class ColumnFetcher:
     """The `Fetcher` that reads columns; `fetch` returns them, and `consume` single messages."""
 
-    # The messages of `consume` are no `confluent_kafka.Message`.
+    # The messages of `consume` are not instances of `confluent_kafka.Message`.
     has_own_messages: Final = True
 
     def __init__(
@@ -155,9 +156,9 @@ class ColumnFetcher:
         """Create a fetcher; it connects when the first partition is assigned.
 
         Args:
-            settings: librdkafka's, from `client_settings`.
-            engine: how records are parsed; None chooses the fastest that is installed.
-            with_headers: whether batches have the column `headers`. `consume` sets it.
+            settings: librdkafka's settings, from `client_settings`.
+            engine: the parser of records; None chooses the fastest installed one.
+            with_headers: whether batches have the column `headers`. `consume` sets it to True.
         """
         self.faults: deque[Fault] = deque()
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
@@ -176,7 +177,7 @@ class ColumnFetcher:
         self._silent_s = float(settings.get("socket.timeout.ms", 30_000)) / 1000 + self.wait_s
         self._retry_s = max(0.01, float(settings.get("fetch.error.backoff.ms", 200)) / 1000)
         self._reports_ends = bool(settings.get("enable.partition.eof", False))
-        # The order is that of the next request: partitions that returned messages go to the end.
+        # The partitions in the order of the next request: those that returned messages come last.
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -192,7 +193,7 @@ class ColumnFetcher:
         self._wake.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lookup = Lookup(settings)
-        # Bytes for each offset in the last response, by topic: they size the fetches of ranges.
+        # topic -> bytes for each offset in the last response, for the size of range requests.
         self._density: dict[str, float] = {}
         self._closed = False
         self.fetched_bytes = 0
@@ -203,9 +204,9 @@ class ColumnFetcher:
         self.assign_ranges({tp: (offset, loops.MAX_OFFSET) for tp, offset in offsets.items()})
 
     def assign_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Also fetch these partitions, each from its first offset to the offset before the second.
+        """Also fetch these partitions, each from its first offset up to but excluding the second.
 
-        None of them may be assigned already. Never blocks.
+        None of them may already be assigned. The call never blocks.
         """
         for tp, (first, until) in ranges.items():
             assert tp not in self._partitions, f"{tp} is assigned already"
@@ -219,9 +220,9 @@ class ColumnFetcher:
             self._rows = deque(row for row in self._rows if row.tp not in gone)
 
     def fetch(self, timeout_s: float) -> list[Run]:
-        """Return the next messages of some partitions; none after the time, or at a new fault.
+        """Return the next messages of some partitions; none at the time-out or at a new fault.
 
-        Blocks for at most `timeout_s` seconds, and up to a few milliseconds for parsing.
+        The call waits at most `timeout_s` seconds, and parses for up to a few milliseconds.
         """
         deadline = time.monotonic() + timeout_s
         known = len(self.faults)
@@ -237,7 +238,7 @@ class ColumnFetcher:
                 return []
 
     def _with_others(self, run: Run) -> list[Run]:
-        """Add further runs to a small one, as far as they were received."""
+        """Return a small run together with further runs that were already received."""
         if run.batch.num_rows >= _TOGETHER:
             return [run]
         runs, count, size = [run], run.batch.num_rows, run.size
@@ -401,7 +402,7 @@ class ColumnFetcher:
         return max(most, least, self._ahead_bytes // partitions)
 
     def _bytes_for(self, partition: _Partition, share: int) -> int:
-        """Return how many bytes to request: little more than the rest of a range needs."""
+        """Return how many bytes to request: a little more than the rest of the range needs."""
         if partition.limit or partition.until == loops.MAX_OFFSET:
             return max(share, partition.limit)
         density = self._density.get(partition.tp.topic)
@@ -411,7 +412,7 @@ class ColumnFetcher:
         return min(share, int(_RANGE_MARGIN * left) + _RANGE_SLACK)
 
     def _watch(self, connection: Connection, node: int) -> None:
-        """Also wait until the socket takes more, if a part of a request is unsent."""
+        """If a part of a request is unsent, also wait until the socket accepts more bytes."""
         both = selectors.EVENT_READ | selectors.EVENT_WRITE
         events = selectors.EVENT_READ if connection.flush() else both
         if self._selector.get_key(connection).events != events:
@@ -436,7 +437,7 @@ class ColumnFetcher:
         broker = self._brokers[node]
         connection = broker.connection
         if connection is None:
-            return  # lost while another event of this turn was handled
+            return  # the connection was lost while another event of this turn was handled
         try:
             if connection.is_sending:
                 self._watch(connection, node)
@@ -477,12 +478,13 @@ class ColumnFetcher:
             and partition.offset >= found.high_watermark >= 0
             and partition.ended_at != partition.offset
         ):
-            # Messages before the end were not returned to the user yet; the fault comes after them.
+            # Messages before the end were not returned to the user yet; report the fault after
+            # them.
             partition.ended_at = partition.offset
             self._pending.append((partition, self._end(partition, partition.offset)))
 
     def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
-        """Yield nothing, and report the end of the log, after the messages that precede it."""
+        """Yield nothing; report the end of the log after the messages before it were returned."""
         self.faults.append(Fault(FaultKind.END, partition.tp, "the end of the log", offset))
         yield from ()
 
@@ -501,7 +503,7 @@ class ColumnFetcher:
             )
             partition.offset = found.next_offset
             partition.limit = 0
-            # Serve the others first in the next request.
+            # Put the other partitions first in the next request.
             self._partitions[partition.tp] = self._partitions.pop(partition.tp)
         elif not found.is_corrupt:
             self._grow(partition, found)
@@ -523,7 +525,7 @@ class ColumnFetcher:
         elif code in PERMANENT:
             self._stop(partition, FaultKind.PERMANENT, f"{partition.tp}: {name_of(code)}")
         else:
-            # The leader has moved, or will be elected. Ask for it after the back-off.
+            # The leader has moved, or is being elected. Look it up after the back-off.
             self._leaders.pop(partition.tp, None)
             self._metadata_at = time.monotonic() + self._retry_s
             self._passing(partition.tp, f"{partition.tp}: {name_of(code)}")
@@ -531,7 +533,7 @@ class ColumnFetcher:
     # ---- lost connections ------------------------------------------------------------------------
 
     def _lose(self, node: int, error: BaseException) -> None:
-        """Close a connection, report why, and look for the leaders again after a pause."""
+        """Close a connection, report why, and look up the leaders again after a back-off."""
         broker = self._brokers[node]
         self._disconnect(broker)
         now = time.monotonic()
@@ -551,7 +553,7 @@ class ColumnFetcher:
             broker.connection = None
 
     def _passing(self, tp: TopicPartition | None, text: str) -> None:
-        """Report an error that is retried, at most every `QUIET_S` seconds with the same words."""
+        """Report an error that is retried; report the same text at most every `QUIET_S` seconds."""
         now = time.monotonic()
         due, swallowed = self._reported.get(text, (0.0, 0))
         if now < due:
@@ -566,7 +568,7 @@ class ColumnFetcher:
     # ---- other threads ---------------------------------------------------------------------------
 
     def _in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call on a thread of its own; its end wakes `_wait`."""
+        """Run a call on a new thread; its end wakes `_wait`."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -574,15 +576,15 @@ class ColumnFetcher:
                 future.set_result(call())
             except Exception as error:  # noqa: BLE001  # the caller takes it from the future
                 future.set_exception(error)
-            with suppress(OSError):  # the fetcher was closed, or enough wake-ups wait
+            with suppress(OSError):  # the fetcher was closed, or wake-ups already wait
                 self._wake.send(b"\0")
 
-        # A daemon: while a broker is silent, it must not prevent the process from ending.
+        # A daemon thread, because a silent broker must not prevent the process from ending.
         threading.Thread(target=run, name="columns-connect", daemon=True).start()
         return future
 
 
-# Number of different texts of errors for which the time of their last report is kept.
+# Maximum number of different error texts for which the time of the last report is stored.
 _REMEMBERED: Final = 100
 
 
@@ -619,7 +621,7 @@ class ColumnMessage:
         return self._value  # type: ignore[no-any-return]
 
     def timestamp(self) -> tuple[int, int]:
-        """Return librdkafka's number of the type, and the time in ms."""
+        """Return librdkafka's number of the timestamp type, and the time in ms."""
         return self._time  # type: ignore[no-any-return]
 
     def headers(self) -> list[tuple[str, bytes | None]]:
@@ -635,7 +637,7 @@ class ColumnMessage:
         return len(self._value or b"")
 
 
-# librdkafka's number of a type of time is Kafka's plus one.
+# librdkafka's number of a timestamp type is Kafka's number plus one.
 _TYPE_ID: Final = TIMESTAMP_NOT_AVAILABLE + 1
 
 

@@ -1,8 +1,8 @@
-"""Messages as Arrow record batches, in the columns of Spark's Kafka connector.
+"""Messages as Arrow record batches, with the columns of Spark's Kafka connector.
 
 No Python code runs per message: `map` calls unbound methods, values that are equal for a whole run
 of messages are created once, and consecutive offsets are computed. This module imports pyarrow, so
-executors import it only when they read.
+Spark's executors import it only when they read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from zkconsumer.protocol.model import TopicPartition
 Value: TypeAlias = Any
 """A value of a message; its column determines the type."""
 
-# A record batch is complete with this many messages or this many bytes. Smaller batches cost Spark
-# more per row; larger ones exceed the processor's caches.
+# A record batch is complete when it has this many messages or this many bytes. With smaller
+# batches, Spark needs more time per row; larger ones exceed the processor's caches.
 ROWS: Final = 8000
 BYTES: Final = 1 << 20
 
-# These types equal `pyspark.sql.pandas.types.to_arrow_schema` of the connector's schema in time
-# zone UTC: Spark compares them for equality.
+# These types must equal `pyspark.sql.pandas.types.to_arrow_schema` of the connector's schema in
+# time zone UTC, because Spark compares them for equality.
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -42,11 +42,11 @@ TYPES: Final[dict[str, pa.DataType]] = {
 # time.
 _TYPE_ID: Final = -1
 
-# One message in 16 is measured for `BYTES`. Measuring all of them would take 2 % of the time.
+# One message in 16 is measured for the limit `BYTES`. Measuring all would take 2 % of the time.
 _SAMPLE: Final = 16
 
-# These scalars are created once: pyarrow inspects a plain number in each call, which takes longer
-# than the call.
+# These scalars are created once, because pyarrow inspects a plain number in each call, and this
+# takes longer than the call itself.
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 _NULL: Final = pa.scalar(None, pa.int64())
 
@@ -59,20 +59,20 @@ _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
 
 class _Rows:
-    """The messages of one record batch, reduced to the values that its columns need."""
+    """The values of one record batch's messages that its columns need."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.count = self.size = 0
         self._columns = columns
-        # Keys, values, and pairs of timestamp type and timestamp in ms, each only if a column needs
-        # them.
+        # Keys, values, and pairs of timestamp type and timestamp in ms. Each list is filled only if
+        # a column needs it.
         self._taken: dict[str, list[Value]] = {_FROM[name]: [] for name in columns if name in _FROM}
-        # Runs of messages of one partition: the first offset if offsets are consecutive, or else
-        # all offsets.
+        # Runs of messages of one partition: the first offset if the offsets are consecutive,
+        # otherwise all offsets.
         self._runs: list[tuple[TopicPartition, int, int | list[int]]] = []
 
     def add(self, tp: TopicPartition, messages: Sequence[Message]) -> None:
-        """Add a run of messages of one partition, in order and not empty."""
+        """Add a run of messages of one partition, which is ordered and not empty."""
         for name, into in self._taken.items():
             into.extend(map(_TAKEN[name], messages))
         count, first = len(messages), _offset(messages[0])
@@ -130,7 +130,9 @@ class _Rows:
 
     @cached_property
     def _types(self) -> set[int]:
-        """The timestamp types. Usually there is one; it changes with the topic's configuration or
+        """Return the column of timestamp types.
+
+        The type is usually the same for all messages. It changes with the topic's configuration or
         record format.
         """
         return set(map(_first, self._taken["stamp"]))
@@ -152,9 +154,7 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
 def record_batches(
     runs: Iterable[tuple[TopicPartition, Sequence[Message]]], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield runs of messages as batches of about `ROWS` rows or `BYTES` bytes, with these columns
-    in order.
-    """
+    """Yield the messages as batches of about `ROWS` rows or `BYTES` bytes, with these columns."""
     schema = pa.schema([(name, TYPES[name]) for name in columns])
     rows = _Rows(columns)
     for tp, messages in runs:

@@ -1,4 +1,4 @@
-"""Look-ups that block: where the leaders of partitions are, and where their logs begin and end."""
+"""Blocking look-ups of the partitions' leaders, and of the first and next offsets of their logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CORRUPT: Final = 2
 # Errors that no retry solves.
 PERMANENT: Final = frozenset({CORRUPT, TOPIC_DENIED, 31, 35, 76})
 
-# What a connection can raise. A `ssl.SSLError` is an OSError.
+# The errors that a connection can raise. A `ssl.SSLError` is an OSError.
 LOST: Final = (OSError, MalformedError)
 
 
@@ -62,7 +62,7 @@ def addresses_of(settings: Settings) -> list[tuple[str, int]]:
 
 
 def why(error: BaseException) -> str:
-    """Return the reason of a failed connection in words."""
+    """Return a text with the reason of a failed connection."""
     if text := descriptors_error():
         return text
     if isinstance(error, TimeoutError):
@@ -73,7 +73,7 @@ def why(error: BaseException) -> str:
 
 
 class Lookup:
-    """A client for look-ups; one thread at a time uses it. It keeps its connections."""
+    """A client for look-ups, for one thread at a time; it keeps its connections."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -86,7 +86,7 @@ class Lookup:
         self._connections.clear()
 
     def metadata(self, topics: Iterable[str], timeout_s: float) -> Metadata:
-        """Ask one broker after the other. Raises FetchError if none answers."""
+        """Return the metadata from the first broker that answers; raise FetchError if none does."""
         reasons = []
         wanted = sorted(set(topics))
         for address in random.sample(self._addresses, len(self._addresses)):
@@ -151,7 +151,7 @@ class Lookup:
         read: Callable[[int, requests.Reader], T],
         timeout_s: float,
     ) -> T:
-        """Ask over a kept connection, or over a new one if there is none or it was lost."""
+        """Send a request over the kept connection, or over a new one if that is missing or lost."""
         deadline = time.monotonic() + timeout_s
         kept = self._connections.pop(address, None)
         while True:

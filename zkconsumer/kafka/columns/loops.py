@@ -1,8 +1,9 @@
 """The loops over the bytes of record sets: find batches, and copy records into columns.
 
-numba compiles these functions (`compiled`). Without numba, or in tests as the oracle, Python runs
-the same functions. They index flat arrays only, check every length against its bounds before they
-use it, and never raise for malformed bytes: they report `CORRUPT`.
+numba compiles these functions (`compiled`). Without numba, Python runs the same functions; tests
+also run them in Python to check the compiled ones. They index only flat arrays, and check every
+length against its bounds before they use it. For malformed bytes they raise nothing and report
+`CORRUPT`.
 
 Kafka: `org.apache.kafka.common.record.DefaultRecord` and `DefaultRecordBatch` (format v2),
 `kafka.message.Message` and `kafka.message.ByteBufferMessageSet` (formats v0 and v1), 0.8.2 to 3.9.
@@ -26,14 +27,14 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _loop(function: F) -> F:
-    """Let compiled functions call this one; Python can still call it too."""
+    """Make a function callable from compiled functions; Python can also call it."""
     return function if register_jitable is None else register_jitable(function)
 
 
 def _inlined(function: F) -> F:
-    """Let numba inline a function that runs several times for each record.
+    """Make numba inline a function that runs several times for each record.
 
-    A call passes every array as seven numbers, which would take longer than the function itself.
+    A call would pass every array as seven numbers, which takes longer than the function itself.
     """
     return function if register_jitable is None else register_jitable(inline="always")(function)
 
@@ -41,15 +42,15 @@ def _inlined(function: F) -> F:
 # ---- one row of the table of batches -------------------------------------------------------------
 
 # A row describes one batch, or consecutive uncompressed messages of one old format.
-POSITION: Final = 0  # where its records begin, or its compressed bytes
-END: Final = 1  # where they end
+POSITION: Final = 0  # the start of the batch's records or compressed bytes
+END: Final = 1  # the end of these bytes
 FORMAT: Final = 2  # 0, 1 or 2
 CODEC: Final = 3
-BASE: Final = 4  # added to each record's offset; of a compressed old message, its own offset
-TIME: Final = 5  # the base of the times (format v2), or the time of all, in ms
+BASE: Final = 4  # added to each record's offset; for a compressed old message, its offset
+TIME: Final = 5  # the base of the records' times (format v2), or the time of all records, in ms
 TIME_TYPE: Final = 6  # NO_TIME, CREATE_TIME, APPEND_TIME or OWN_TIME
 COUNT: Final = 7  # number of records; 0 in the old formats, which do not count them
-CHECKED: Final = 8  # where the bytes begin that the checksum covers, up to END
+CHECKED: Final = 8  # the start of the bytes that the checksum covers; they end at END
 CHECKSUM: Final = 9
 NEXT: Final = 10  # the offset after the last record
 WIDTH: Final = 11
@@ -59,15 +60,15 @@ CREATE_TIME: Final = 0
 APPEND_TIME: Final = 1
 OWN_TIME: Final = -2  # each message has its own time and type (formats v0 and v1)
 
-# ---- what a scan has found -----------------------------------------------------------------------
+# ---- the results of a scan -----------------------------------------------------------------------
 
 ROWS_FOUND: Final = 0
 STOPPED_AT: Final = 1
 STATUS: Final = 2
-NEXT_OFFSET: Final = 3  # the offset after the last complete batch; -1 without any
+NEXT_OFFSET: Final = 3  # the offset after the last complete batch; -1 if there is none
 SCANNED: Final = 4
 
-# ---- where parsing continues ---------------------------------------------------------------------
+# ---- the position at which parsing continues -----------------------------------------------------
 
 ROW: Final = 0  # number of the batch in the table
 AT: Final = 1  # position in the batch; -1 at its beginning
@@ -76,7 +77,7 @@ FILLED: Final = 3  # rows filled in the columns
 KEY_NULLS: Final = 4
 VALUE_NULLS: Final = 5
 TIME_NULLS: Final = 6
-KEY_NEEDS: Final = 7  # bytes of the record that found no room, by column
+KEY_NEEDS: Final = 7  # the bytes, by column, of a record for which there is no room
 VALUE_NEEDS: Final = 8
 HEADER_NEEDS: Final = 9
 CURSOR: Final = 10
@@ -86,17 +87,18 @@ FULL: Final = 1
 CORRUPT: Final = 2
 CHECKSUM_FAILED: Final = 3
 
-# Offsets above this are corrupt. It leaves room to add a record's offset without an overflow.
+# Offsets above this one are corrupt. The bound leaves room to add a record's offset without
+# overflow.
 MAX_OFFSET: Final = 1 << 62
 MAX_DELTA: Final = (1 << 31) - 1
 
-# The largest time in ms that microseconds in 64 bits can hold. A time beyond it becomes null.
+# The maximum time, in ms, that fits into 64 bits as microseconds. A later time becomes null.
 MAX_TIME: Final = ((1 << 63) - 1) // 1000
-# Stands for a difference of times that 63 bits cannot hold.
+# Represents a time difference that does not fit into 63 bits.
 _FAR: Final = 1 << 62
 
-# Bytes of an empty message: format v0 from its checksum on; of a batch's header; of the header of
-# any entry, with offset and size.
+# Sizes in bytes: an empty message of format v0 from its checksum on; a batch's header; the header
+# of any entry, with offset and size.
 _LEAST_MESSAGE: Final = 14
 HEADER_V2: Final = 61
 _ENTRY: Final = 12
@@ -105,7 +107,8 @@ _ENTRY: Final = 12
 class Columns(NamedTuple):
     """The buffers of one record batch.
 
-    A bit of `…_known` is 0 where the column is null; its bits are only valid if there is a null.
+    A bit of `…_known` is 0 where the column is null. The bits are valid only if the column has a
+    null.
     """
 
     key_ends: Array
@@ -129,7 +132,7 @@ class Columns(NamedTuple):
 def varint(data: Array, at: int, end: int) -> tuple[int, int]:
     """Return a zigzag number and the position after it; the position is -1 if it is malformed.
 
-    A number of ten bytes becomes a number above all valid ones.
+    A number of ten bytes is returned as a number above all valid ones.
     """
     if 0 <= at < end and data[at] < 128:  # most numbers have one byte
         return (int(data[at]) >> 1) ^ -(int(data[at]) & 1), at + 1
@@ -148,7 +151,7 @@ def varint(data: Array, at: int, end: int) -> tuple[int, int]:
 
 @_loop
 def _after(at: int, size: int, end: int) -> int:
-    """Return the position after `size` bytes (-1: a null), or -1 if they exceed `end`."""
+    """Return the position after `size` bytes, or -1 if it exceeds `end`; size -1 is a null."""
     if at < 0 or size < -1 or size > end - at:
         return -1
     return at + max(size, 0)
@@ -162,11 +165,11 @@ def _copy(source: Array, at: int, size: int, target: Array, to: int) -> None:
 
 
 def scan(data: Array, at: int, end: int, table: Array, found: Array) -> None:
-    """Describe the complete batches from `at` to `end` in `table`; control batches are left out.
+    """Describe the complete batches from `at` to `end` in `table`, except control batches.
 
-    `found` gets the number of rows, where the scan stopped, its status, and the next offset. The
-    status is FULL if the table is full, CORRUPT at a malformed batch, else DONE. An incomplete
-    batch at the end is left for the next fetch.
+    The function writes into `found` the number of rows, the position at which the scan stopped, its
+    status, and the next offset. The status is FULL if the table is full, CORRUPT at a malformed
+    batch, otherwise DONE. An incomplete batch at the end is left for the next fetch.
     """
     rows = 0
     status = DONE
@@ -271,8 +274,8 @@ def message(
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:
     """Return the parts of a message of format v0 or v1.
 
-    They are the position after it (-1 if it is malformed), offset, format, codec, time in ms, type
-    of the time, position and size of the key, position and size of the value.
+    The parts are the position after the message (-1 if it is malformed), offset, format, codec,
+    time in ms, type of the time, position and size of the key, and position and size of the value.
     """
     malformed = (-1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     if end - at < _ENTRY + _LEAST_MESSAGE:
@@ -289,7 +292,7 @@ def message(
     stop = at + _ENTRY + size
     time, time_type = 0, NO_TIME
     if kind == 1:
-        # Like librdkafka, treat the time 0 of this format as no time.
+        # Treat the time 0 of this format as a missing time, as librdkafka does.
         time = int64(data, at + 18)
         time_type = NO_TIME if time == 0 else int((attributes & 8) != 0)
     key_size = int32(data, at + head)
@@ -336,9 +339,9 @@ def parse(
 ) -> int:
     """Copy the records with offsets from `first` to `until` - 1 into the columns.
 
-    `table` has `rows` rows of uncompressed batches. `cursor` says where to begin, and afterwards
-    where to continue. Returns DONE at the end of the table, FULL if a record found no room,
-    CORRUPT, or CHECKSUM_FAILED.
+    `table` has `rows` rows of uncompressed batches. `cursor` is the position at which to begin, and
+    after the call the position at which to continue. Returns DONE at the end of the table, FULL if
+    there is no room for a record, CORRUPT, or CHECKSUM_FAILED.
     """
     while cursor[ROW] < rows:
         row = cursor[ROW] * WIDTH
@@ -385,12 +388,12 @@ def _parse_batch(
 def _record(data: Array, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
     """Return the parts of a record of format v2.
 
-    They are the position after it (-1 if it is malformed), its time and offset relative to the
-    batch, position and size of key and value, and the position of its headers.
+    The parts are the position after the record (-1 if it is malformed), its time and offset
+    relative to the batch, position and size of key and value, and the position of its headers.
     """
     size, start = varint(data, at, end)
     stop = _after(start, size, end)
-    late, here = varint(data, start + 1 if stop >= 0 else -1, stop)  # behind its attributes
+    late, here = varint(data, start + 1 if stop >= 0 else -1, stop)  # after its attributes
     delta, here = varint(data, here, stop)
     key_size, key_at = varint(data, here, stop)
     here = _after(key_at, key_size, stop)
@@ -433,7 +436,7 @@ def _parse_messages(
 
 @_inlined
 def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, headers: int) -> bool:
-    """Return whether a record fits; if not, note what it needs."""
+    """Return whether a record fits; if not, store the room that it needs."""
     row = cursor[FILLED]
     if (
         row < len(out.offsets)
@@ -450,7 +453,7 @@ def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, heade
 
 @_inlined
 def _mark(known: Array, row: int, nulls: int, is_null: bool) -> None:
-    """Note whether a row's value is null. Nothing is written before the column's first null."""
+    """Record whether a row's value is null; write no bits before the column's first null."""
     if nulls or is_null:
         if nulls == 0:
             for number in range(row >> 3):
@@ -527,8 +530,8 @@ def can_compile() -> bool:
 def compiled() -> Loops:
     """Return the functions as machine code, which does not hold the global interpreter lock.
 
-    The first call on a machine compiles them for about two seconds; later processes load them
-    from numba's cache, which is next to this file, or in `NUMBA_CACHE_DIR`.
+    The first call on a machine compiles them, which takes about two seconds. Later processes load
+    them from numba's cache, which is next to this file or in `NUMBA_CACHE_DIR`.
     """
     from numba import njit, types  # noqa: PLC0415 - costs 0.15 s
     from numba.core.errors import NumbaPedanticWarning  # noqa: PLC0415 - as above
@@ -545,12 +548,12 @@ def compiled() -> Loops:
         long(seen, longs, long, longs, long, long, columns),
         long(seen, long, long),
     )
-    # The functions create no arrays. With `_nrt` each call would count the references to all arrays
-    # that it passes, which takes 20 times as long as a record.
+    # `_nrt` is off, because the functions create no arrays. With it, each call would count the
+    # references to all arrays that it passes, which takes 20 times as long as one record.
     options = {"nogil": True, "cache": True, "_nrt": False, "error_model": "numpy"}
     make = [njit([one], **options) for one in signatures]
     with warnings.catch_warnings():
-        # numba 0.68 warns of its own inlining; nothing is wrong with the compiled code.
+        # numba 0.68 warns about its own inlining; the compiled code is correct.
         warnings.simplefilter("ignore", NumbaPedanticWarning)
         made = [maker(loop) for maker, loop in zip(make, PLAIN, strict=True)]
     return Loops(*made)

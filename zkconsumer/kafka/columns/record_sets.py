@@ -1,7 +1,7 @@
-"""Record sets of Fetch responses become Arrow record batches, one partition at a time.
+"""Convert record sets of Fetch responses into Arrow record batches, one partition at a time.
 
-`RecordSet` finds the batches, which tells the next offset to fetch before any record is read.
-`batches` then checks, decompresses and parses them. `loops` does the work for each record.
+`RecordSet` finds the batches, and so the next offset to fetch, before any record is read. `batches`
+then checks, decompresses and parses them. The functions of `loops` process each record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zkconsumer.protocol.model import TopicPartition
 ROWS: Final = 20_000
 BYTES: Final = 2 << 20
 
-# Number of compressed sets within one another. The old producers wrote one level.
+# Maximum depth of nested compressed sets. The old producers wrote one level.
 _MAX_NESTED: Final = 4
 
 # To look up a type costs as much as to make a buffer.
@@ -51,7 +51,7 @@ SCHEMA: Final = pa.schema(
 """The columns of Spark's Kafka connector. `timestampType` is Kafka's `TimestampType.id`."""
 
 HEADERS: Final = pa.field("headers", pa.binary())
-"""The undecoded headers of each record, for `headers_of`; only if the caller asks for them."""
+"""The column of each record's undecoded headers, for `headers_of`; only on request."""
 
 
 class CorruptError(Exception):
@@ -59,7 +59,7 @@ class CorruptError(Exception):
 
 
 class Engine(NamedTuple):
-    """How loops run: compiled over numpy's arrays, or as Python over memoryviews."""
+    """An implementation of the loops: compiled over numpy arrays, or Python over memoryviews."""
 
     loops: Loops
     octets: Callable[[Array], Array]
@@ -189,7 +189,7 @@ def _full_place(tp: TopicPartition) -> tuple[pa.Array, pa.Array]:
 
 
 class _Piece(NamedTuple):
-    """Uncompressed batches that can be parsed at once: a table's rows over the same bytes."""
+    """Uncompressed batches that one call can parse: rows of a table over the same bytes."""
 
     data: Array
     table: Array
@@ -317,7 +317,7 @@ class RecordSet:
             yield _Piece(self._octets, table, end - begin)
 
     def _check(self, row: list[int]) -> None:
-        """Compare a batch's checksum; `parse` does it for uncompressed messages of old formats."""
+        """Check a batch's checksum; `parse` checks uncompressed messages of old formats."""
         data = self._data.slice(row[loops.CHECKED], row[loops.END] - row[loops.CHECKED])
         if row[loops.FORMAT] == 2:
             found = google_crc32c.value(data)
@@ -329,7 +329,7 @@ class RecordSet:
             raise CorruptError(f"the batch before offset {row[loops.NEXT]} has a wrong checksum")
 
     def _decompressed(self, data: pa.Buffer, row: list[int], level: int) -> list[_Piece]:
-        """Return the contents of a compressed batch, whose checksum covers them."""
+        """Return the decompressed contents of a batch whose checksum was already checked."""
         compressed = data.slice(row[loops.POSITION], row[loops.END] - row[loops.POSITION])
         where = f"the batch before offset {row[loops.NEXT]}"
         try:
@@ -345,7 +345,7 @@ class RecordSet:
         if is_corrupt or stopped_at != content.size or level > _MAX_NESTED:
             raise CorruptError(f"{where} contains malformed messages")
         last = self._engine.loops.last_offset(octets, 0, content.size)
-        # Format v1 counts the offsets within a set from 0 (KIP-31), v0 stores them as they are.
+        # Format v1 counts the offsets within a set from 0 (KIP-31); format v0 stores full offsets.
         shift = row[loops.BASE] - last if row[loops.FORMAT] == 1 else 0
         pieces: list[_Piece] = []
         for inner in _as_rows(table, count):

@@ -1,7 +1,7 @@
 """The four requests of a reader, as bytes: Fetch, ListOffsets, Metadata and ApiVersions.
 
-All numbers are big-endian. The versions range from those of Kafka 0.8.2 to the last ones without
-tagged fields, which all later brokers support too. Nothing here knows sockets.
+All numbers are big-endian. The versions range from those of Kafka 0.8.2 to the last versions
+without tagged fields, which all later brokers also support. This module uses no sockets.
 
 Kafka: `clients/src/main/resources/common/message/*.json`, and for 0.8 and 0.9
 `org.apache.kafka.common.protocol.Protocol`.
@@ -28,12 +28,12 @@ SASL_AUTHENTICATE: Final = 36
 Versions = Mapping[int, int]
 """The version of each request that is used with a broker."""
 
-# The versions that brokers of 0.8.2 and 0.9 support. They cannot be asked, because they close the
-# connection when they receive ApiVersions.
+# The versions that brokers of 0.8.2 and 0.9 support. These brokers close the connection when they
+# receive an ApiVersions request.
 OF_0_8: Final[Versions] = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0}
 OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0}
 
-# The versions that this module writes, best first.
+# The versions that this module supports, the preferred one first.
 _KNOWN: Final[Mapping[int, Sequence[int]]] = {
     FETCH: range(11, -1, -1),
     LIST_OFFSETS: (1, 0),
@@ -42,14 +42,14 @@ _KNOWN: Final[Mapping[int, Sequence[int]]] = {
     SASL_AUTHENTICATE: (0,),
 }
 
-# `replica.id` of a consumer.
+# The `replica.id` that consumers send.
 _CONSUMER: Final = -1
-# The epoch of a leader, or of a fetch session, that the reader does not use.
+# The epoch of a leader or of a fetch session, neither of which the reader uses.
 _NO_EPOCH: Final = -1
 
 
 class MalformedError(Exception):
-    """A response does not have the form of its version."""
+    """A response does not have the format of its version."""
 
 
 class Reader:
@@ -80,7 +80,7 @@ class Reader:
         return self.number(">q")
 
     def skip(self, size: int) -> int:
-        """Return the present position, and continue `size` bytes after it."""
+        """Return the current position, and continue `size` bytes after it."""
         at = self.at
         if size < 0 or size > len(self.data) - at:
             raise MalformedError(f"a field of {size} bytes exceeds its response")
@@ -88,19 +88,19 @@ class Reader:
         return at
 
     def octets(self) -> bytes:
-        """Return bytes with a length of 32 bits; a null is empty."""
+        """Return bytes after their 32-bit length; a null becomes empty bytes."""
         size = max(0, self.int32())
         at = self.skip(size)
         return bytes(self.data[at : at + size])
 
     def text(self) -> str:
-        """Return a string; a null is empty."""
+        """Return a string; a null becomes an empty string."""
         size = max(0, self.int16())
         at = self.skip(size)
         return str(self.data[at : at + size], "utf-8", "replace")
 
     def each(self, one: Callable[[], T]) -> list[T]:
-        """Return the elements of an array; a null is empty."""
+        """Return the elements of an array; a null becomes an empty list."""
         return [one() for _ in range(self.int32())]
 
 
@@ -118,12 +118,12 @@ def array(items: Sequence[bytes]) -> bytes:
 
 
 def frame(api: int, version: int, number: int, client_id: str, body: bytes) -> bytes:
-    """Return a request with its size and header; `number` comes back in the response."""
+    """Return a request with its size and header; the response repeats `number`."""
     return octets(struct.pack(">hhi", api, version, number) + text(client_id) + body)
 
 
 def _by_topic(items: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
-    """Return an array of topics, each with an array of what belongs to its partitions."""
+    """Return an array of topics, each with an array of its partitions' items."""
     return array(
         [
             text(topic) + array([struct.pack(">i", tp.partition) + rest for tp, rest in part])
@@ -136,7 +136,7 @@ def _by_topic(items: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
 
 
 def common_versions(response: Reader) -> Versions:
-    """Return the best version of each request that the broker and this module know."""
+    """Return, for each request, the highest version that the broker and this module support."""
     response.int16()  # an error is impossible in version 0
 
     def one() -> tuple[int, range]:
@@ -155,9 +155,7 @@ def common_versions(response: Reader) -> Versions:
 
 
 class Metadata(NamedTuple):
-    """Where the leaders are: addresses by broker id, and the leader of each partition that has
-    one.
-    """
+    """The addresses by broker id, and the leader of each partition that has one."""
 
     addresses: dict[int, tuple[str, int]]
     leaders: dict[TopicPartition, int]
@@ -166,7 +164,7 @@ class Metadata(NamedTuple):
 
 
 def metadata_request(version: int, topics: Sequence[str]) -> bytes:
-    """Ask for these topics; version 4 (from 0.11 on) asks the broker not to create them."""
+    """Return a request for these topics; from version 4 (0.11) on, brokers do not create them."""
     return array([text(topic) for topic in topics]) + (b"\0" if version >= 4 else b"")
 
 
@@ -181,7 +179,7 @@ def metadata(version: int, response: Reader) -> Metadata:
         return node, (host, port)
 
     def partition() -> tuple[int, int]:
-        response.int16()  # a partition without a leader has no leader's id either
+        response.int16()  # the error; a partition without a leader has no leader id either
         number, leader = response.int32(), response.int32()
         for _ in ("replicas", "replicas in sync"):
             response.each(response.int32)
@@ -212,7 +210,7 @@ def metadata(version: int, response: Reader) -> Metadata:
 
 
 def offsets_request(version: int, tps: Iterable[TopicPartition], spec: int) -> bytes:
-    """Ask for the offsets at the special time `spec`: -1 the next one, -2 the first one."""
+    """Return a request for offsets at the special time `spec`: -1: the next, -2: the first."""
     rest = struct.pack(">q", spec) + (b"" if version else struct.pack(">i", 1))
     return struct.pack(">i", _CONSUMER) + _by_topic((tp, rest) for tp in sorted(tps))
 
@@ -247,7 +245,7 @@ class FetchLimits(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a response says of one partition; its record set is at `at` and has `size` bytes."""
+    """The part of a response for one partition; its record set is at `at` and has `size` bytes."""
 
     tp: TopicPartition
     error: int
@@ -259,22 +257,22 @@ class Fetched(NamedTuple):
 def fetch_request(
     version: int, limits: FetchLimits, wanted: Iterable[tuple[TopicPartition, int, int]]
 ) -> bytes:
-    """Ask for partitions, each from an offset and with a limit in bytes, in this order."""
+    """Return a request for partitions in this order, each with an offset and a limit in bytes."""
     body = struct.pack(">iii", _CONSUMER, limits.wait_ms, limits.min_bytes)
     if version >= 3:
         body += struct.pack(">i", limits.max_bytes)
     if version >= 4:
-        body += b"\0"  # isolation level: also messages of aborted and of open transactions
+        body += b"\0"  # isolation level: include messages of aborted and of open transactions
     if version >= 7:
         body += struct.pack(">ii", 0, _NO_EPOCH)  # no fetch session
     epoch = struct.pack(">i", _NO_EPOCH) if version >= 9 else b""
-    start = struct.pack(">q", -1) if version >= 5 else b""  # only followers know it
+    start = struct.pack(">q", -1) if version >= 5 else b""  # the log start, which followers send
     body += _by_topic(
         (tp, epoch + struct.pack(">q", offset) + start + struct.pack(">i", size))
         for tp, offset, size in wanted
     )
     if version >= 7:
-        body += array([])  # partitions that a session forgets
+        body += array([])  # the partitions to remove from the session
     return body + (text("") if version >= 11 else b"")  # rack
 
 
