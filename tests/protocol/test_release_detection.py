@@ -134,7 +134,7 @@ def test_round_robin_across_1_0() -> None:
 def test_round_robin_unlike_ours() -> None:
     """If the members follow the other order, both are reported, also the one that owns nothing."""
     found = detect(TWO, part(TWO, "g_a", NEW))
-    assert "this member goes by roundrobin of 0.8.2-0.11" in found.disagreements["g_a"]
+    assert "this member follows roundrobin of 0.8.2-0.11" in found.disagreements["g_a"]
     assert "0.8.2-0.11" in found.disagreements["g_b"]
 
 
@@ -142,7 +142,7 @@ def test_the_profile_that_we_deal_by() -> None:
     """A member of 1.1.1 reports members with the other order, and none of its own release."""
     assert not detect(TWO, all_parts(TWO, NEW), own=NEW).disagreements
     found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
-    assert "this member goes by roundrobin of 1.1.1" in found.disagreements["g_a"]
+    assert "this member follows roundrobin of 1.1.1" in found.disagreements["g_a"]
 
 
 def test_unequal_exclusion_of_internal_topics() -> None:

@@ -1,1 +1,1 @@
-"""What the old consumer stores in ZooKeeper, and how members use it; pure functions without I/O."""
+"""The old consumer's data in ZooKeeper, and the rules by which members use it; without I/O."""

@@ -1,7 +1,7 @@
-"""The two assignment strategies: which consumer thread should own which partition.
+"""The two assignment strategies, which assign each partition to a consumer thread.
 
-Every member computes the whole assignment alone from the same input. The result must equal that of
-the group's JVM members for every partition, or two members claim the same one.
+Every member computes the whole assignment by itself from the same input. The result must equal the
+JVM members' result for every partition; otherwise two members claim the same partition.
 
 The range strategy gives each thread contiguous partitions of each topic (Kafka: `RangeAssignor`).
 The round-robin strategy gives all partitions, sorted by a hash code, in turn to all threads
@@ -25,10 +25,10 @@ from zkconsumer.protocol.paths import thread_ids
 def assign_range(
     threads: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, str]:
-    """Divide each topic's partitions among its threads; both come sorted, by topic.
+    """Divide each topic's partitions among its threads; both arguments are sorted, by topic.
 
-    The first P mod C threads get one more partition. The division counts positions and not
-    partition numbers, so gaps in the numbering do not matter.
+    With P partitions and C threads, the first P mod C threads get one more partition. The division
+    counts positions and not partition numbers, so gaps in the numbering do not matter.
     """
     assignment: dict[TopicPartition, str] = {}
     for topic, of_topic in threads.items():
@@ -57,7 +57,7 @@ class KeyForm(Enum):
 
 
 class Variant(Enum):
-    """How round-robin treats members with different subscriptions."""
+    """The treatment of members with different subscriptions in round-robin."""
 
     RANGE_ONLY = "range"  # 0.8.0-0.8.1: round-robin does not exist, range is used instead
     IDENTICAL = "identical"  # 0.8.2-0.10.1: different subscriptions are an error
@@ -71,7 +71,7 @@ def assign_roundrobin(
     key_form: KeyForm,
     variant: Variant,
 ) -> dict[TopicPartition, str]:
-    """Give all partitions in turn to all threads in a circle; both come sorted, by topic.
+    """Give all partitions in turn to all threads; both arguments are sorted, by topic.
 
     Partitions with equal hash codes are ordered by topic and number. In the JVM their order depends
     on a Scala hash map and on ZooKeeper's order of children, and cannot be reproduced.
@@ -85,7 +85,7 @@ def assign_roundrobin(
     cursor = 0
     for tp in _hash_order(partitions, key_form):
         own = places[tp.topic]
-        found = bisect_left(own, cursor)  # the next thread on the circle that has the topic
+        found = bisect_left(own, cursor)  # the next thread in the cycle that has the topic
         position = own[found] if found < len(own) else own[0]
         assignment[tp] = circle[position]
         cursor = position + 1
@@ -96,7 +96,7 @@ def _hash_order(partitions: Mapping[str, Sequence[int]], key_form: KeyForm) -> l
     keyed: list[tuple[int, TopicPartition]] = []
     before, after = key_form.value.split("{partition}")
     for topic in sorted(partitions, key=utf16_key):
-        # All keys of a topic share a prefix: hash it once.
+        # All keys of a topic share a prefix, so hash the prefix once.
         prefix = java_hash(before.format(topic=topic))
         keyed.extend(
             (java_hash(f"{number}{after}", prefix_hash=prefix), TopicPartition(topic, number))
@@ -125,7 +125,7 @@ __all__ = ["KeyForm", "Strategy", "Variant", "assign"]
 
 
 class Strategy(Enum):
-    """`partition.assignment.strategy`; all members of a group must use the same."""
+    """`partition.assignment.strategy`; all members of a group must use the same strategy."""
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
@@ -143,9 +143,9 @@ def assign(
 
     Args:
         subscriptions: consumer id -> topic -> number of streams, for every member of the group.
-        partitions: topic -> partition numbers in any order; a missing topic has none, and a topic
-            that nobody subscribes to is left out.
-        key_form, variant: what the group's JVM release does in round-robin; ignored by range.
+        partitions: topic -> partition numbers in any order. A missing topic has no partitions, and
+            a topic without subscribers is left out.
+        key_form, variant: the round-robin rules of the group's JVM release; ignored by range.
 
     Returns:
         partition -> consumer thread id, for all members.

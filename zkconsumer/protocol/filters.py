@@ -1,6 +1,6 @@
-"""Topic filters: white lists and black lists, normalised and matched as the JVM does.
+"""Topic filters: white lists and black lists, normalised and matched as in the JVM.
 
-Every member evaluates the filters of all members, so all members must agree on which topics a
+Every member evaluates the filters of all members, so all members must agree on the topics that a
 filter matches. The rules are those of `kafka.consumer.Whitelist` and `Blacklist` in Kafka
 0.8.2-1.1.
 """
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from zkconsumer.protocol.java.regex import JavaPattern
 
 MATCHING_BUDGET_S = 1.0
-"""Seconds of processor time for one filter on one list of topics. A usual filter takes microseconds
-for each topic; one that backtracks without end raises FilterTooCostlyError after this time. The
-`regex` library measures the time of the whole process, so other threads' work counts, too: see
-`consumer.topic_matcher`, which a member uses."""
+"""The limit, in seconds of processor time, for one filter on one list of topics.
 
-_TRIMMED = "".join(map(chr, range(0x21)))  # what Java's `String.trim` removes, unlike str.strip
+A usual filter takes microseconds for each topic. A filter that backtracks without end raises
+FilterTooCostlyError after this time. The `regex` library measures the time of the whole process, so
+other threads' work also counts. `consumer.topic_matcher`, which a member uses, corrects for this.
+"""
+
+_TRIMMED = "".join(map(chr, range(0x21)))  # Java's `String.trim` removes these, unlike str.strip
 _QUOTES = "\"'"
 
 
 def normalise(text: str) -> str:
     """Return the regular expression that Kafka 0.8.0-1.1 makes of a user's filter (`TopicFilter`).
 
-    Kafka trims the text as Java does, replaces each comma by `|`, removes all blanks, and strips
+    Kafka trims the text as Java does, replaces each comma with `|`, removes all blanks, and strips
     quotes from the start and from the end, in this order. So `a{1,3}` cannot be expressed, and no
     filter can match a blank.
     """
@@ -69,7 +71,7 @@ def black_list(regex: str) -> TopicFilter:
 
 
 def checked(topic_filter: TopicFilter) -> TopicFilter:
-    """Return the filter if its regex compiles; raises as `white_list` does."""
+    """Return the filter if its regex compiles; raises the same errors as `white_list`."""
     _compile(topic_filter.regex)
     return topic_filter
 
@@ -78,7 +80,7 @@ def checked(topic_filter: TopicFilter) -> TopicFilter:
 class MatchTopics:
     """Find the topics that each of these filters matches.
 
-    Nobody sends this request to a server: the executor answers it, because a filter may take long.
+    This request is not sent to a server: the executor answers it, because a filter may take long.
     The value of the reply maps each filter to its topics, in the order of `topics`, or to the
     UnsupportedFilterError or InvalidFilterError that the filter raises.
     """
@@ -101,7 +103,7 @@ def matching(
         topic_filter: a white list or a black list.
         topics: the existing topics.
         internal: the topics to leave out; none with `exclude.internal.topics=false`.
-        budget_s: seconds of the process's processor time.
+        budget_s: the limit in seconds of the process's processor time.
 
     Raises:
         InvalidFilterError: Java refuses the regex.
@@ -123,7 +125,7 @@ def matching(
 
 @lru_cache(maxsize=64)
 def _hits(regex: str, topics: tuple[str, ...], budget_s: float) -> tuple[bool, ...]:
-    """Tell which topics match; raises TimeoutError, which is not cached.
+    """Return for each topic whether it matches; raises TimeoutError, which is not cached.
 
     A group with a blocked member reads the same patterns and topics again after each back-off.
     """

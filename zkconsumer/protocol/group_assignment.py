@@ -1,10 +1,9 @@
-"""The assignment of a group: which partitions each member assigns to which thread, errors included.
+"""The assignment of a group as each of its members computes it, including their errors.
 
-Each member computes the assignment alone, from its own registration, all registrations, and the
-topics. A JVM member stops at the first payload that it cannot read and reports this to no other
-member, so one member of a group may fail alone, or all may fail. `assign_each_member` imitates
-this. The order of reading is that of Kafka's `AssignmentContext`, which changed in 0.10.2
-(KAFKA-2434).
+Each member computes the assignment by itself, from its own registration, all registrations, and the
+topics. A JVM member stops at the first payload that it cannot read, and does not report this to
+other members. So one member of a group may fail, or all may fail. `assign_each_member` imitates
+this. It reads in the order of Kafka's `AssignmentContext`, which changed in 0.10.2 (KAFKA-2434).
 
 `requested_topics` expands the subscriptions of a group for display and for checks, without
 assigning partitions.
@@ -52,7 +51,7 @@ class GroupInput:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A member's exception: the JVM's class, or zkconsumer's if only zkconsumer fails."""
+    """A member's exception: the JVM's class, or zkconsumer's class if only zkconsumer fails."""
 
     error: str
     message: str
@@ -64,10 +63,10 @@ MemberAssignment = dict[TopicPartition, ThreadId]
 def assign_each_member(
     group: GroupInput, profile: Profile, *, members: Iterable[ConsumerId] | None = None
 ) -> dict[ConsumerId, MemberAssignment | Failure]:
-    """Return what each member assigns to itself by the release's rules, or its failure.
+    """Return what each member assigns to itself under the release's rules, or its failure.
 
-    `members` are the members to compute, by default all registered ones. A member that is not
-    registered fails.
+    `members` are the members for which to compute this, by default all registered ones. A member
+    that is not registered fails.
     """
     reading = _Reading(group, profile)
     parts: dict[ConsumerId, MemberAssignment | Failure] = {}
@@ -92,7 +91,7 @@ def assign_each_member(
 
 
 class _Reading:
-    """What the members read; all read the same payloads, so each payload is decoded once."""
+    """The decoded payloads; all members read the same ones, so each payload is decoded once."""
 
     def __init__(self, group: GroupInput, profile: Profile) -> None:
         self._variant = profile.variant
@@ -157,9 +156,9 @@ class Subscriptions:
         internal: frozenset[str],
         matched: Matched | None = None,
     ) -> None:
-        """Take all existing topics, and the internal topics that no pattern matches.
+        """Create an object for all existing topics; patterns do not match the `internal` ones.
 
-        `matched` is what filters have been found to match; `of` evaluates all other filters.
+        `matched` maps filters to their known matches; `of` evaluates all other filters.
         """
         self._topics, self._internal = tuple(topics), internal
         self._matched: dict[TopicFilter, tuple[str, ...] | ConfigError] = dict(matched or {})
@@ -167,7 +166,7 @@ class Subscriptions:
     def of(self, registration: Registration) -> Mapping[str, int]:
         """Return the number of streams of each topic that one member subscribes to.
 
-        Raises what `matching` raises, and MalformedZnodeError for a pattern that matches a topic
+        Raises the errors of `matching`, and MalformedZnodeError for a pattern that matches a topic
         and has no streams (JVM: AssertionError).
         """
         if registration.pattern is Pattern.STATIC:
@@ -205,7 +204,7 @@ def _assign_all(
         and profile.release.startswith("0.8.")
         and not any(reading.counts.values())
     ):
-        # The head of an empty map (KAFKA-1648).
+        # The JVM reads the head of an empty map (KAFKA-1648).
         return Failure(Thrown.NULL, "no member of the group has a topic")
     try:
         return assign(

@@ -26,12 +26,12 @@ class Topic:
 class GroupView:
     """The group as a member reads it.
 
-    The reading is not atomic, so the parts may contradict each other; watches report every change.
+    The read is not atomic, so the parts may contradict each other; watches report every change.
 
     Attributes:
         members: valid registrations by consumer id.
         malformed: consumer id -> why its registration would fail every JVM member.
-        topics: existing topics that the assignment depends on.
+        topics: the existing topics on which the assignment depends.
         malformed_topics: topic -> why its znode would fail every JVM member.
         brokers: the registered brokers that can be read, in the order of their ids as strings.
         matched: for every member that subscribes with a pattern, the matching topics, each with
@@ -57,16 +57,16 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What an earlier reading of the group found, so that the next one need not read it again.
+    """The result of an earlier read of the group, parts of which the next read can reuse.
 
     A registration is written once. If the listing's `cversion` has grown by exactly the number of
-    names that came and went, no registration was re-created, and those read before are still valid.
+    added and removed names, no registration was re-created, and those read before are still valid.
 
     Attributes:
-        view: the earlier reading.
-        listing: the consumers that it listed, among them those that left before they were read.
-        watched: paths of znodes whose content is unchanged, because their watch has not fired: of
-            topics, and of the list of brokers.
+        view: the result of the earlier read.
+        listing: the consumers that it listed, including those that left before they were read.
+        watched: paths of topics and of the list of brokers whose content is unchanged, because
+            their watch has not fired.
     """
 
     view: GroupView
@@ -74,7 +74,7 @@ class Known:
     watched: frozenset[str] = frozenset()
 
     def vouches_for(self, now: Names) -> bool:
-        """Return whether every consumer in both listings still has the registration read before."""
+        """Return whether all consumers in both listings still have the same registrations."""
         changes = len(frozenset(self.listing.names).symmetric_difference(now.names))
         return now.cversion - self.listing.cversion == changes
 
@@ -82,7 +82,7 @@ class Known:
 def needed_topics(
     counts: Iterable[Mapping[str, int]], own: Mapping[str, int], strategy: Strategy
 ) -> tuple[str, ...]:
-    """Return the topics that the assignment depends on.
+    """Return the topics on which the assignment depends.
 
     Range depends on the member's own topics. From Kafka 0.10.2 on (KAFKA-2434), round-robin depends
     on every topic of the group. A registration before 0.10.2 may contain names that ZooKeeper
@@ -126,7 +126,7 @@ def assignment(
 def assignment_of_others(
     view: GroupView, *, consumer: ConsumerId, strategy: Strategy, profile: Profile = DEFAULT
 ) -> dict[TopicPartition, ThreadId]:
-    """Return the other members' part of the assignment; raises as `assignment` does."""
+    """Return the other members' part of the assignment; raises the same errors as `assignment`."""
     mine = view.counts().get(consumer, {})
     own = assignment(view, consumer=consumer, own=mine, strategy=strategy, profile=profile)
     return {
@@ -147,7 +147,7 @@ def _assign_all(
 
 
 def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
-    """Return the topics that were re-created since `known`, which has their last czxid."""
+    """Return the topics that were re-created since `known`, which contains their last czxids."""
     return frozenset(
         name for name, topic in view.topics.items() if known.get(name, topic.czxid) != topic.czxid
     )

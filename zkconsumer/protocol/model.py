@@ -8,10 +8,10 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 Json: TypeAlias = Any
-"""What `json.loads` returns. A recursive type would need a cast at each level that is read."""
+"""The result of `json.loads`. A recursive type would need a cast at each level that is read."""
 
 JsonObject: TypeAlias = dict[str, Json]
-"""An object of JSON, or keyword arguments that become one."""
+"""A JSON object, or keyword arguments that become one."""
 
 
 ThreadId = str
@@ -65,16 +65,18 @@ class Blocker:
 
 
 UNKNOWN_BLOCKER = Blocker("a member that has not been looked up yet", -1)
-"""Stands for an owner that has not been read yet. Most owners release within milliseconds, so the
-member reads who the owner is only after the back-off."""
+"""Represents an owner that has not been read yet.
+
+Most owners release within milliseconds, so the member reads the owner only after the back-off.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """An offset znode as read; `value` is None if the znode is missing or holds a negative number.
+    """The contents of an offset znode; `value` is None for a missing znode or a negative number.
 
-    `version` is None if the znode does not exist. `error` says why its payload is malformed: such a
-    partition is never fetched, and the znode is never overwritten.
+    `version` is None if the znode does not exist. `error` says why its payload is malformed. The
+    member never fetches such a partition, and never overwrites the znode.
     """
 
     value: int | None
@@ -84,7 +86,7 @@ class StoredOffset:
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next offset to read, with the committer's note, which only Kafka's storage keeps.
+    """The next offset to read, with the committer's metadata, which only Kafka's storage keeps.
 
     JVM: `kafka.common.OffsetAndMetadata`.
     """
@@ -94,7 +96,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class Storage(Enum):
-    """Where offsets are stored (`offsets.storage` with `dual.commit.enabled`)."""
+    """The storage of offsets (`offsets.storage` with `dual.commit.enabled`)."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
@@ -112,7 +114,10 @@ Positions = Mapping[TopicPartition, Position]
 
 
 class Purpose(Enum):
-    """Why offsets are committed; it decides which positions count (see `member.offset_ledger`)."""
+    """The reason for a commit, which determines the committed positions.
+
+    `member.offset_ledger` describes the rules.
+    """
 
     AUTO = "auto"  # the timer of auto.commit.interval.ms: finished messages
     RELEASE = "release"  # before partitions are released: finished messages

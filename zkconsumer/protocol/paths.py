@@ -29,7 +29,7 @@ MAX_NAME_LENGTH = 249
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _PARTITION = re.compile(r"0|-?[1-9][0-9]{0,9}")
 # Characters that ZooKeeper rejects in a path (`PathUtils.validatePath`, verified with 3.8.4):
-# control characters, private use, specials, and the surrogates that encode all beyond U+FFFF.
+# control characters, private use, specials, and the surrogates of all characters beyond U+FFFF.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
 
@@ -66,14 +66,14 @@ def is_topic(name: str) -> bool:
 def validate_consumer_id(name: str) -> str:
     """Return a consumer id that can be the name of one znode, or raise InvalidNameError.
 
-    The JVM does not check `consumer.id`. A registration under an id with a slash breaks its group.
+    The JVM does not check `consumer.id`. A registration under an id with a slash fails the group.
     """
     fault = "it contains '/'" if "/" in name else znode_fault(name)
     if fault:
         raise InvalidNameError(
             f"{shown(name)} cannot be a consumer id: {fault}",
             where="consumer.id",
-            remedy="choose another id, or leave it out: then one is generated",
+            remedy="choose another id, or omit it: zkconsumer then generates one",
         )
     return name
 
@@ -138,9 +138,9 @@ def offset(group: str, tp: TopicPartition) -> str:
 
 
 def edits(group: str) -> str:
-    """The parent of the edit marks: zkconsumer's tools create one when they change offsets.
+    """The parent of the edit marks; zkconsumer's tools create a mark when they change offsets.
 
-    No JVM consumer reads it.
+    No JVM consumer reads the marks.
     """
     return f"{CONSUMERS}/{group}/edits"
 
@@ -161,7 +161,7 @@ def topic(name: str) -> str:
 
 
 def partition_state(name: str, partition: int) -> str:
-    """The leader and the in-sync replicas of a partition, as the controller last wrote them."""
+    """The state of a partition: its leader and in-sync replicas, written by the controller."""
     return f"{TOPICS}/{name}/partitions/{partition}/state"
 
 
@@ -169,7 +169,7 @@ def partition_state(name: str, partition: int) -> str:
 
 
 class Kind(Enum):
-    """The kinds of paths; a comment says what `Located` holds in addition to the group."""
+    """The kinds of paths; each comment names the fields of `Located` besides the group."""
 
     IDS = auto()
     MEMBER = auto()  # name: consumer id
@@ -220,9 +220,9 @@ def is_partition(name: str) -> bool:
 
 
 def locate(path: str) -> Located:
-    """Return what a path means, for example the path of a watch event; never raises.
+    """Return the meaning of a path, for example of the path of a watch event; never raises.
 
-    A partition number is recognised only in the form that `owner` and `offset` write.
+    The function recognises a partition number only in the form that `owner` and `offset` write.
     """
     match path.split("/"):
         case ["", "consumers", group, room, *below]:
@@ -247,10 +247,10 @@ _BELOW_CHROOT = re.compile(
 
 
 def locate_below_chroot(path: str) -> tuple[str, Located]:
-    """Return the chroot of an absolute path of ZooKeeper, and what the path below it means.
+    """Return the chroot of an absolute path in ZooKeeper, and the meaning of the path below it.
 
-    The chroot is "" if there is none. An edit mark, which has no kind of its own, is `EDITS` with
-    the mark's name. Every other path is `OTHER`.
+    The chroot is "" if there is none. An edit mark has no separate kind: it is `EDITS` with the
+    mark's name. Every other path is `OTHER`.
     """
     match = _BELOW_CHROOT.fullmatch(path)
     if match is None:
@@ -270,16 +270,16 @@ def parent(path: str) -> str:
 # ---- consumer ids and thread ids ----------------------------------------------------------------
 
 
-# Maximum number of streams over all topics of one member. More streams are rejected in this
+# Maximum number of streams over all topics of one member. A larger number is rejected in this
 # member's subscription and in other members' registrations. A JVM member with millions of streams
-# runs out of memory; 100,000 are far more than any member needs and still cheap to sort.
+# runs out of memory; 100,000 are far more than any member needs, and sorting them is fast.
 MAX_STREAMS = 100_000
 
 
 def validate_topic_counts(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the topic counts in their order, or raise ConfigError (InvalidNameError for a name).
 
-    An empty mapping is allowed, as in the JVM: such a member counts as a member and owns nothing.
+    An empty mapping is allowed, as in the JVM: such a member is registered and owns no partition.
     `createMessageStreams` in Kafka 0.8.2-1.1 asserts that every count is at least 1.
     """
     for topic, count in counts.items():

@@ -1,16 +1,17 @@
 """The payloads of znodes: decoders and encoders for topics, brokers, owners and offsets.
 
-`protocol.registrations` does the same for members' registrations. No other module knows payloads.
+`protocol.registrations` does the same for members' registrations. No other module decodes payloads.
 
-A decoder reads untrusted bytes with bounded work, and raises nothing but MalformedZnodeError. Its
+A decoder reads untrusted bytes with bounded work, and raises only MalformedZnodeError. The error's
 attribute `thrown` names the exception that a JVM member of that release throws.
 
-The encoders write the bytes that the JVM writes. The decoders accept what JVM members of the
-release in `profile` accept. If the release is not known, they accept a payload if at least one
-release accepts it, and if all releases that accept it read it alike. A member that rejects it fails
-by itself. For example, they accept numeric timestamps and fractions in unknown fields as Kafka
-1.0-1.1 does, and `pattern: null` and raw control characters as 0.8.2-0.11 do. They reject text
-after the JSON, as 0.8.2-0.11 do: a topic with such text has no partitions there, and some in 1.1.
+The encoders write the bytes that the JVM writes. The decoders accept the payloads that JVM members
+of the release in `profile` accept. If the release is not known, they accept a payload on two
+conditions: at least one release accepts it, and all releases that accept it read the same meaning.
+A member of another release that rejects it fails alone. For example, the decoders accept numeric
+timestamps and fractions in unknown fields as Kafka 1.0-1.1 does, and `pattern: null` and raw
+control characters as 0.8.2-0.11 do. They reject text after the JSON, as 0.8.2-0.11 do: with such
+text, a topic has no partitions in these releases, but has partitions in 1.1.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from zkconsumer.protocol.requests import Stat
 
 _Key = TypeVar("_Key")
 
-# Maximum number of bytes of a payload; a larger one is malformed and is not parsed. By default a
-# ZooKeeper server accepts no larger znode (`jute.maxbuffer`), so no JVM payload is larger.
+# Maximum number of bytes of a payload; a larger one counts as malformed and is not parsed. By
+# default a ZooKeeper server accepts no larger znode (`jute.maxbuffer`), so no JVM payload is
+# larger.
 MAX_PAYLOAD: Final = 1 << 20
 
 
@@ -60,7 +62,7 @@ _JACKSONS: Final = frozenset({Parser.JACKSON, Parser.JACKSON_TWICE})
 
 
 class Payload:
-    """The payload of one znode while it is decoded; each step raises MalformedZnodeError.
+    """The payload of one znode during decoding; each step may raise MalformedZnodeError.
 
     Args:
         raw: the bytes, or None if the znode has no payload.
@@ -102,7 +104,7 @@ class Payload:
         raise self.mistyped(f"{what} is not a JSON object", value)
 
     def mistyped(self, what: str, value: object) -> MalformedZnodeError:
-        """Return the error for a value that does not have the type to which the JVM casts it."""
+        """Return the error for a value that the JVM cannot cast to the expected type."""
         if self.is_jackson:
             return self.malformed(what, Thrown.JSON)
         return self.malformed(what, Thrown.NULL if value is None else Thrown.CAST)
@@ -119,10 +121,10 @@ class Payload:
 class Broker:
     """The registration of a broker, versions 1 to 5.
 
-    `host` and `port` are those of the first PLAINTEXT endpoint; without one they are None and -1.
+    `host` and `port` belong to the first PLAINTEXT endpoint; without one they are None and -1.
     `endpoints` are texts such as "PLAINTEXT://host:9092"; version 1 has none. Up to version 3 they
-    begin with a security protocol, from version 4 on with the name of a listener. `protocols` are
-    pairs of such a name and its security protocol.
+    begin with a security protocol, from version 4 on with a listener name. `protocols` are pairs of
+    a listener name and its security protocol.
     """
 
     host: str | None
@@ -153,8 +155,8 @@ def decode_topic(
 ) -> tuple[int, ...]:
     """Return a topic's partition numbers, ascending (`ZkUtils.getPartitionAssignmentForTopics`).
 
-    A topic with empty or unparsable text has no partitions; like the JVM, this is no error. A znode
-    without payload, a wrong type, and a partition key that `Integer.parseInt` rejects raise
+    A topic with empty or unparsable text has no partitions; as in the JVM, this is not an error. A
+    znode without payload, a wrong type, and a partition key that `Integer.parseInt` rejects raise
     MalformedZnodeError. The replicas are checked only if the release is 1.0 or later.
     """
     raw = Payload(payload, where=where, remedy=_TOPIC_REMEDY, parser=profile.parser)
@@ -213,7 +215,7 @@ def decode_broker(payload: bytes | None, *, where: str) -> Broker:
 def decode_brokers(
     registrations: Mapping[str, bytes | None],
 ) -> dict[str, Broker | MalformedZnodeError]:
-    """Return each broker by its id, or the error that says why its registration is malformed."""
+    """Return id -> broker, or id -> the error if the broker's registration is malformed."""
     found: dict[str, Broker | MalformedZnodeError] = {}
     for number, payload in registrations.items():
         try:
@@ -231,8 +233,8 @@ def readable_brokers(found: Mapping[str, Broker | MalformedZnodeError]) -> list[
 def decode_replicas(payload: bytes | None, *, where: str) -> dict[int, tuple[int, ...]]:
     """Return the brokers that store each partition of a topic, the preferred leader first.
 
-    This is for display. It rejects what `decode_topic` rejects; a malformed list of replicas is
-    empty.
+    The result is for display. The function rejects the payloads that `decode_topic` rejects. It
+    returns a malformed list of replicas as an empty list.
     """
     numbers = decode_topic(payload, where=where)
     if not numbers:
@@ -277,11 +279,11 @@ def encode_owner(thread_id: str) -> bytes:
 def decode_owner(payload: bytes | None, *, where: str) -> str:
     """Return the consumer thread id in an owner znode: any text, and "" for no payload.
 
-    A JVM member, too, treats every text other than its own thread id as another owner's.
+    A JVM member also treats every text except its own thread id as another owner's thread id.
     """
     if payload is None:
         return ""
-    remedy = "delete the znode, if no consumer holds it"
+    remedy = "delete the znode if no consumer owns it"
     return Payload(payload, where=where, remedy=remedy).text()
 
 
@@ -291,7 +293,7 @@ class OwnerZnode:
 
     Attributes:
         thread: the consumer thread id that claims the partition; "" with a `fault`.
-        session: the session that holds the znode; 0 for a persistent znode, which no session
+        session: the session that owns the znode; 0 for a persistent znode, which no session
             expiry deletes.
         czxid: the ZooKeeper transaction that created the znode.
         fault: why the payload is not a thread id.
@@ -319,8 +321,8 @@ def encode_offset(offset: int) -> bytes:
 def decode_offset(payload: bytes | None, *, where: str) -> int:
     """Decode an offset znode as `Long.parseLong` does; a negative number means no offset.
 
-    Blanks, a trailing line feed and an empty payload raise MalformedZnodeError: the rebalance of
-    a JVM member fails on them.
+    Blanks, a trailing line feed and an empty payload raise MalformedZnodeError, because the
+    rebalance of a JVM member fails on them.
     """
     remedy = "write the next offset there as a bare decimal number, or delete the znode"
     raw = Payload(payload, where=where, remedy=remedy)
@@ -335,7 +337,7 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
 
 
 def marked(mzxids: Mapping[_Key, int], marks: Iterable[Stat | None]) -> frozenset[_Key]:
-    """Return those offsets that an operator's tool was the last to write.
+    """Return the partitions whose offset was last written by an operator's tool.
 
     A tool writes the offset and creates a mark in one transaction, so the offset's mzxid equals
     the mark's czxid.

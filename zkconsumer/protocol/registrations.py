@@ -22,7 +22,7 @@ _REMEDY = (
 
 
 class Pattern(Enum):
-    """How a registration names its topics; the values are those in the znode."""
+    """The way in which a registration names its topics; the values are those in the znode."""
 
     STATIC = "static"
     WHITE_LIST = "white_list"
@@ -49,7 +49,7 @@ class Registration:
 
 _NAMED: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _QUOTED: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
-# Escapes of Kafka's `Utils.JSONEscapeString`, then those of Jackson.
+# The escapes of Kafka's `Utils.JSONEscapeString`, followed by those of Jackson.
 _ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     **_NAMED,
     **_QUOTED,
@@ -61,8 +61,8 @@ _JACKSON: Final = {code: f"\\u{code:04X}" for code in range(0x20)} | {**_NAMED, 
 def encode_registration(registration: Registration, *, profile: Profile = DEFAULT) -> bytes:
     """Return the bytes that the release writes (`TopicCount.dbString`, `kafka.utils.Json.encode`).
 
-    Other members may read a different meaning from them; `validate_registration` detects this
-    before. Raises ValueError if `timestamp_ms` is None.
+    Other members may read a different meaning from these bytes; call `validate_registration` first,
+    which detects this. Raises ValueError if `timestamp_ms` is None.
     """
     if registration.timestamp_ms is None:
         raise ValueError("a registration needs a timestamp")
@@ -122,9 +122,10 @@ def decode_registration(
 ) -> Registration:
     """Decode a member's registration as members of the release do, or raise MalformedZnodeError.
 
-    It rejects two more faults than `read_registration`. Each aborts the rebalance of every member
-    that uses the registration: a regular expression without streams, and, from 0.10.2 on, where all
-    members read all topics, a topic name that ZooKeeper rejects in a path.
+    It rejects two more faults than `read_registration`. The first is a regular expression without
+    streams. The second, from 0.10.2 on, is a topic name that ZooKeeper rejects in a path, because
+    all members read all topics. Each fault aborts the rebalance of every member that uses the
+    registration.
     """
     found = read_registration(payload, where=where, profile=profile)
     raw = Payload(payload, where=where, remedy=_REMEDY)
@@ -194,7 +195,7 @@ def _count(raw: Payload, name: str, count: object) -> int:
 
 
 def _timestamp(value: object) -> int | None:
-    """Return the timestamp: the JVM writes it as a string, other clients may write a number."""
+    """Return the timestamp; the JVM writes it as a string, other clients may write a number."""
     if isinstance(value, str):
         try:
             return parse_int64(value)

@@ -1,9 +1,9 @@
 """Detect the rules that a group follows from its owner znodes, and members that differ.
 
-ZooKeeper does not store the releases of members. Where the rules of two releases give different
-assignments, the owner znodes of a settled group show the release: a member owns exactly what its
-rules assign to it. Range without patterns is the same in all releases, so nothing can be
-detected there.
+ZooKeeper does not store the releases of members. If the rules of two releases give different
+assignments, the owner znodes of a settled group show the release: a member owns exactly the
+partitions that its rules assign to it. Range without patterns is the same in all releases, so
+zkconsumer cannot detect the release of such a group.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 
-# The profiles that owner znodes can distinguish. In all other respects they equal DEFAULT, whose
-# registrations every release can read, and which can read those of every release.
+# The profiles that owner znodes can distinguish. In all other respects they equal DEFAULT: every
+# release can read its registrations, and it can read the registrations of every release.
 _FORMS: Final = (
     DEFAULT,
     replace(DEFAULT, release="0.8.2-0.10", internal_topics=frozenset({"__consumer_offsets"})),
@@ -41,7 +41,7 @@ class DetectedRelease:
 
     Attributes:
         profile: the profile to use with `peers.release=auto`.
-        reason: why this profile, in one sentence.
+        reason: one sentence that gives the reason for this profile.
         disagreements: member -> why it disagrees with the other members or with this one, in one
             sentence.
     """
@@ -72,8 +72,8 @@ def detect(
 ) -> DetectedRelease:
     """Return the rules that explain the owner znodes, and the members that follow other rules.
 
-    A group that is still rebalancing may look like one whose members disagree: detect again before
-    you report a disagreement.
+    During a rebalance, the members of a group may seem to disagree. So detect again before you
+    report a disagreement.
 
     Args:
         group: this member's settings, and the registrations of all members, including its own if it
@@ -82,7 +82,7 @@ def detect(
         own: the rules that this member follows now.
 
     Returns:
-        The detected release. Its profile is DEFAULT if the owner znodes fit no release, or all.
+        The detected release. Its profile is DEFAULT if the owner znodes fit no release or all.
     """
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
@@ -91,7 +91,7 @@ def detect(
     for tp, thread in owners.items():
         held.setdefault(consumer_of(thread), {})[tp] = thread
     if not owners:
-        unknown = "nobody owns a partition yet"
+        unknown = "no member owns a partition yet"
     elif None in registered.values():
         unreadable = (shown(one) for one, found in registered.items() if found is None)
         unknown = f"the registration of {', '.join(unreadable)} cannot be read"
@@ -105,8 +105,8 @@ def detect(
 def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
     """Return the rules that explain the owner znodes of all members, or else of most members.
 
-    Of several equally good rules it returns the first; those in `group` with the DEFAULT release
-    come first.
+    If several rules are equally good, it returns the first one. The rules in `group` with the
+    DEFAULT release come first.
     """
     held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in group.registrations}
     for tp, thread in owners.items():
@@ -171,11 +171,11 @@ def _disagreements(
 ) -> Iterator[tuple[ConsumerId, str]]:
     """Yield the members whose owner znodes fit other rules than those of the other members.
 
-    The common rules are those that explain most members; of several, those nearest to this
-    member's. A member with `rebalance.mode=incremental` may own only a part of its share. Such a
-    part counts only if another member owns all of its share. A member that owns nothing is reported
-    if both are true: partitions that the common rules assign to it are free, and other rules assign
-    to it partitions that other members own. It has tried to claim those, and failed.
+    The common rules are those that explain most members; if several do, those nearest to this
+    member's rules. A member with `rebalance.mode=incremental` may own only a part of its share.
+    Such a part counts only if another member owns all of its share. A member that owns no partition
+    is reported if both are true: partitions that the common rules assign to it are free, and other
+    rules assign to it partitions that other members own. It has tried to claim those, and failed.
     """
     owning = [consumer for consumer, part in held.items() if part]
     common = max(rules, key=lambda r: sum(r.parts[one] == held[one] for one in owning))
@@ -186,7 +186,7 @@ def _disagreements(
             if common.parts[consumer] == held[consumer] != own.parts[consumer]:
                 yield (
                     consumer,
-                    f"it owns the partitions that {common} assigns to it, but this member goes by"
+                    f"it owns the partitions that {common} assigns to it, but this member follows"
                     f" {own}",
                 )
     for consumer, part in held.items():
@@ -201,8 +201,8 @@ def _disagreements(
             if part and (part == wanted or partly):
                 yield (
                     consumer,
-                    f"it owns the partitions that {other} assigns to it, but the other members go"
-                    f" by {common}",
+                    f"it owns the partitions that {other} assigns to it, but the other members"
+                    f" follow {common}",
                 )
                 break
             if not part and taken.isdisjoint(due) and not taken.isdisjoint(wanted):
@@ -216,7 +216,7 @@ def _disagreements(
 
 
 def _ambiguity(payload: bytes | None) -> str:
-    """Return why releases read a registration differently, or it matches nothing; else ""."""
+    """Return why releases read a registration differently, or why it matches no topic; else ""."""
     scala, jackson = _read(payload, Parser.SCALA), _read(payload, Parser.JACKSON_TWICE)
     if scala is None or jackson is None:
         return ""  # some releases throw an exception for it, and their members own nothing

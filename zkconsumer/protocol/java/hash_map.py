@@ -1,14 +1,14 @@
 """Maps and sets that iterate in the order of `java.util.HashMap` and `java.util.HashSet`.
 
-Some of Kafka's assignors iterate over hash maps, so the order of a hash map decides who gets a
-partition. The order depends on the hash codes, on the order of the insertions, on the size that the
-table has reached, and on the form of the bins. From the ninth key of one bin on, Java doubles a
-table of fewer than 64 bins. In a larger table it turns the bin into a red-black tree, which changes
-the order of the keys in the bin (OpenJDK 8-21, `HashMap.treeifyBin`).
+Some of Kafka's assignors iterate over hash maps, so the order of a hash map decides which member
+gets a partition. The order depends on the hash codes, on the order of the insertions, on the size
+that the table has reached, and on the form of the bins. When a bin gets its ninth key, Java doubles
+a table of fewer than 64 bins. In a larger table it turns the bin into a red-black tree, which
+changes the order of the keys in the bin (OpenJDK 8-21, `HashMap.treeifyBin`).
 
-Keys of a tree that have equal hash codes are ordered by `compareTo`. Keys without `compareTo` are
-ordered by their address in memory in Java, which no other program can reproduce. They keep the
-order of their insertion here.
+Keys of a tree that have equal hash codes are ordered by `compareTo`. Java orders keys without
+`compareTo` by their address in memory, which no other program can reproduce. In this module they
+keep the order of their insertion.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from zkconsumer.protocol.java.text import java_hash, utf16_key
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Bins of a table that has not grown yet (`DEFAULT_INITIAL_CAPACITY`).
+# Number of bins of a new table (`DEFAULT_INITIAL_CAPACITY`).
 _FIRST_CAPACITY = 16
 
-# Keys of a bin, without the new one, from which on a bin becomes a tree (`TREEIFY_THRESHOLD`).
+# If a bin already has this number of keys, a new key turns it into a tree (`TREEIFY_THRESHOLD`).
 _TREE_KEYS = 8
 
-# Keys of a bin up to which a split turns a tree back into a list (`UNTREEIFY_THRESHOLD`).
+# If a split leaves at most this number of keys, the tree becomes a list (`UNTREEIFY_THRESHOLD`).
 _LIST_KEYS = 6
 
-# Bins of the smallest table that may contain trees (`MIN_TREEIFY_CAPACITY`).
+# Number of bins of the smallest table that may contain trees (`MIN_TREEIFY_CAPACITY`).
 _TREE_CAPACITY = 64
 
 Compare = Callable[[K, K], int]
@@ -72,7 +72,7 @@ class _Tree(Generic[K]):
         self._root_to_front()
 
     def add(self, key: K, code: int) -> None:
-        """Insert a key behind its parent in the tree (`putTreeVal`)."""
+        """Insert a key after its parent in the order of the list (`putTreeVal`)."""
         node = _Node(key, code)
         parent = self._attach(node)
         self.order.insert(self.order.index(parent) + 1, node)
@@ -258,7 +258,7 @@ class _Tree(Generic[K]):
 
 
 class HashMap(Generic[K, V]):
-    """A map that iterates over its keys as `java.util.HashMap` does.
+    """A map that iterates over its keys in the order of `java.util.HashMap`.
 
     Args:
         hash_of: the keys' `hashCode`, a signed or unsigned number of 32 bits.
@@ -379,7 +379,7 @@ def _in_order(found: list[_Node[K]] | _Tree[K] | None) -> list[_Node[K]]:
 
 
 class HashSet(HashMap[K, None]):
-    """A set that iterates over its elements as `java.util.HashSet` does."""
+    """A set that iterates over its elements in the order of `java.util.HashSet`."""
 
     def __init__(
         self,

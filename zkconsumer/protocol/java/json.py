@@ -2,10 +2,10 @@ r"""Parse JSON as the JVM consumer's two parsers do, with bounded work.
 
 Scala's `JSON.parseFull` reads every znode in Kafka 0.8.2-0.11. Its dialect differs from JSON:
 
-- An unknown escape means its characters: `\d` is a backslash and a d. Kafka 0.8.1 wrote regular
-  expressions unescaped.
-- Raw control characters other than the line feed may occur in strings, and every control character
-  is a blank between tokens.
+- An unknown escape stands for its characters: `\d` is a backslash and a d. Kafka 0.8.1 wrote
+  regular expressions unescaped.
+- Raw control characters other than the line feed may occur in strings. Between tokens, every
+  control character counts as a blank.
 - `- 1` is a number.
 - The last of several equal keys wins.
 - The top-level value must be an object or an array.
@@ -27,14 +27,14 @@ from zkconsumer.protocol.java import text
 # ---- Scala's parser ------------------------------------------------------------------------------
 
 
-# Maximum number of nested brackets; a deeper text raises RecursionError, whatever the interpreter's
-# own limit is. Kafka writes at most four levels. The JVM's recursive parser throws
+# Maximum depth of nested brackets. A deeper text raises RecursionError, with any limit of the
+# interpreter. Kafka writes at most four levels. The JVM's recursive parser throws
 # StackOverflowError at some thousand levels.
 MAX_NESTING = 64
 
 # Maximum number of characters of an integer: an int64 with its sign has 20. A longer integer
-# becomes a float (or `inf`), which no decoder accepts as a count. This avoids a conversion in
-# quadratic time.
+# becomes a float (or `inf`), which no decoder accepts as a count. The limit avoids a conversion
+# that takes quadratic time.
 MAX_INTEGER_LENGTH = 20
 
 _STRING = r'"(?:[^"\\]++|\\.?)*+"?'  # possessive: linear even when the closing quote is missing
@@ -53,7 +53,7 @@ class NotInt32Error(Exception):
 
 
 def parse_scala(text: str) -> dict[str, object] | list[object]:
-    """Parse one object or array, and accept any number, as Jackson does.
+    """Parse one object or array; accept any number, as Jackson does.
 
     Raises ValueError where the JVM cannot parse the text, and RecursionError beyond MAX_NESTING.
     """
@@ -84,7 +84,7 @@ def require_shallow(text: str) -> None:
 
 
 def _strict(match: re.Match[str]) -> str:
-    """Rewrite what only Scala's parser accepts into JSON that Python's parser accepts."""
+    """Rewrite text that only Scala's parser accepts into JSON for Python's parser."""
     string = match["string"]
     if string is None:
         return match["minus"] or " "
@@ -132,7 +132,10 @@ def parse_jackson(text: str) -> object:
 
 
 def parse_jackson_twice(text: str) -> object:
-    """Parse as Jackson, else with doubled backslashes (`kafka.utils.Json.parseFull`, 1.0.1)."""
+    """Parse as Jackson does; if it fails, double all backslashes and parse again.
+
+    Kafka 1.0.1: `kafka.utils.Json.parseFull`.
+    """
     try:
         return parse_jackson(text)
     except ValueError:

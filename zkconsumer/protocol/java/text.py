@@ -1,8 +1,8 @@
-"""Strings and numbers as the JVM treats them: UTF-16 order, hash codes, number parsing, map order.
+"""The JVM's rules for strings and numbers: UTF-16 order, hash codes, number parsing, map order.
 
-Members of a group agree on the assignment only if they sort and hash alike, so these rules are part
-of the protocol. They are those of `java.lang.String`, `Integer`, `Long` and the immutable `HashMap`
-of Scala 2.10 and 2.11, which the Kafka 0.8.2-1.1 consumer uses.
+Members of a group agree on the assignment only if they sort and hash in the same way, so these
+rules are part of the protocol. The rules are those of `java.lang.String`, `Integer`, `Long` and the
+immutable `HashMap` of Scala 2.10 and 2.11, which the consumer of Kafka 0.8.2-1.1 uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIN_INT32, MAX_INT32 = -(2**31), 2**31 - 1
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
 
 # Maximum number of characters of a number, without leading ASCII zeros; a longer text is not a
-# number. An int64 has 19 digits; more can only be leading zeros of another script.
+# number. An int64 has 19 digits; further digits can only be leading zeros of another script.
 MAX_NUMBER_LENGTH = 64
 
 # Java examines single UTF-16 units, so it does not recognise digits beyond U+FFFF.
@@ -70,9 +70,10 @@ def _parse(text: str, low: int, high: int) -> int:
 def scala_map_order(keys: Iterable[str]) -> list[str]:
     """Return the keys in the order of a Scala immutable Map that was filled in this order.
 
-    Up to four entries the order is that of insertion. From five entries on it is that of a hash
-    trie: five bits of the scrambled hash code per level, lowest bits first (`HashMap.improve`).
-    Keys with equal hash codes keep their order here; their order in the JVM is unknown.
+    With up to four entries, the map keeps the order of insertion. With five or more, it has the
+    order of a hash trie: five bits of the scrambled hash code per level, lowest bits first
+    (`HashMap.improve`). Keys with equal hash codes keep the given order in this function; their
+    order in the JVM is unknown.
     """
     ordered = list(keys)
     return ordered if len(ordered) <= _SCALA_SMALL_MAP else sorted(ordered, key=_trie_position)

@@ -1,6 +1,7 @@
 """The assignors by name, and those that ignore the previous assignment: range and round-robin.
 
-Both divide partitions among whole members. Kafka's old consumer divides them among threads.
+Range and round-robin divide partitions among members. Kafka's old consumer divides them among
+threads.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def assign_roundrobin(topics: Topics, members: Members) -> Assignment:
 def assign_range(topics: Topics, members: Members) -> Assignment:
     """Divide each topic's partitions into consecutive ranges (`RangeAssignor`).
 
-    Each of m members gets n / m of the n partitions, and the first n % m members one more. If racks
-    decide (from Kafka 3.5), partitions go first to members in the rack of a replica. Topics with
-    the same members and the same number of partitions get the same member for each number.
+    Each of m members gets n / m of the n partitions, and the first n % m members get one more. If
+    racks are considered (from Kafka 3.5), members in the rack of a replica get partitions first. If
+    topics have the same members and the same number of partitions, each partition number goes to
+    the same member in all of them.
     """
     order = static_first(members)
     wanted = {member: frozenset(members[member].topics) for member in order}
@@ -98,7 +100,7 @@ class _TopicState:
         return max(0, self._share + (self._extras > 0) - len(self.assigned[member]))
 
     def assign_ranges(self, may: Callable[[str, int], bool]) -> None:
-        """Give each member, as far as it has room, the first free partitions that it may get."""
+        """Give each member with room the first free partitions that `may` allows."""
         for member in self.members:
             if not self._free:
                 return
@@ -130,7 +132,7 @@ def _match_racks(states: Iterable[_TopicState]) -> None:
 
 
 def _match_copartitioned(states: list[_TopicState], members: list[str], partitions: int) -> None:
-    """Give each partition number to the first member that has room and a matching rack in all."""
+    """Give each partition number to the first member with room and matching racks in all topics."""
     for partition in range(partitions):
         for member in members:
             if all(one.matches(member, partition) and one.room(member) for one in states):
@@ -175,10 +177,10 @@ def assign(
     """Return the partitions of every member, as Kafka 3.9.1's class assigns them.
 
     Args:
-        assignor: which class.
+        assignor: the assignor, and so Kafka's class.
         topics: the topics of the cluster, by name.
         subscriptions: at least one member, by member id, in the order in which the leader lists
-            them. The order decides only between ids with equal hash codes.
+            them. The order matters only for ids with equal hash codes.
 
     Raises:
         JavaError: Kafka's class throws this exception.

@@ -32,15 +32,18 @@ from zkconsumer.protocol.later.subscriptions import (
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 
 MAX_PARTITIONS = 200_000
-"""Maximum number of partitions of one case. A cluster of Kafka 3.9 has at most 200,000 with
-ZooKeeper, and a balanced assignment of more takes minutes. A larger case is an error."""
+"""Maximum number of partitions of one case; a larger case is an error.
+
+A cluster of Kafka 3.9 has at most 200,000 partitions with ZooKeeper, and a balanced assignment of
+more partitions takes minutes.
+"""
 
 _REMEDY = "see `zkconsumer assign --help` for the format of a case"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A group, with the name that its result carries."""
+    """A group, with the name that its result repeats."""
 
     name: object
     assignor: Assignor
@@ -67,10 +70,10 @@ def read_case(document: Mapping[str, Json], where: str, default: Assignor | None
     Args:
         document: the JSON object.
         where: the file and the line, for errors.
-        default: the assignor of a case that names none.
+        default: the assignor of a case without one.
 
     Raises:
-        ConfigError: the object does not have the form of a case, has no members, or has more than
+        ConfigError: the object does not have the format of a case, has no members, or has more than
             `MAX_PARTITIONS` partitions.
     """
     reader = _Reader(where)

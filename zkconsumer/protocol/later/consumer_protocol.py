@@ -1,7 +1,7 @@
 """The bytes that members of the classic protocol exchange: subscriptions, assignments, user data.
 
-The coordinator passes them on without reading them. Source: `ConsumerProtocol` of Kafka 3.9.1, with
-its newest version 3, and the user data of the two sticky assignors.
+The coordinator forwards these bytes without interpreting them. Source: `ConsumerProtocol` of Kafka
+3.9.1, in its newest version 3, and the user data of the two sticky assignors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def decode_subscription(data: bytes) -> tuple[Subscription, bytes | None]:
     """Return a subscription and its user data.
 
     Raises:
-        ValueError: the bytes are no subscription.
+        ValueError: the bytes are not a subscription.
     """
     reader = _Reader(data)
     version = reader.int16()
@@ -72,7 +72,7 @@ def decode_assignment(data: bytes) -> tuple[tuple[TopicPartition, ...], bytes | 
     """Return the partitions of an assignment and its user data; empty bytes have no partitions.
 
     Raises:
-        ValueError: the bytes are no assignment.
+        ValueError: the bytes are not an assignment.
     """
     if not data:
         return (), None
@@ -85,7 +85,7 @@ def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], in
     """Return the previous assignment and its generation.
 
     Raises:
-        ValueError: the bytes are no user data of `StickyAssignor`.
+        ValueError: the bytes are not user data of `StickyAssignor`.
     """
     reader = _Reader(data)
     return reader.partitions(), reader.int32()
@@ -108,7 +108,7 @@ def _bytes(data: bytes | None) -> bytes:
 
 
 def _partitions(partitions: Iterable[TopicPartition], *, sort: bool = False) -> bytes:
-    """Encode partitions by topic; Kafka sorts those of a subscription only."""
+    """Encode partitions by topic; Kafka sorts only the partitions of a subscription."""
     numbers: dict[str, list[int]] = {}
     for topic, number in partitions:
         numbers.setdefault(topic, []).append(number)

@@ -1,11 +1,11 @@
-"""What the group coordinator decides: the vote on an assignor, and KIP-848's reconciliation.
+"""The group coordinator's decisions: the vote on an assignor, and KIP-848's reconciliation.
 
 Classic protocol: each member lists its assignors in its order of preference, and `vote` chooses the
 assignor of the next generation. The group's leader then computes the assignment.
 
-KIP-848: the coordinator computes a target assignment. Each member moves to it alone, in its
-heartbeats, and `reconcile` returns its next state. A partition goes to its new member only after
-its old member has revoked it.
+KIP-848: the coordinator computes a target assignment. Each member moves to it independently,
+through its heartbeats, and `reconcile` returns its next state. A partition goes to its new member
+only after its old member has revoked it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from zkconsumer.protocol.model import TopicPartition
 def vote(members: Mapping[str, Sequence[str]]) -> str | None:
     """Return the assignor that a classic group uses; None if the members have none in common.
 
-    Each member votes for the first of its assignors that all members have. Most votes win; of two
-    assignors with equal votes, the first in the order of a hash map wins. Kafka refuses a member
-    that would leave no common assignor (INCONSISTENT_GROUP_PROTOCOL).
+    Each member votes for the first of its assignors that all members support. The assignor with the
+    most votes wins; with equal votes, the first one in the order of a hash map wins. Kafka refuses
+    a member if no common assignor would remain (INCONSISTENT_GROUP_PROTOCOL).
 
     Args:
         members: member id -> its assignors, the preferred one first; at least one member.
@@ -61,7 +61,7 @@ class ReconcilingMember:
     """A member as the coordinator knows it.
 
     Attributes:
-        state: how far the member has come.
+        state: the member's progress in the reconciliation.
         epoch: the member epoch.
         previous_epoch: the member epoch before the last change.
         assigned: the partitions that the member may consume.
@@ -89,9 +89,9 @@ def reconcile(
         member: the member before the heartbeat.
         target_epoch: the epoch of the group's target assignment.
         target: the member's part of the target assignment.
-        owned: the partitions that the heartbeat reports; None if it reports none, which Kafka's
-            client does while nothing changes.
-        held: the partitions that are assigned to some member now, or that it still has to revoke.
+        owned: the partitions that the heartbeat reports; None if it contains no list, as in
+            heartbeats of Kafka's client while nothing changes.
+        held: the partitions that are assigned to any member, or that a member still has to revoke.
 
     Source: `CurrentAssignmentBuilder.build` of Kafka 3.9.1.
     """

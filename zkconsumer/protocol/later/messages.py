@@ -18,7 +18,7 @@ UNKNOWN_MEMBER = ""
 """The member id of a member that has none yet."""
 
 NO_GENERATION = -1
-"""The generation of a member that has not joined; also of a commit by a consumer without group."""
+"""The generation of a member that has not joined, and of a commit by a consumer without a group."""
 
 JOIN_EPOCH = 0
 """The member epoch of a heartbeat that joins the group (KIP-848)."""
@@ -34,7 +34,7 @@ CONSUMER = "consumer"
 
 
 class Error(IntEnum):
-    """Kafka's error codes that the group coordinator answers, with their numbers."""
+    """The error codes that Kafka's group coordinator returns."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -94,7 +94,7 @@ class FoundCoordinator(Response):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """An assignor that a member supports, and the member's subscription in that assignor's form."""
+    """An assignor that a member supports, and the subscription that the member sends for it."""
 
     name: str
     metadata: bytes = b""
@@ -102,7 +102,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup(Request):
-    """Join, or join again.
+    """Join the group, or join it again.
 
     Attributes:
         member: the member id; empty for a member that has none yet.
@@ -160,8 +160,8 @@ class Joined(Response):
 class SyncGroup(Request):
     """Ask for the member's assignment; the leader also sends those of all members.
 
-    `protocol_type` and `protocol` are None in versions before 5; the coordinator does not compare
-    them then.
+    `protocol_type` and `protocol` are None in versions before 5. The coordinator compares them only
+    if they are set.
     """
 
     member: str
@@ -174,7 +174,7 @@ class SyncGroup(Request):
 
 @dataclass(frozen=True, slots=True)
 class Synced(Response):
-    """The response to SyncGroup; an empty `assignment` is the answer to a member without one."""
+    """The response to SyncGroup; `assignment` is empty for a member without an assignment."""
 
     assignment: bytes = b""
     protocol_type: str | None = None
@@ -183,7 +183,7 @@ class Synced(Response):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request):
-    """Tell the coordinator that the member lives, and ask whether the group rebalances."""
+    """Tell the coordinator that the member is alive, and ask whether the group rebalances."""
 
     member: str
     generation: int
@@ -197,7 +197,7 @@ class HeartbeatAnswer(Response):
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
-    """A member that leaves: by its member id, or by `group.instance.id` with an empty member id."""
+    """A leaving member: its member id, or `group.instance.id` with an empty member id."""
 
     member: str
     instance: str | None = None
@@ -205,7 +205,7 @@ class Leaver:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup(Request):
-    """Remove members from the group; a consumer removes itself, an operator static members."""
+    """Remove members from the group; a consumer removes itself, and an operator static members."""
 
     leavers: tuple[Leaver, ...]
 
@@ -224,7 +224,7 @@ class Left(Response):
 class OffsetCommit(Request):
     """Store offsets.
 
-    `generation` is the generation of a classic member, or the member epoch of KIP-848's. With a
+    `generation` is a classic member's generation, or the member epoch of a KIP-848 member. With a
     negative generation and an empty member id, a consumer commits without being a member.
     """
 
@@ -236,15 +236,14 @@ class OffsetCommit(Request):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted(Response):
-    """The response to OffsetCommit; one error code stands for all partitions."""
+    """The response to OffsetCommit; one error code applies to all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch(Request):
     """Read stored offsets; `partitions` None asks for all.
 
-    `member` and `epoch` are set by members of KIP-848 only, and the coordinator then compares the
-    epoch.
+    Only members of KIP-848 set `member` and `epoch`. The coordinator then compares the epoch.
     """
 
     partitions: tuple[TopicPartition, ...] | None = None
@@ -254,7 +253,7 @@ class OffsetFetch(Request):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFetched(Response):
-    """The stored offsets; partitions without one are left out (Kafka answers -1)."""
+    """The stored offsets, without partitions that have none (for these, Kafka returns -1)."""
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
 
@@ -270,7 +269,7 @@ class ConsumerGroupHeartbeat(Request):
     sets `topics`, `rebalance_timeout_s` and an empty `owned`.
 
     Attributes:
-        member: the member id; empty if the coordinator is to choose one (version 0).
+        member: the member id; empty if the coordinator must choose one (version 0).
         epoch: the member epoch; `JOIN_EPOCH`, `LEAVE_EPOCH` or `LEAVE_STATIC_EPOCH`.
         assignor: the coordinator's assignor that the member prefers: "uniform" or "range".
         owned: the partitions that the member owns.

@@ -1,4 +1,4 @@
-"""Where Kafka puts things: the coordinator of a group, the partition of a key, replicas on brokers.
+"""Kafka's placement rules: the coordinator of a group, the partition of a key, replicas on brokers.
 
 Sources: `Utils.abs` and `Utils.murmur2` of Kafka 3.9.1, `DefaultPartitioner` and
 `ByteArrayPartitioner` of the Scala producer 0.8.0-1.1, and `AdminUtils` of 0.8.2-3.9. Brokers in
@@ -14,7 +14,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.java.text import MIN_INT32, java_hash, utf16_key
 
 OFFSETS_PARTITIONS = 50
-"""Partitions of `__consumer_offsets` unless `offsets.topic.num.partitions` is set."""
+"""Number of partitions of `__consumer_offsets` unless `offsets.topic.num.partitions` is set."""
 
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_FACTOR = 0x5BD1E995
@@ -84,10 +84,10 @@ def _signed(value: int) -> int:
 def simple_placement(
     brokers: Sequence[int], partitions: int, replicas: int
 ) -> dict[int, list[int]]:
-    """Return the placement that many texts print: replica j of partition i on broker (i + j) mod n.
+    """Return the placement of many tutorials: replica j of partition i on broker (i + j) mod n.
 
     Raises:
-        ConfigError: as `place_replicas`.
+        ConfigError: in the cases of `place_replicas`.
     """
     order = _checked(brokers, partitions, replicas)
     return {
@@ -110,12 +110,12 @@ def place_replicas(
 
     Args:
         brokers: broker ids.
-        partitions: how many partitions are placed.
-        replicas: replicas of each partition.
+        partitions: number of partitions to place.
+        replicas: number of replicas of each partition.
         start: index of the broker that leads partition 0; Kafka draws it at random.
         shift: distance between the first two replicas, minus 1; Kafka draws it at random.
-        first_partition: number of the first partition, if a topic gets further partitions.
-        racks: rack of each broker; without it racks are ignored.
+        first_partition: number of the first partition, if partitions are added to a topic.
+        racks: rack of each broker; None: racks are ignored.
 
     Raises:
         ConfigError: a number is too small, there are fewer brokers than replicas, a broker occurs
@@ -142,7 +142,7 @@ def place_replicas(
 def rack_alternated(racks: Mapping[int, str], brokers: Sequence[int]) -> list[int]:
     """Return the brokers so that neighbours are in different racks (`getRackAlternatedBrokerList`).
 
-    One broker of each rack follows the other, in the order of racks, as long as a rack has brokers.
+    The list takes one broker of each rack in turn, in the order of racks, while racks have brokers.
     """
     in_rack: dict[str, list[int]] = {}
     for broker in sorted(brokers):

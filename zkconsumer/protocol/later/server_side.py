@@ -61,7 +61,7 @@ def _capacity(size: int) -> int:
 
 
 class _Group:
-    """The group as the coordinator shows it to an assignor (`GroupSpecImpl`)."""
+    """The group in the form that the coordinator passes to an assignor (`GroupSpecImpl`)."""
 
     def __init__(self, topics: Topics, members: Members) -> None:
         self.members = list(members)
@@ -144,8 +144,9 @@ def assign_uniform(topics: Topics, members: Members) -> Assignment:
 def _assign_homogeneous(group: _Group) -> dict[str, list[_Partition]]:
     """Assign for members with equal subscriptions (`UniformHomogeneousAssignmentBuilder`).
 
-    Each member gets P / C partitions, and the first P % C members, in the order of the hash map,
-    one more. A member keeps what it had up to this quota. Members with room get the rest in order.
+    Each member gets P / C partitions; the first P % C members, in the order of the hash map, get
+    one more. A member keeps its partitions up to this quota. Members with room get the others in
+    order.
     """
     subscribed = _id_set(group.wanted[group.members[0]])
     if not subscribed:
@@ -177,16 +178,19 @@ def _assign_homogeneous(group: _Group) -> dict[str, list[_Partition]]:
 
 
 class _Movements(Movements[_Partition]):
-    """As in Kafka 3.9.1, a partition that moved may not start its next move at its new member."""
+    """The moves of partitions; a second move that starts at the new member raises an error.
+
+    Kafka 3.9.1 has this fault.
+    """
 
     def substitute(self, partition: _Partition, old: str, new: str) -> _Partition:
-        """As in the base class. Raises JavaError if the next move starts at another member."""
+        """Extend the base class: raise JavaError if the next move starts at another member."""
         if partition in self.pairs and self.pairs[partition][1] != old:
             raise JavaError(ASSIGNOR_ERROR)
         return super().substitute(partition, old, new)
 
     def record(self, partition: _Partition, old: str, new: str) -> None:
-        """As in the base class. Raises JavaError if the partition moved to `old` before."""
+        """Extend the base class: raise JavaError if the partition moved to `old` before."""
         if partition in self.pairs and self.pairs[partition][1] == old:
             raise JavaError(ASSIGNOR_ERROR)
         super().record(partition, old, new)
@@ -241,7 +245,7 @@ class _Heterogeneous:
         return HashSet(_hash_of_partition, elements=every)
 
     def _sorted(self, partitions: Iterable[_Partition]) -> list[_Partition]:
-        """Return partitions of topics with many partitions for each member first."""
+        """Return the partitions; those of topics with many partitions per member come first."""
 
         def key(partition: _Partition) -> tuple[float, int, int]:
             members = len(self._members_of[partition.topic])
@@ -298,7 +302,7 @@ class _Heterogeneous:
         return len(self._members_of[topic]) >= 2
 
     def _balance(self) -> None:
-        # Kafka adds all partitions to the emptied set, so their order is that of the added set.
+        # Kafka adds all partitions to the emptied set, so they have the order of the added set.
         for partition in self._every():
             self._free.add(partition)
         for partition in list(self._free):
@@ -313,7 +317,7 @@ class _Heterogeneous:
             pass
 
     def _reassign(self) -> bool:
-        """Go once through the partitions; return whether to do so again."""
+        """Process all partitions once; return whether to process them again."""
         modified = moved = False
         for partition in self._sorted(self._free):
             if moved and self._balanced():

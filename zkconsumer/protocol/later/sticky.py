@@ -3,7 +3,7 @@
 Releases of the classes (`StickyAssignor`, `CooperativeStickyAssignor`, `AbstractStickyAssignor`):
 
 - 0.11: sticky, with the general algorithm.
-- 2.4: cooperative-sticky; both share their algorithm.
+- 2.4: cooperative-sticky, with the same algorithm.
 - 2.5.1: the constrained algorithm, for equal subscriptions.
 - 2.8.2: the rules for a partition that two members claim.
 - 3.5: racks.
@@ -41,7 +41,7 @@ Owned = StringMap[list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class MemberData:
-    """What a member owned, and in which generation (`AbstractStickyAssignor.MemberData`)."""
+    """A member's owned partitions and their generation (`AbstractStickyAssignor.MemberData`)."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int | None
@@ -49,11 +49,11 @@ class MemberData:
 
 @dataclass(slots=True)
 class Ownership:
-    """What all members owned before.
+    """The partitions that all members owned before.
 
     Attributes:
         owned: the partitions of each member, in Java's order of the members.
-        twice: the partitions that two members of one generation claim; nobody keeps them.
+        twice: the partitions that two members of one generation claim; neither keeps them.
         equal: whether all members subscribe to the same topics.
         generation: the highest generation of a member.
     """
@@ -78,7 +78,7 @@ class Racks:
             for number in range(topic.partitions if racks else 0)
         }
         replicas = frozenset().union(*of_partitions.values())
-        # Kafka sorts by these numbers whenever a member has a rack, even if racks do not decide.
+        # Kafka sorts by these numbers whenever a member has a rack, even if it ignores racks.
         self._local_members = {
             partition: sum(in_rack.get(rack, 0) for rack in found)
             for partition, found in of_partitions.items()
@@ -111,9 +111,10 @@ class Racks:
 
 
 def sticky_data(subscription: Subscription) -> MemberData:
-    """Return what a member of `sticky` reports in its user data.
+    """Return the partitions that a member of `sticky` reports in its user data.
 
-    There is no user data before the first assignment. Its topics are in the order of a hash map.
+    A member sends no user data before its first assignment. The topics are in the order of a hash
+    map.
     """
     if not subscription.owned and subscription.generation == NO_GENERATION:
         return MemberData((), None)
@@ -127,17 +128,17 @@ def sticky_data(subscription: Subscription) -> MemberData:
 
 
 def cooperative_data(subscription: Subscription) -> MemberData:
-    """Return what a member of `cooperative-sticky` reports: its owned partitions, sorted."""
+    """Return the report of a member of `cooperative-sticky`: its owned partitions, sorted."""
     owned = sorted(subscription.owned, key=lambda one: (utf16_key(one.topic), one.partition))
     return MemberData(tuple(owned), max(subscription.generation, NO_GENERATION))
 
 
 def ownership(topics: Topics, members: Members, data: dict[str, MemberData]) -> Ownership:
-    """Decide who owned which partition of the topics (`allSubscriptionsEqual`).
+    """Return which member owned which partition of the topics (`allSubscriptionsEqual`).
 
-    If two members claim a partition, the one with the higher generation keeps it. In one
-    generation, nobody keeps it. Kafka reads the generation of the first claimant from its
-    subscription and that of the second from its member data.
+    If two members claim a partition, the one with the higher generation keeps it. If both have the
+    same generation, neither keeps it. Kafka reads the first claimant's generation from its
+    subscription, and the second claimant's generation from its member data.
     """
     found = Ownership()
     claims: dict[TopicPartition, str] = {}
@@ -178,7 +179,7 @@ def remove_first(partitions: list[TopicPartition], partition: TopicPartition) ->
 
 
 class Constrained:
-    """Gives each member ⌊P/C⌋ or ⌈P/C⌉ partitions, and keeps what it owned within this quota.
+    """Gives each member ⌊P/C⌋ or ⌈P/C⌉ partitions; members keep theirs within this quota.
 
     After `build`, `transferring` contains the partitions that another member owned or that two
     members claimed, with their new member.
@@ -221,7 +222,7 @@ class Constrained:
     # ---- what members keep -----------------------------------------------------------------------
 
     def _keep(self, member: str, claimed: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions that a member keeps, and note whether it can get more."""
+        """Return the partitions that a member keeps, and record whether it can get more."""
         owned = []
         for partition in claimed:
             if self._racks.mismatch(member, partition):
@@ -244,8 +245,9 @@ class Constrained:
         return owned[:quota]
 
     def _count_full_member(self) -> None:
-        """Count a member with ⌈P/C⌉ partitions. After the last such member, no other may exceed
-        ⌊P/C⌋.
+        """Count a member with ⌈P/C⌉ partitions.
+
+        After the last such member, no other member may exceed ⌊P/C⌋.
         """
         self._over += 1
         if self._over == self._over_expected:
@@ -254,8 +256,8 @@ class Constrained:
     def _unassigned(self, assigned: list[TopicPartition]) -> list[TopicPartition]:
         """Return the other partitions, by topic and number.
 
-        As in Kafka, an assigned partition that the topic does not have, or that is assigned twice,
-        makes the later ones count as unassigned.
+        As in Kafka, the partitions after certain partitions count as unassigned: after an assigned
+        partition that does not exist, and after one that is assigned twice.
         """
         held = iter(sorted(assigned, key=lambda one: (utf16_key(one.topic), one.partition)))
         expected = next(held, None)
@@ -272,7 +274,7 @@ class Constrained:
     # ---- what members get ------------------------------------------------------------------------
 
     def _assign_local(self, free: list[TopicPartition]) -> list[TopicPartition]:
-        """Give partitions to members in a replica's rack; return the rest."""
+        """Give partitions to members in a replica's rack; return the other partitions."""
         rest, turn = [], 0
         for partition in free:
             index = self._racks.next_local(partition, self._under_min, turn)
@@ -303,7 +305,7 @@ class Constrained:
         return index % len(self._under_min) if self._under_min else 0
 
     def _assign_rest(self, free: list[TopicPartition]) -> None:
-        """Give the partitions in turn to members below ⌊P/C⌋, then to those at ⌊P/C⌋."""
+        """Give the partitions in turn to members below ⌊P/C⌋, then to members at ⌊P/C⌋."""
         turn = 0
         for partition in free:
             if turn >= len(self._under_min):
@@ -381,7 +383,7 @@ class _Ranking:
 
 
 class General:
-    """Keeps valid ownership, gives the rest to the least loaded members, and then balances."""
+    """Keeps valid ownership, gives free partitions to the least loaded members, then balances."""
 
     def __init__(
         self,
@@ -446,7 +448,7 @@ class General:
     # ---- what is kept, and what is free ----------------------------------------------------------
 
     def _keep_valid(self) -> list[TopicPartition]:
-        """Remove ownership that a subscription or a rack forbids; return what is kept."""
+        """Remove ownership that a subscription or a rack forbids; return the kept ownership."""
         kept = []
         for member, owned in self._assignment.items():
             wanted = self._members[member].topics
@@ -463,8 +465,8 @@ class General:
     def _unassigned(self, kept: list[TopicPartition]) -> list[TopicPartition]:
         """Return the other partitions, in the order of all partitions.
 
-        As in Kafka, a kept partition that the topic does not have, or that two members keep, makes
-        the later ones count as unassigned.
+        As in Kafka, the partitions after certain partitions count as unassigned: after a kept
+        partition that does not exist, and after one that two members keep.
         """
         held = iter(sorted(kept, key=lambda one: (*self._topic_key(one.topic), one.partition)))
         expected = next(held, None)
@@ -477,7 +479,7 @@ class General:
         return free
 
     def _assign_free(self, free: list[TopicPartition]) -> None:
-        """Give each partition to the least loaded member; first to members in a replica's rack."""
+        """Give each partition to the least loaded member, preferably in a replica's rack."""
         if self._racks.of_members:
             free = [one for one in free if not self._assign_one(one, self._racks)]
         for partition in free:
@@ -502,15 +504,13 @@ class General:
         return len(self._members_of[topic]) >= 2
 
     def _most(self, topics: list[str]) -> int:
-        """Return the number of partitions that a member with these topics can get."""
+        """Return the maximum number of partitions of a member with these topics."""
         if len(topics) == len(self._topics):
             return self._total
         return sum(self._topics[name].partitions for name in topics)
 
     def _set_fixed_aside(self) -> StringMap[list[TopicPartition]]:
-        """Remove and return the members that have all partitions that they can get, if none can
-        move.
-        """
+        """Remove and return full members, if none of their partitions can move."""
         fixed: StringMap[list[TopicPartition]] = StringMap()
         for member, topics in self._topics_of.items():
             owned = self._assignment[member]
@@ -554,7 +554,7 @@ class General:
     # ---- moves -----------------------------------------------------------------------------------
 
     def _reassign(self, partitions: list[TopicPartition]) -> bool:
-        """Move partitions until nothing changes; return whether anything moved."""
+        """Move partitions until no more can move; return whether any partition moved."""
         changed = False
         modified = True
         while modified:
@@ -567,7 +567,7 @@ class General:
         return changed
 
     def _improve(self, partition: TopicPartition) -> bool:
-        """Move the partition if its member has at least two more than another that may have it.
+        """Move the partition to a member that has at least two partitions fewer than its member.
 
         A member that owned the partition in an earlier generation comes first.
         """

@@ -45,10 +45,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member sends to the group's leader (`ConsumerPartitionAssignor.Subscription`).
+    """A member's subscription that the leader receives (`ConsumerPartitionAssignor.Subscription`).
 
-    `owned` is the member's previous assignment. `generation` is the generation in which the member
-    got it; `NO_GENERATION` if there is none.
+    `owned` is the member's previous assignment. `generation` is the generation of that assignment;
+    `NO_GENERATION` if there is none.
     """
 
     topics: tuple[str, ...]
@@ -64,7 +64,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 def members_of(subscriptions: Mapping[str, Subscription]) -> Members:
-    """Return the members as the `HashMap` that Kafka's leader fills in the order given."""
+    """Return the members as the `HashMap` that Kafka's leader fills in the given order."""
     members: Members = StringMap()
     for member, subscription in subscriptions.items():
         members[member] = subscription
@@ -103,8 +103,8 @@ def racks_decide(
 ) -> bool:
     """Return whether an assignor considers racks (`useRackAwareAssignment`; from Kafka 3.5).
 
-    It does if a member is in the rack of a replica, and if a partition lacks a replica in one of
-    the racks.
+    It considers them if a member is in the rack of a replica, and a partition has no replica in one
+    of the racks.
     """
     racks = set(replica_racks)
     if racks.isdisjoint(member_racks):
@@ -125,8 +125,8 @@ P = TypeVar("P", bound=_OfTopic)
 class Movements(Generic[P]):
     """The partitions that moved in one run, by topic and by their old and new member.
 
-    If a partition of a topic moved from one member to another, and a second one would move in the
-    opposite direction, the first one moves back instead (`PartitionMovements`).
+    If a partition of a topic moved from member A to member B, and a second one would move from B to
+    A, the first one moves back instead (`PartitionMovements`).
     """
 
     def __init__(self, hash_of: Callable[[P], int]) -> None:
@@ -142,7 +142,7 @@ class Movements(Generic[P]):
         return partition if opposite is None else next(iter(opposite))
 
     def record(self, partition: P, old: str, new: str) -> None:
-        """Note that a partition moves; two moves in a row count as one."""
+        """Record that a partition moves; two consecutive moves count as one."""
         if partition in self.pairs:
             old = self._forget(partition)
             if old == new:

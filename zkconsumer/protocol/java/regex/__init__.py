@@ -1,9 +1,9 @@
 """Java's regular expressions (`java.util.regex`, `String.matches`) on top of the `regex` library.
 
 `Parser` parses a pattern as Java does, and `text_of` writes an equivalent pattern for `regex`, with
-every set of characters spelled out. The reference is Java 11. A pattern that Java's releases read
+every set of characters written out. The reference is Java 11. A pattern that Java's releases read
 differently, or that `regex` cannot match as Java does, raises UnsupportedFilterError. Java and
-`regex` know different versions of Unicode, so they may classify a recently added character
+`regex` implement different versions of Unicode, so they may classify a recently added character
 differently.
 """
 
@@ -29,20 +29,21 @@ from zkconsumer.protocol.java.regex.syntax_tree import rounds, text_of
 Compiled: TypeAlias = Any
 """A pattern that the library `regex` has compiled; the library has no types."""
 
-# Maximum number of characters of a pattern; a longer one raises FilterTooCostlyError. It is enough
-# for a list of hundreds of topics, and is parsed and compiled within half a second.
+# Maximum number of characters of a pattern; a longer one raises FilterTooCostlyError. A pattern of
+# this length can list hundreds of topics, and is parsed and compiled within half a second.
 MAX_LENGTH = 16_384
 
-# Maximum product of nested counted repetitions: (a{100}){100} has 10,000. More raise
+# Maximum product of nested counted repetitions: (a{100}){100} has 10,000. A larger product raises
 # FilterTooCostlyError, because `regex` stores every iteration while it matches.
 MAX_ROUNDS = 10_000
 
 # Maximum number of characters of the pattern written for `regex`; a longer one raises
-# FilterTooCostlyError. It is longer than the original if that has case-insensitive classes or many
-# Unicode properties. `regex` compiles 200,000 characters within a second.
+# FilterTooCostlyError. Case-insensitive classes and Unicode properties make this pattern longer
+# than the original. `regex` compiles 200,000 characters within a second.
 MAX_WRITTEN = 200_000
 
-# Number of compiled patterns in the cache; a group has few. Others are compiled again.
+# Number of compiled patterns in the cache; a group has few. A pattern that is not in the cache is
+# compiled again.
 _REMEMBERED = 64
 
 
@@ -93,7 +94,7 @@ def compile_java(pattern: str) -> JavaPattern:
 
 
 def _short(pattern: str) -> str:
-    """Return the pattern itself if it fits in a line and is printable, else its start, quoted."""
+    """Return the pattern if it is printable and fits into a line, otherwise its start in quotes."""
     return pattern if len(pattern) <= 80 and pattern.isprintable() else shown(pattern)
 
 

@@ -1,7 +1,7 @@
-r"""Sets of characters in Java's patterns, and how they are written for the `regex` library.
+r"""Sets of characters in Java's patterns, and their text for the `regex` library.
 
 A set is an expression, because Java parses a class before it knows all of its characters (`Bits`).
-Its text is a bracketed set of `regex`'s version 1, with every character escaped.
+Its text is a bracketed set in the syntax of `regex`'s version 1, with every character escaped.
 
 The tables below list the blocks and scripts of Unicode that `Character.UnicodeBlock` and
 `UnicodeScript` know in Java 11 (Unicode 10), in capitals; Java ignores the case of these names. A
@@ -30,7 +30,7 @@ class Mode(Flag):
     NONE = 0
     CASE_INSENSITIVE = auto()  # i
     UNICODE_CASE = auto()  # u
-    UNICODE_CLASSES = auto()  # U, which turns u on and off with it
+    UNICODE_CLASSES = auto()  # U, which also switches u on and off
     MULTILINE = auto()  # m
     DOT_ALL = auto()  # s
     UNIX_LINES = auto()  # d
@@ -86,7 +86,7 @@ _ONE = regex.compile(r"[0-9A-Za-z]|\\u(?!DFFF)[0-9A-F]{4}|\\U[0-9A-F]{8}")
 
 
 def escaped(code: int) -> str:
-    """Return one character as `regex` reads it, inside and outside of a set."""
+    """Return one character in a form that `regex` reads inside and outside of a set."""
     if chr(code).isascii() and chr(code).isalnum():
         return chr(code)
     return f"\\U{code:08X}" if code > 0xFFFF else f"\\u{code:04X}"
@@ -135,14 +135,14 @@ def lower(code: int) -> int:
     return ord(text[0]) if len(text) == 1 or code == _DOTTED_I else code
 
 
-_DOTTED_I = 0x130  # its full lower-case form is an i and a combining dot
+_DOTTED_I = 0x130  # the full lower-case form of this letter is an i and a combining dot
 # Letters whose other case is beyond U+00FF: Java does not store them in the bits of a class.
 _NO_BITS = frozenset(map(ord, "IiSsKk\u00ff\u00b5\u00c5\u00e5"))
 
 
 @lru_cache(maxsize=1)
 def _cased() -> tuple[tuple[int, int, int], ...]:
-    """Return (character, its capital, the small letter of that capital) for all with case."""
+    """Return (character, its capital, the capital's small letter) for all characters with case."""
     every = "".join(map(chr, range(0x20000)))
     codes = (ord(found[0]) for found in regex.finditer(r"\p{Changes_When_Casemapped}", every))
     return tuple((code, upper(code), lower(upper(code))) for code in codes)
@@ -348,7 +348,7 @@ _SPACE = r"\p{Z}\t-\r\u0085"
 _IGNORABLE = r"\u0000-\u0008\u000E-\u001B\u007F-\u009F\p{Cf}"
 UNICODE_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D"
 _HEX_DIGIT = r"\p{Nd}0-9A-Fa-f\uFF10-\uFF19\uFF21-\uFF26\uFF41-\uFF46"
-# The characters of a word for \b (until Java 19), without combining marks; it differs from \w.
+# The word characters for \b (until Java 19), without combining marks; this set differs from \w.
 BOUND_WORD = r"_\p{L}\p{Nd}"
 
 _CATEGORIES = frozenset(
@@ -467,7 +467,7 @@ _BINARY = {
     "WHITE_SPACE": _SPACE,
     "WORD": UNICODE_WORD,
 }
-# Java 11.0.13 and 17 differ in what these match if case is ignored.
+# Java 11.0.13 and 17 match different characters with these properties if case is ignored.
 _CASED_NAMES = frozenset(
     {
         "lower",

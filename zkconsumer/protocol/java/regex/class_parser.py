@@ -36,7 +36,7 @@ _LINE_ENDS = frozenset(map(ord, "\n\r\u0085\u2028\u2029"))
 
 
 class Scanner:
-    """A cursor over code points; two zeros follow the last one.
+    """A cursor over code points; two zeros follow the last code point.
 
     In comments mode `peek`, `next` and `read` first skip blanks and comments; the other methods do
     not. The mode may change between any two steps.
@@ -272,7 +272,7 @@ class ClassParser(Scanner):
         return found
 
     def _members(self) -> CharSet:
-        """Read up to the closing `]`, exclusive; the cursor is one before the first member."""
+        """Read up to but excluding the closing `]`; the cursor is one before the first member."""
         bits, whole, latest, used = Bits(), None, None, False
         char, negated, compound = self.next(), False, False
         if char == "^" and self.at(-1) == "[":
@@ -296,7 +296,7 @@ class ClassParser(Scanner):
             else:
                 if char == "\0" and self.ended():
                     self.refuse("a class without ]")
-                self.cursor -= char == "&"  # go back: no second & follows
+                self.cursor -= char == "&"  # go back, because no second & follows
                 latest = self._member(bits)
                 used = used or latest is None
                 if latest is not None:
@@ -306,9 +306,10 @@ class ClassParser(Scanner):
     def _intersected(
         self, left: CharSet | None, latest: CharSet | None
     ) -> tuple[CharSet, CharSet | None]:
-        """Read what follows `&&`, the cursor on its second `&`; return the set and its last part.
+        """Read the operand after `&&`; return the set and its last part.
 
-        If nothing follows `&&`, Java uses the last part read before it as the right-hand side.
+        The cursor is on the second `&`. If no operand follows, Java uses the last part before `&&`
+        as the right-hand side.
         """
         char, right = self.next(), None
         while char not in "]&":

@@ -1,9 +1,9 @@
 """Parse a Java pattern into a tree: the grammar of `java.util.regex.Pattern` in Java 11.
 
 `QuantifierParser` reads repetitions. The functions under "assertions" write the dot, anchors and
-word boundaries for `regex`. `Parser` reads a whole pattern. All topics are matched in one text,
-each followed by a separator, so the start and the end of a topic are written as lookarounds for
-that separator.
+word boundaries for `regex`. `Parser` reads a whole pattern. All topics are matched in one text, in
+which a separator follows each topic. So the start and the end of a topic are written as lookarounds
+for the separator.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def dot(mode: Mode) -> CharSet:
 
 
 def line_start(mode: Mode) -> str:
-    """Return what `^` asserts; with (?m) it does not match at the end of the text."""
+    """Return the assertion of `^`; with (?m) it does not match at the end of the text."""
     if Mode.MULTILINE not in mode:
         return START
     before = r"(?<=\n)" if Mode.UNIX_LINES in mode else rf"(?<=[{LINE_ENDS}])(?<!\r(?=\n))"
@@ -127,12 +127,15 @@ def line_start(mode: Mode) -> str:
 
 
 def line_end(mode: Mode) -> str:
-    """Return what `$` asserts: end of text, or before its last line end; with (?m) any."""
+    """Return the assertion of `$`: the end of the text, or before its last line end.
+
+    With (?m), `$` also matches before every other line end.
+    """
     return _before_line_end(mode, "" if Mode.MULTILINE in mode else END)
 
 
 def _final_end(mode: Mode) -> str:
-    r"""Return what `\Z` asserts: the end of the text, or before its last line end."""
+    r"""Return the assertion of `\Z`: the end of the text, or before its last line end."""
     return _before_line_end(mode, END)
 
 
@@ -143,7 +146,7 @@ def _before_line_end(mode: Mode, then: str) -> str:
 
 
 def _word_bound(mode: Mode) -> str:
-    r"""Return what `\b` asserts. A combining mark belongs to the word of its base character."""
+    r"""Return the assertion of `\b`; a combining mark belongs to the word of its base character."""
     word = UNICODE_WORD if Mode.UNICODE_CLASSES in mode else BOUND_WORD
     base = r"[\p{L}\p{Nd}]"
     left = rf"(?:(?<=[{word}])|(?<={base}\p{{Mn}}+))"
@@ -165,8 +168,8 @@ ASSERTIONS: dict[str, Callable[[Mode], str]] = {
 # ---- patterns ------------------------------------------------------------------------------------
 
 
-# Maximum number of alternatives in a pattern; more raise FilterTooCostlyError. `regex` tries them
-# one by one.
+# Maximum number of alternatives in a pattern; a larger number raises FilterTooCostlyError, because
+# `regex` tries the alternatives one by one.
 MAX_ALTERNATIVES = 2_000
 
 _FLAGS = {
@@ -189,7 +192,7 @@ class Parser(QuantifierParser):
         self.names: dict[str, int] = {}
         self.closed: set[int] = set()
         self.referenced: set[int] = set()
-        self.early: set[int] = set()  # groups referenced before their end, or that do not exist
+        self.early: set[int] = set()  # groups that are missing, or are referenced before their end
         self.alternatives = 1
 
     def parse(self) -> Node:
@@ -247,7 +250,7 @@ class Parser(QuantifierParser):
             return Chars(self.char_class())
         if char == "\\":
             return self._escape()
-        if char == "{":  # in Java it then repeats the empty text
+        if char == "{":  # at this place, in Java, it repeats the empty text
             return Assertion()
         self.next()
         if char == "^":

@@ -1,7 +1,7 @@
 """The syntax tree of a Java pattern, its text for `regex`, and checks for differences.
 
-The checks find what Java rejects before it matches (the length of a lookbehind), and the cases
-in which `regex` would match differently from Java.
+The checks find patterns that Java rejects before it matches (because of a lookbehind's length),
+and patterns with which `regex` would match differently from Java.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """Matches no character; `text` is written for `regex`. The empty text always holds."""
+    """An assertion, which matches no character; `text` is for `regex`, and "" is always true."""
 
     text: str = ""
 
@@ -48,14 +48,14 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """Several branches; the first one with which the rest matches is used."""
+    """Several branches; the first branch with which the rest of the pattern matches is used."""
 
     branches: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group, capturing under its number from 1; 0 does not capture."""
+    """A group, which captures under its number from 1; number 0 does not capture."""
 
     inner: Node
     number: int = 0
@@ -71,7 +71,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """`(?>...)`: no backtracking into it."""
+    """`(?>...)`, into which the matcher does not backtrack."""
 
     inner: Node
 
@@ -86,7 +86,10 @@ class Greed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`least` to `most` times; `braces` if written in braces, which Java treats differently."""
+    """A repetition, `least` to `most` times; `braces` says that it is written in braces.
+
+    Java treats repetitions in braces differently.
+    """
 
     inner: Node
     least: int
@@ -167,7 +170,7 @@ def _repeat_text(node: Repeat, referenced: frozenset[int]) -> str:
     text = text_of(node.inner, referenced)
     if not isinstance(node.inner, Chars):
         # In Java, a possessive repetition never backtracks into an iteration, and a quantified line
-        # end does not try its other length. Other nodes without a group match in only one way.
+        # end does not try its second length. All other nodes without a group match in only one way.
         atomic = node.greed is Greed.POSSESSIVE or isinstance(node.inner, LineEnd)
         text = f"(?>{text})" if atomic else f"(?:{text})"
     return text + _quantifier(node.least, node.most) + node.greed.value
@@ -186,13 +189,14 @@ def _quantifier(least: int, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What Java knows about the length of a match, in its 32-bit arithmetic (`Pattern.TreeInfo`).
+    """Java's knowledge of a match's length, in 32-bit arithmetic (`Pattern.TreeInfo`).
 
     Attributes:
         longest: the maximum length; meaningless if not `bounded`.
         bounded: whether Java finds an obvious maximum, which a lookbehind needs.
         fixed: Java's "deterministic": there is only one way to match.
-        accidental: `bounded` although unbounded in truth, which depends on the release of Java.
+        accidental: Java treats the length as bounded although it is unbounded; this depends on the
+            release of Java.
     """
 
     longest: int = 0
