@@ -114,8 +114,8 @@ __all__ = [
     "ZooKeeperUnreachableError",
 ]
 
-# Import a name on its first use: loading both client libraries takes 0.1 s, and `--help` needs
-# neither.
+# Each name is imported on its first use: loading both client libraries takes 0.1 s, and `--help`
+# needs neither.
 _HOMES = {
     "ConsumerConfig": "zkconsumer.config.settings",
     "ConsumerConnector": "zkconsumer.consumer.connector",

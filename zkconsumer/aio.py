@@ -5,8 +5,9 @@
         async for message in stream:
             ...
 
-Blocking calls run in threads; each stream has its own thread. Messages are handed out in the loop.
-A cancelled wait continues in its thread and loses no message: the next call gets what it finds.
+Blocking calls run in threads; each stream has its own thread. Messages are handed out in the event
+loop. A cancelled wait continues in its thread and loses no message: the next call returns the
+messages that it finds.
 """
 
 from __future__ import annotations
@@ -112,15 +113,14 @@ class Stream(Generic[K, V]):
     async def poll(
         self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5
     ) -> Batch[K, V]:
-        """Return the available messages, at most `max_messages`; wait up to `timeout_s` for the
-        first.
+        """Return at most `max_messages` messages; wait at most `timeout_s` seconds for the first.
 
         The batch is empty if no message came in time. All its messages are finished when the task
         asks for the next batch.
 
         Raises:
             ConnectorClosedError: the connector was shut down.
-            ZkConsumerError: as iterating, except for the time-out.
+            ZkConsumerError: as for an iteration, but without ConsumerTimeoutError.
         """
         if await self._wait(timeout_s):
             return self._stream.take(max_messages)
@@ -142,9 +142,8 @@ class Stream(Generic[K, V]):
     async def _wait(self, timeout_s: float | None, *, as_columns: bool = False) -> bool:
         """Wait until a message can be handed out; return False after the time-out or the shutdown.
 
-        With `as_columns` it waits for a run of messages as columns.
-
-        The wait in the stream's thread has no limit, so one wait serves all calls.
+        With `as_columns` it waits for a run of messages as columns. The wait in the stream's thread
+        has no limit, so one wait serves all calls.
         """
         if self._is_waiting:
             raise ZkConsumerError(
@@ -172,7 +171,8 @@ class Stream(Generic[K, V]):
         if self._waiting is None:
             self._waiting = self._worker.submit(lambda: self._stream.wait(None, BUFFER_MESSAGES))
         if not self._waiting.done():
-            # Wrap the future once, not for every call: calls with short time-outs are frequent.
+            # Wrap the future once and not for every call, because calls with short time-outs are
+            # frequent.
             if (
                 self._loop_wait is None
                 or self._loop_wait.get_loop() is not asyncio.get_running_loop()
@@ -192,7 +192,7 @@ class ConsumerConnector:
     """A member of a group; see `zkconsumer.ConsumerConnector`, to which it delegates.
 
     As an asynchronous context manager it connects at the start of the block and shuts down at its
-    end. After an exception or a cancellation, the message that was being processed is not
+    end. After an exception or a cancellation, the message that the user was processing is not
     committed, so it is redelivered.
     """
 
@@ -226,7 +226,8 @@ class ConsumerConnector:
         try:
             await asyncio.to_thread(self._connect, loop)
         except asyncio.CancelledError:
-            # Write before reading `_core`; the thread writes `_core` before it reads this.
+            # Write this attribute before reading `_core`; the thread writes `_core` before it reads
+            # this.
             self._is_cancelled = True
             if self._core is not None:
                 _Worker("discard").submit(self._core.shutdown)
@@ -276,10 +277,9 @@ class ConsumerConnector:
     async def create_message_streams(
         self, topic_counts: Mapping[str, int], **decoders: object
     ) -> dict[str, list[Stream[Decoded, Decoded]]]:
-        """Register in the group and return its streams: topic -> one stream for each consumer
-        thread.
+        """Register in the group; return topic -> one stream for each consumer thread.
 
-        Arguments and errors as `zkconsumer.ConsumerConnector.create_message_streams`.
+        Arguments and errors are those of `zkconsumer.ConsumerConnector.create_message_streams`.
         """
         create: Callable[..., Any] = self._started.create_message_streams  # Any: has overloads
         made = await asyncio.to_thread(create, topic_counts, **decoders)
@@ -307,7 +307,8 @@ class ConsumerConnector:
     ) -> list[Stream[Decoded, Decoded]]:
         """Register in the group for every topic that the filter matches, now and later.
 
-        Arguments and errors as `zkconsumer.ConsumerConnector.create_message_streams_by_filter`.
+        Arguments and errors are those of
+        `zkconsumer.ConsumerConnector.create_message_streams_by_filter`.
         """
         started = self._started
         create: Callable[..., Any] = started.create_message_streams_by_filter  # Any: has overloads
@@ -329,8 +330,8 @@ class ConsumerConnector:
     ) -> None:
         """Commit the offsets of every message handed out so far, or `offsets`.
 
-        Arguments and errors as `zkconsumer.ConsumerConnector.commit_offsets`. If the task is
-        cancelled, the offsets may still be stored.
+        Arguments and errors are those of `zkconsumer.ConsumerConnector.commit_offsets`. If the task
+        is cancelled, the offsets may still be stored.
         """
         await asyncio.to_thread(
             self._started.commit_offsets, offsets, retries=retries, timeout_s=timeout_s
@@ -343,9 +344,10 @@ class ConsumerConnector:
         retries: int | None = None,
         timeout_s: float = COMMIT_TIMEOUT_S,
     ) -> None:
-        """Commit the positions after a message, a batch or any messages; None means all.
+        """Commit the positions after a message, a batch, or any messages.
 
-        Arguments and errors as `zkconsumer.ConsumerConnector.commit`.
+        None means every message handed out. Arguments and errors are those of
+        `zkconsumer.ConsumerConnector.commit`.
         """
         await asyncio.to_thread(
             self._started.commit, messages, retries=retries, timeout_s=timeout_s
@@ -385,7 +387,7 @@ class ConsumerConnector:
     async def seek_to_end(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
     ) -> None:
-        """Seek behind the last message of each log."""
+        """Seek to the end of each log."""
         await asyncio.to_thread(self._started.seek_to_end, partitions, timeout_s=timeout_s)
 
     async def seek_to_timestamp(
@@ -408,7 +410,7 @@ class ConsumerConnector:
         return self._started.position(partition)
 
     def lag(self) -> dict[TopicPartition, int | None]:
-        """Return how many messages each log has behind this member's position."""
+        """Return the lag of each partition: the number of messages between position and log end."""
         return self._started.lag()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -416,7 +418,7 @@ class ConsumerConnector:
         self._started.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver these partitions again, from where they were paused."""
+        """Deliver these partitions again, from the position at which they were paused."""
         self._started.resume(partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -424,11 +426,11 @@ class ConsumerConnector:
         return self._started.paused()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver `offset` next, and no earlier fetched message of the partition."""
+        """Deliver `offset` next; discard messages of the partition that were already fetched."""
         self._started.seek(partition, offset)
 
     def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
-        """Call `listener` at every rebalance, in a thread and never in the loop.
+        """Call `listener` at every rebalance, in a thread and never in the event loop.
 
         Raises MessageStreamsExistError if this connector already has streams.
         """
@@ -443,9 +445,7 @@ class ConsumerConnector:
         return self._started.status()
 
     def metrics(self) -> dict[str, float]:
-        """Return counters since the start and current gauges; their names are stable
-        (docs/metrics.md).
-        """
+        """Return the counters since the start, and the gauges; docs/metrics.md lists the names."""
         return self._started.metrics()
 
     async def shutdown(self) -> None:
@@ -486,21 +486,22 @@ def _in_loop(
 
 
 def _mark_seen(over: asyncio.Future[bool]) -> None:
-    """Mark an error as seen, so that asyncio does not log it: the next call of the stream raises
-    it.
+    """Mark an error as seen, so that asyncio does not log it.
+
+    The next call of the stream raises the error.
     """
     if not over.cancelled():
         over.exception()
 
 
-_Job = tuple[Future[Any], Callable[[], Any]]  # Any: what the call returns
+_Job = tuple[Future[Any], Callable[[], Any]]  # Any: the result of the call
 
 
 class _Worker:
     """A thread that runs blocking jobs, one after the other.
 
-    It is not an executor's thread: asyncio and the interpreter wait for those when they end, and a
-    wait for messages may never end.
+    It does not belong to an executor: asyncio and the interpreter wait for an executor's threads
+    when they end, and a wait for messages may never end.
     """
 
     def __init__(self, name: str) -> None:

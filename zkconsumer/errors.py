@@ -1,6 +1,6 @@
-"""Every error that this package raises, as one tree below `ZkConsumerError`.
+"""All errors that this package raises, as one class hierarchy below `ZkConsumerError`.
 
-Each error has three attributes. `what` is one sentence that says what happened. `where` names the
+Each error has three texts. `what` is one sentence that says what happened. `where` names the
 znode, the partition, the file and line, or the property. `remedy` says what the reader can do.
 `str(error)` joins the three in one line. `retriable` and `fatal` say how a program can react.
 """
@@ -14,18 +14,22 @@ from typing import Self
 
 MAX_DISPLAYED = 400
 """Maximum number of characters of one text from another client in a log line, an error or a status.
+
 It is enough for every thread id that a consumer generates: a group of 249 characters, a host, a
-time and a number. A longer text is cut, and its length is added."""
+time and a number. A longer text is cut, and its length is appended.
+"""
 
 MAX_ERROR_TEXT = 10_000
-"""Maximum number of characters of each part of an error: enough for 20 names of 400 characters. A
-longer text is cut, and its length is added."""
+"""Maximum number of characters of each part of an error: enough for 20 names of 400 characters.
+
+A longer text is cut, and its length is appended.
+"""
 
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """Return `text` with every character escaped on which a terminal or a log reader might act.
+    """Return `text` with all characters escaped that a terminal or a log reader might interpret.
 
     These are the characters for which `str.isprintable` is false: control characters (including
     line ends), invisible characters, characters that change the direction of text, and surrogates.
@@ -39,14 +43,14 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def displayed(text: str, limit: int = MAX_DISPLAYED) -> str:
-    """Return a text from another client escaped, and cut after `limit` characters, for display."""
+    """Return a text from another client for display: escaped, and cut after `limit` characters."""
     if len(text) <= limit:
         return printable(text)
     return f"{printable(text[:limit])}... ({len(text)} characters)"
 
 
 def shown(text: str) -> str:
-    """Return the first 80 characters of a text from another client, quoted, in ASCII."""
+    """Return the first 80 characters of a text from another client, in quotes and in ASCII."""
     quoted = ascii(text[:80])
     return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
 
@@ -95,10 +99,11 @@ class ZkConsumerError(Exception):
         what: one sentence without the final full stop.
         where: the znode, partition, property, or file and line; may be empty.
         remedy: what the reader can do about it; may be empty.
-        advice: the remedy as data, where an operation of the operators' tools is the remedy.
-        retriable: whether the same call may succeed later, although nobody changes the program,
-            its properties or the cluster's data.
-        fatal: whether the connector that raised it cannot be used again. Create a new one.
+        advice: the remedy as data, if the remedy is an operation of the operators' tools.
+        retriable: whether the same call may succeed later without a change of the program, its
+            properties or the cluster's data.
+        fatal: whether the connector that raised the error cannot be used again. If so, create a new
+            one.
     """
 
     retriable: bool = False
@@ -115,11 +120,11 @@ class ZkConsumerError(Exception):
         self.advice = advice
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle all attributes: Spark's workers send errors to the process that waits for them."""
+        """Pickle all attributes, because Spark's workers send errors to another process."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
     def ending(self) -> Self:
-        """Mark the error as the one that ended a member, and return it."""
+        """Mark this error as the error that ended a member, and return it."""
         self.retriable, self.fatal = False, True
         return self
 
@@ -150,7 +155,7 @@ class ConnectorClosedError(ZkConsumerError):
 
 
 class ForkedError(ConnectorClosedError):
-    """The connector was created in the parent process of this one; a fork cannot share it."""
+    """The connector was created in the parent process; a process and its fork cannot share it."""
 
 
 class InvalidFilterError(ConfigError):
@@ -162,7 +167,7 @@ class UnsupportedFilterError(ConfigError):
 
 
 class FilterTooCostlyError(UnsupportedFilterError):
-    """The regular expression of a topic filter exceeds the limit of size or time in the text."""
+    """The regular expression of a topic filter exceeds a limit of size or time."""
 
 
 # ---- streams ------------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ class ConsumerTimeoutError(ZkConsumerError):
 class RebalanceBlockedError(ZkConsumerError):
     """Another client owns this member's partitions (JVM: ConsumerRebalanceFailedException).
 
-    A stream that has no partition raises it once. The member keeps retrying.
+    A stream without a partition raises it once. The member keeps retrying.
     """
 
     retriable = True
@@ -192,7 +197,7 @@ class BrokerAccessError(FetchError):
 
 
 class BrokersUnreachableError(FetchError):
-    """The brokers do not answer, or they cannot answer now, for example without a leader."""
+    """The brokers do not answer, or cannot answer now, for example because there is no leader."""
 
     retriable = True
 
@@ -202,14 +207,14 @@ class DecodeError(ZkConsumerError):
 
 
 class NotOwnedError(ZkConsumerError):
-    """This member does not own the partition of the call, or is about to release it."""
+    """This member does not own a partition that the call names, or is about to release it."""
 
 
 # ---- ZooKeeper ----------------------------------------------------------------------------------
 
 
 class ZooKeeperUnreachableError(ZkConsumerError):
-    """No session within `zookeeper.connection.timeout.ms`, or the client failed for good."""
+    """No session within `zookeeper.connection.timeout.ms`, or the client failed permanently."""
 
     retriable = True
 
@@ -223,7 +228,7 @@ class AccessDeniedError(ZkConsumerError):
 
 
 class MalformedZnodeError(ZkConsumerError):
-    """A znode's payload is not what a JVM member would accept there.
+    """A znode's payload is one that a JVM member would not accept.
 
     Attributes:
         thrown: the class of the exception that a JVM member throws for it; empty if only zkconsumer
@@ -265,12 +270,12 @@ class RefusedError(ZkConsumerError):
 class BadFileError(ConfigError):
     """A file that the user named cannot be used; `where` names the file and the line.
 
-    It is a plan, a backup, a file of offsets, or a path of ZooKeeper's files.
+    The file is a plan, a backup, a file of offsets, or one of ZooKeeper's files.
     """
 
 
 class AppliedInPartError(ZkConsumerError):
-    """Only a part of a change was applied; `what` says which part, `remedy` how to complete it."""
+    """A part of a change was applied; `what` says which part, and `remedy` how to complete it."""
 
 
 # ---- Spark --------------------------------------------------------------------------------------
@@ -310,7 +315,7 @@ class HistoryError(ZkConsumerError):
 
 
 class DamagedFileError(HistoryError):
-    """A transaction log or a snapshot is malformed; what precedes the damage has been read.
+    """A transaction log or a snapshot is malformed; the part before the damage has been read.
 
     Attributes:
         file: the name of the file.

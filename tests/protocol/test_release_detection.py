@@ -87,7 +87,7 @@ def test_what_is_found_is_written_and_read_as_by_default() -> None:
 
 
 DEFAULTS: list[tuple[str, GroupInput, MemberAssignment]] = [
-    ("nobody owns", TWO, {}),
+    ("no member owns", TWO, {}),
     (
         "all releases",
         group(RANGE, {"g_a": static(t=1)}, {"t": 2}),

@@ -1,8 +1,8 @@
-"""librdkafka's own properties, which a configuration passes on under the prefix `kafka.`.
+"""librdkafka's own properties, which a configuration contains under the prefix `kafka.`.
 
 `kafka.ssl.ca.location` becomes librdkafka's `ssl.ca.location`. zkconsumer refuses the properties
-with which it could not keep a promise; `REFUSED` gives the reason for each. librdkafka checks the
-names and values of all others when the first broker client is made.
+that would break one of its guarantees; `REFUSED` gives the reason for each. librdkafka checks the
+names and values of all other properties when the first broker client is made.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from zkconsumer.errors import ConfigError
 PREFIX: Final = "kafka."
 
 
-# Parts of the names of properties whose values nobody may see.
+# Parts of the names of properties whose values are secrets.
 _SECRET: Final = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config|_cb$")
 
 
 class Refusal(NamedTuple):
-    """Why zkconsumer does not pass a property on, and what to do instead."""
+    """The reason why zkconsumer refuses a property, and the remedy."""
 
     reason: str
     remedy: str
@@ -115,7 +115,7 @@ class KafkaProperties(Mapping[str, object]):
     __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
-        """Raises ConfigError for a property of `REFUSED`, and for a value of a wrong type."""
+        """Check the properties; raise ConfigError for a refused name or a value of a wrong type."""
         for name, value in (values or {}).items():
             _check(name, value)
         self._values = dict(values or {})

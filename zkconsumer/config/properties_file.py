@@ -3,8 +3,8 @@ r"""Read Java's .properties syntax as `java.util.Properties.load` does, with lin
 Blank lines and lines that begin with `#` or `!` are skipped. A key ends at the first unescaped `=`,
 `:` or blank; blanks around the separator are ignored. A line that ends in an odd number of
 backslashes continues on the next line, whose leading blanks are ignored. `\t`, `\n`, `\r`, `\f`
-and `\uXXXX` are escapes; any other escaped character means itself. If a key occurs twice, the last
-value wins.
+and `\uXXXX` are escapes; any other escaped character stands for itself. If a key occurs twice, the
+last value wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zkconsumer.errors import ConfigError
 
 _BLANKS = " \t\f"
 _LINE = re.compile(r"\r\n|\r|\n")
-# An escaped character, or anything that does not end a key.
+# An escaped character, or a character that does not end a key.
 _KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.|$)", re.DOTALL)
@@ -27,8 +27,9 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def read_properties(path: Path) -> Iterator[tuple[str, str, int]]:
     r"""Yield each (key, value, line number) of a file, in order.
 
-    The file is decoded as UTF-8 if it is valid UTF-8, else as ISO-8859-1, which Java uses; both
-    agree on ASCII. Raises ConfigError if it cannot be read, or contains a malformed `\u` escape.
+    The file is decoded as UTF-8 if it is valid UTF-8, otherwise as ISO-8859-1, which Java uses.
+    Both agree on ASCII. Raises ConfigError if the file cannot be read or has a malformed `\u`
+    escape.
     """
     try:
         data = path.read_bytes()

@@ -1,9 +1,9 @@
 """The types of properties, and `setting`, which declares a property as a dataclass field.
 
 A type converts the text in a properties file to a typed value (`from_text`), and checks a typed
-value from any source (`check`). Both raise ValueError without a text; `zkconsumer.config.settings`
-adds the property and its place. The rules are those of `kafka.utils.VerifiableProperties` 0.9 and
-later.
+value from any source (`check`). Both raise ValueError without a message;
+`zkconsumer.config.settings` adds the property and its place. The rules are those of
+`kafka.utils.VerifiableProperties` 0.9 and later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol.paths import MAX_NAME_LENGTH, validate_group, znode_fault
 from zkconsumer.protocol.releases import profile
 
-# Java's largest Int; `Integer.parseInt` rejects larger numbers too.
+# Java's largest Int; `Integer.parseInt` also rejects larger numbers.
 INT_MAX = 2**31 - 1
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -27,7 +27,7 @@ class Kind(Protocol):
 
     @property
     def allowed(self) -> str:
-        """The allowed values, for the error's remedy and for the documentation."""
+        """The allowed values as text, for the error's remedy and for the documentation."""
 
     def from_text(self, text: str) -> object:
         """Convert the text in a properties file; raise ValueError if it is invalid."""
@@ -64,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words; `fold` is applied first: the JVM lower-cases only some properties."""
+    """One of a few words; `fold` converts it first, since the JVM lower-cases some properties."""
 
     words: tuple[str, ...]
     fold: Callable[[str], str] = str
@@ -133,19 +133,21 @@ class Millis:
     def check(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError
-        if not self.least / 1000 <= value <= INT_MAX / 1000:  # also false for NaN
+        if not self.least / 1000 <= value <= INT_MAX / 1000:  # this comparison is false for NaN
             raise ValueError
         return float(value)
 
 
 MIN_PAUSE_S = 0.05
-"""Minimum pause between two attempts, in seconds; a shorter pause is raised to it. The JVM accepts
-0, and then retries as fast as the servers answer."""
+"""Minimum back-off between two attempts, in seconds; a shorter one is raised to it.
+
+The JVM accepts 0, and then retries as fast as the servers answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Like Millis, for the pause between two attempts; at least `MIN_PAUSE_S`."""
+    """Like Millis, for the back-off between two attempts; at least `MIN_PAUSE_S`."""
 
     allowed: str = f"{Millis(0).allowed}; 0 to 49 ms are raised to {MIN_PAUSE_S * 1000:.0f} ms"
 
@@ -182,8 +184,8 @@ GROUP = Text(
 )
 # kafka.common.Config.validateChars
 CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
-# The JVM does not check it, although a '/' creates a tree of znodes below `ids` that fails every
-# member of the group.
+# The JVM does not check `consumer.id`, although an id with '/' creates a tree of znodes below
+# `ids`, which fails every member of the group.
 ID_SUFFIX = Text(
     "what ZooKeeper allows in the name of a znode",
     lambda suffix: "/" not in suffix and not znode_fault(f"_{suffix}"),
@@ -215,7 +217,7 @@ SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
 
 class Required:
-    """Stands for the default of a property that has none."""
+    """Represents the missing default of a property."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,7 @@ class Setting:
 def setting(
     name: str, kind: Kind, default: Default, effect: str
 ) -> Any:  # Any: the default of a field of any type, as `dataclasses.field` returns
-    """Return a dataclass field; the constructor resolves a DerivedDefault, which is None before."""
+    """Return a dataclass field; a DerivedDefault is None until the constructor resolves it."""
     metadata = {"setting": Setting(name, kind, default, effect)}
     if isinstance(default, Required):
         return field(metadata=metadata)
@@ -262,7 +264,7 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 
 def _java_int(text: str) -> int:
-    # Python's int() also takes blanks, underscores and numbers of any length.
+    # Python's int() also accepts blanks, underscores and numbers of any length.
     if _JAVA_INT.fullmatch(text) is None or len(text) > len("-2147483648"):
         raise ValueError(text)
     return int(text)

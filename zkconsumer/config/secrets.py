@@ -1,8 +1,8 @@
-"""Secrets in properties: which names hold one, and values that name a file, `@PATH`.
+"""Secrets in properties: the names of secret properties, and values that name a file, `@PATH`.
 
-A secret in a command line or in an option of a Spark query can be read by others: in the list of
-processes, in the history of the shell, in Spark's pages. So a value of `@PATH` stands for the
-contents of a file, and `CREDENTIAL` is a variable of the environment.
+Other users can read a secret on a command line or in an option of a Spark query: in the list of
+processes, in the history of the shell, in Spark's pages. So a value `@PATH` stands for the contents
+of a file, and the environment variable `CREDENTIAL` can hold the credential.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ SCHEME_NAME: Final = "zookeeper.auth.scheme"
 CREDENTIAL_NAME: Final = "zookeeper.auth.credential"
 
 MAX_BYTES: Final = 65_536
-"""Bytes of a file with a secret; a private key with its chain is shorter. A longer file is refused,
-since it is not a secret."""
+"""Maximum size, in bytes, of a file with a secret; a private key with its chain is shorter.
+
+A longer file is refused, because it is not a secret.
+"""
 
 _NAME = re.compile(r"password|passphrase|secret|credential|key\.pem|oauthbearer\.config")
 
@@ -34,7 +36,7 @@ def is_secret(name: str) -> bool:
 
 
 def reveal(name: str, text: str, place: str) -> str:
-    """Return the value of a property; for a secret `@PATH`, the file's contents.
+    """Return the value of a property; for a secret `@PATH`, the contents of the file.
 
     A line end at the end of the file is removed. Raises ConfigError if the file cannot be read.
     """
@@ -59,7 +61,7 @@ def reveal(name: str, text: str, place: str) -> str:
 
 
 def from_environment(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the credential of the environment, if these properties need one and have none."""
+    """Return the environment's credential if these properties need one and have none."""
     value = os.environ.get(CREDENTIAL)
     is_needed = SCHEME_NAME in properties and CREDENTIAL_NAME not in properties
     return {CREDENTIAL_NAME: value} if value and is_needed else {}

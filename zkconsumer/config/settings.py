@@ -54,10 +54,10 @@ from zkconsumer.protocol.releases import DEFAULT
 
 _log = logging.getLogger("zkconsumer.config")
 
-# Prefixes of properties that have no effect, reported at INFO: those of the JVM's metrics
+# Prefixes of properties without effect, which are reported at INFO: those of the JVM's metrics
 # reporters, and constants that the JVM never uses.
 NO_EFFECT: Final = ("kafka.metrics.", "kafka.csv.metrics.", "mirror.")
-# Prefix of properties for the user's own code. From 0.8.2 on, the JVM ignores them silently too.
+# Prefix of properties for the user's own code. From 0.8.2 on, the JVM also ignores them silently.
 EXEMPT: Final = "external"
 
 _NONE = "No effect in zkconsumer"
@@ -66,10 +66,10 @@ C = TypeVar("C", bound="ConnectionConfig")
 
 
 def _accepting_properties(cls: type[C]) -> type[C]:
-    """Let a configuration's constructor take properties too, and name wrong keyword arguments.
+    """Make a configuration's constructor also accept properties, and name wrong arguments.
 
-    The wrapper raises ConfigError for a missing property and for an unknown keyword argument,
-    which are a TypeError otherwise.
+    For a missing property or an unknown keyword argument, the wrapper raises ConfigError instead of
+    TypeError.
     """
     create = cast(Any, cls.__init__)  # Any: mypy forbids access to `__init__` of a class
 
@@ -304,9 +304,9 @@ class ConnectionConfig:
 @_accepting_properties
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ConnectionConfig):
-    """The configuration of one consumer, with that of its connections; immutable.
+    """The configuration of one consumer and of its connections; immutable.
 
-    Raises ConfigError as `ConnectionConfig` does.
+    Raises ConfigError in the cases of `ConnectionConfig`.
     """
 
     group_id: str = setting("group.id", GROUP, REQUIRED, "The name of the consumer group.")
@@ -562,7 +562,7 @@ REQUIRED_ATTRIBUTES: Final = frozenset(row.attribute for row in TABLE if row.def
 def _entries(
     source: str | PathLike[str] | Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each (name, value, place) of one source, with the secrets of files."""
+    """Yield each (name, value, place) of one source, with secrets read from their files."""
     if isinstance(source, Mapping):
         for name, text in source.items():
             yield name, reveal(name, text, name), name
@@ -573,7 +573,7 @@ def _entries(
 
 
 def _parsed(row: Setting, text: str, place: str) -> object:
-    # `String.trim`: everything up to U+0020, and nothing else, unlike str.strip.
+    # As `String.trim`, remove all characters up to U+0020 and no others, unlike str.strip.
     trimmed = text.strip("".join(map(chr, range(0x21))))
     try:
         return row.kind.check(row.kind.from_text(trimmed))
@@ -601,8 +601,8 @@ def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
 def _typed(cls: type, properties: Mapping[str, object]) -> dict[str, object]:
     """Return the attributes that a program's properties set; None leaves a default.
 
-    A file may contain properties of other clients, which cause a warning. A program's mapping has
-    one reader, so an unknown name is an error. Raises ConfigError.
+    A file may contain properties of other clients, which cause a warning. Only this class reads a
+    program's mapping, so an unknown name in it is an error. Raises ConfigError.
     """
     if not isinstance(properties, Mapping):
         raise ConfigError(
@@ -663,7 +663,7 @@ def _advice(name: str) -> str:
 
 
 def _unknown_keyword(name: str) -> ConfigError:
-    """Return the error for a keyword argument that is no attribute."""
+    """Return the error for a keyword argument that is not an attribute."""
     attributes = {row.attribute: row for row in TABLE}
     dotted = name.replace("_", ".")
     meant = _BY_NAME.get(dotted)
@@ -698,7 +698,7 @@ def _warn_unknown(name: str, place: str) -> None:
     if name.startswith((*NO_EFFECT, EXEMPT)):
         return
     hint = f"; {_advice(name)}"
-    # The text begins as in the JVM, so that a search of the logs finds both.
+    # The text begins like the JVM's, so that one search of the logs finds both.
     _log.warning("Property %s is not valid, and has no effect (%s)%s", name, place, hint)
 
 

@@ -2,11 +2,11 @@
 
 `TABLE` names the handler of each request by phase. `expire` handles the end of a timer, `unload`
 the loss of the partition of `__consumer_offsets`. `later.group_phases` says to which phases a
-handler may lead. Replies to JoinGroup wait until the rebalance has all members, and replies to
-SyncGroup until the leader has sent the assignment; until then the requests are parked in the state.
+handler may lead. The coordinator answers JoinGroup when all members have joined the rebalance, and
+SyncGroup when the leader has sent the assignment. Until then the requests are parked in the state.
 
-Source: `GroupMetadataManager` of Kafka 3.9.1, the coordinator that `group.coordinator.new.enable`
-switches on in 3.9 and that is the only one from 4.0 on. It handles the classic protocol as the
+Source: `GroupMetadataManager` of Kafka 3.9.1. `group.coordinator.new.enable` switches this
+coordinator on in 3.9; from 4.0 on it is the only one. It handles the classic protocol like the
 coordinator before it (`kafka.coordinator.group.GroupCoordinator`).
 """
 
@@ -57,10 +57,10 @@ from zkconsumer.protocol.later.messages import (
 )
 
 MEMBER_ID_REQUIRED_SINCE = 4
-"""The version of JoinGroup from which on a new dynamic member joins in two steps."""
+"""The first version of JoinGroup with which a new dynamic member joins in two steps."""
 
 SKIP_ASSIGNMENT_SINCE = 9
-"""The version of JoinGroup from which on a restarted static leader learns that it is the leader."""
+"""The first version of JoinGroup whose response tells a restarted static leader that it leads."""
 
 
 def step(group: ClassicGroup, received: Received, now: Now) -> Step:
@@ -92,7 +92,7 @@ def _refuse_join(
 
 
 def _join(group: ClassicGroup, received: Received, now: Now) -> Step:
-    """Handle JoinGroup: of a new member, of a restarted static member, or of a known member."""
+    """Handle JoinGroup from a new member, a restarted static member, or a known member."""
     request = cast(JoinGroup, received.request)
     if not _has_room(group, request.member, now.settings.max_size):
         return _refuse_join(remove(group, request.member), received, Error.GROUP_MAX_SIZE_REACHED)
@@ -157,7 +157,7 @@ def _current(group: ClassicGroup, member: Member) -> Joined:
 
 
 def _updated(member: Member, received: Received, request: JoinGroup) -> Member:
-    """Return the member with a parked JoinGroup; a request parked earlier is never answered."""
+    """Return the member with its JoinGroup parked; an earlier parked request is never answered."""
     return replace(
         member,
         protocols=request.protocols,
@@ -233,7 +233,10 @@ def _replace_static(group: ClassicGroup, received: Received, old: str, new: str,
 
 
 def _prepare_or_complete(group: ClassicGroup, now: Now) -> Step:
-    """Start a rebalance. If one runs, end it when all have joined, unless it is the first one."""
+    """Start a rebalance, or end a running one if all members have joined.
+
+    The first rebalance of a group does not end early.
+    """
     if group.phase is not Phase.PREPARING:
         return _prepare(group, now)
     return _complete_if_joined(group, now)
@@ -246,7 +249,7 @@ def _complete_if_joined(group: ClassicGroup, now: Now) -> Step:
 
 
 def _prepare(group: ClassicGroup, now: Now) -> Step:
-    """Start a rebalance: members learn of it from their heartbeats, and join again."""
+    """Start a rebalance: members learn about it from their heartbeats, and join again."""
     replies: tuple[Reply, ...] = ()
     if group.phase is Phase.COMPLETING:
         cleared = (replace(one, assignment=b"") for one in group.members.values())
@@ -263,7 +266,7 @@ def _prepare(group: ClassicGroup, now: Now) -> Step:
 
 
 def _delay(group: ClassicGroup, delay_s: float, remaining_s: float, now: Now) -> ClassicGroup:
-    """Let the first rebalance of a group wait, since more members are likely to start now."""
+    """Delay the first rebalance of a group, because more members are likely to start soon."""
     group = schedule(group, JOIN, now.now_s + delay_s)
     return replace(group, initial=InitialDelay(delay_s, remaining_s))
 
@@ -284,7 +287,7 @@ def _complete(group: ClassicGroup, now: Now) -> Step:
     if leader is not None and leader.join is None:
         leader = next((one for one in group.in_order() if one.join is not None), None)
     if leader is None:
-        return _wait_for_joins(group, now), ()  # only static members are left, and none has joined
+        return _wait_for_joins(group, now), ()  # only static members remain, and none has joined
     group = replace(
         group,
         leader=leader.member,
@@ -317,7 +320,7 @@ def _refuse_sync(group: ClassicGroup, received: Received, error: Error) -> Step:
 
 
 def _sync(group: ClassicGroup, received: Received, now: Now) -> Step:
-    """Handle SyncGroup: park it until the leader's, or return the assignment."""
+    """Handle SyncGroup: return the assignment, or park the request until the leader sends it."""
     request = cast(SyncGroup, received.request)
     error = _sync_error(group, request)
     if error is not Error.NONE:
@@ -389,7 +392,7 @@ def _heartbeat(group: ClassicGroup, received: Received, now: Now) -> Step:
 
 
 def _leave(group: ClassicGroup, received: Received, now: Now) -> Step:
-    """Handle LeaveGroup: remove each leaver, and rebalance if there was any."""
+    """Handle LeaveGroup: remove each leaver, and rebalance if a member was removed."""
     request = cast(LeaveGroup, received.request)
     replies: tuple[Reply, ...] = ()
     results: list[tuple[Leaver, Error]] = []
@@ -415,14 +418,14 @@ def _leave(group: ClassicGroup, received: Received, now: Now) -> Step:
 
 
 def _lost_join(member: Member) -> tuple[Reply, ...]:
-    """Answer the parked JoinGroup of a member that is removed, so that it joins anew."""
+    """Answer the parked JoinGroup of a removed member, so that it joins again as a new member."""
     return answer(member.join, Joined(Error.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER))
 
 
 def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
     """Return why offsets are not stored; `Error.NONE` if they are.
 
-    The generation is what keeps a zombie from overwriting the offsets of its successor.
+    The check of the generation prevents a zombie from overwriting the offsets of its successor.
     """
     if request.generation < 0 and group.phase is Phase.EMPTY:
         return Error.NONE  # a consumer that assigns partitions itself, or an operator
@@ -440,7 +443,7 @@ def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
 
 
 def committed(group: ClassicGroup, request: OffsetCommit, now: Now) -> ClassicGroup:
-    """Return the group after a commit that was accepted: it prolongs the member's session."""
+    """Return the group after an accepted commit, which prolongs the member's session."""
     member = group.members.get(request.member)
     if member is None or group.phase not in (Phase.STABLE, Phase.PREPARING):
         return group
@@ -468,7 +471,7 @@ def expire(group: ClassicGroup, timer: Timer, now: Now) -> Step:
 def _join_expired(group: ClassicGroup, now: Now) -> Step:
     if group.initial is None or not group.newcomer or not group.initial.remaining_s:
         return _complete(group, now)
-    # A member has joined during the delay, so more may follow: wait a further part of the time.
+    # A member has joined during the delay, so more may follow: wait for another part of it.
     delay_s, remaining_s = group.initial
     group = replace(group, newcomer=False)
     next_s = min(now.settings.initial_delay_s, remaining_s)
@@ -503,7 +506,7 @@ def _session_expired(group: ClassicGroup, name: str, now: Now) -> Step:
 
 
 def unload(group: ClassicGroup, now: Now) -> Step:
-    """End the group at this broker: another broker coordinates it now."""
+    """End the group at this broker, because another broker now coordinates it."""
     replies: tuple[Reply, ...] = ()
     for one in group.in_order():
         if group.phase is Phase.PREPARING:
@@ -514,7 +517,7 @@ def unload(group: ClassicGroup, now: Now) -> Step:
 
 
 def loaded(group: ClassicGroup, now: Now) -> Step:
-    """Continue with a group that was read: rebalance if the group is larger than permitted."""
+    """Continue with a group read from the log; rebalance if it is larger than permitted."""
     if len(group.members) > now.settings.max_size:
         return _prepare(group, now)
     return group, ()

@@ -1,16 +1,16 @@
 """A member of the classic protocol as a state machine: `step(state, event) -> (state, commands)`.
 
-The member finds its coordinator, commits and revokes, sends JoinGroup and SyncGroup, takes over its
+The member finds its coordinator, commits and revokes, sends JoinGroup and SyncGroup, applies its
 assignment, and sends heartbeats. If it leads the group, it computes the assignment with the
-assignor that the coordinator names. It models `AbstractCoordinator` and `ConsumerCoordinator` of
-Kafka 3.9.1.
+assignor that the coordinator names. The machine models `AbstractCoordinator` and
+`ConsumerCoordinator` of Kafka 3.9.1.
 
-A real member has two threads. `_user_thread` is what the user's thread does in `poll`, and
-`_heartbeat_thread` what the heartbeat thread does. Both run after each event, the user's thread
+A real member has two threads. `_user_thread` does the work of the user's thread in `poll`, and
+`_heartbeat_thread` the work of the heartbeat thread. Both run after each event, the user's thread
 only while the user polls. `ANSWERS` names the handler of each response.
 
-Differences from Kafka: a listener takes no time, a retry has no jitter, and the first of several
-equally loaded brokers is asked for the coordinator.
+Differences from Kafka: a listener takes no time, a retry has no jitter, and a member asks the first
+of several equally loaded brokers for the coordinator.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 Step = tuple[State, Commands]
 
 JOIN_LAPSE_S = 5.0
-"""A member waits this much longer than its rebalance timeout for the response to JoinGroup, in
-seconds (`JOIN_GROUP_TIMEOUT_LAPSE`)."""
+"""The extra time, in seconds, that a member waits for the response to JoinGroup.
+
+It begins after the rebalance timeout (Kafka: `JOIN_GROUP_TIMEOUT_LAPSE`).
+"""
 
 CLOSE_S = 30.0
-"""A member that closes waits this long for its last commit, in seconds."""
+"""The time, in seconds, that a closing member waits for its last commit."""
 
 AT_ONCE = frozenset(
     {
@@ -47,7 +49,7 @@ AT_ONCE = frozenset(
         Error.MEMBER_ID_REQUIRED,
     }
 )
-"""Errors of a join after which the member joins again without a pause."""
+"""Errors of a join after which the member joins again without a back-off."""
 
 RETRIABLE = MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS}
 """Errors after which the same request may succeed later."""
@@ -83,12 +85,12 @@ def next_deadline(state: State, now: float) -> float:
 
 
 def is_over(state: State) -> bool:
-    """Return whether the member has ended for good."""
+    """Return whether the member has ended permanently."""
     return state.phase in OVER
 
 
 def is_settled(state: State) -> bool:
-    """Return whether the member is stable and nothing is left to do."""
+    """Return whether the member is stable and has no pending work."""
     waits = state.rejoin or state.received is not None or state.loading or state.closing
     return state.phase is Phase.STABLE and not waits and state.link.coordinator is not None
 
@@ -163,7 +165,7 @@ def _time_outs(state: State, now: float) -> Step:
 
 
 def _drop(state: State, broker: int, now: float) -> State:
-    """Forget what was sent to a broker; what the coordinator has not answered is sent again."""
+    """Forget the requests to a broker; send again those that the coordinator has not answered."""
     is_coordinator = broker == state.link.coordinator
     state = replace(state, link=connection.dropped(state.link, broker, now))
     return replace(state, retry_at=now + BACKOFF_S) if is_coordinator else state
@@ -178,7 +180,7 @@ def _heartbeat_thread(state: State, now: float) -> Step:
     if state.link.coordinator is None:
         return _look_up(state, now)
     if now >= state.heard_at + state.settings.session_s:
-        # Without an answer for a session, the broker is taken to be the wrong one.
+        # After a session timeout without an answer, assume that the broker is not the coordinator.
         return replace(state, link=connection.forget_coordinator(state.link)), ()
     if now >= state.poll_until:
         return _leave(state, now)
@@ -207,7 +209,7 @@ def _leave(state: State, now: float) -> Step:
 def _reset(state: State, *, keep_member: bool) -> State:
     """Forget the generation and join again (`resetStateAndRejoin`).
 
-    The partitions are kept until the user's thread finds that their generation is lost.
+    The member keeps its partitions until the user's thread detects the lost generation.
     """
     return replace(
         state,
@@ -273,7 +275,7 @@ def _join(state: State, now: float) -> Step:
 
 
 def _metadata_for(state: State, assignor: str) -> bytes:
-    """Return the member's subscription in the form of one assignor."""
+    """Return the member's subscription in the format of one assignor."""
     owned = tuple(sorted(state.owned))
     user_data = None
     if assignor == "sticky" and (state.sticky[0] or state.sticky[1] != NO_GENERATION):
@@ -287,7 +289,7 @@ def _metadata_for(state: State, assignor: str) -> bytes:
 
 
 def _subscribed(state: State) -> dict[str, Topic]:
-    """Return the topics of the member's metadata that it subscribes to."""
+    """Return the subscribed topics that the member's metadata contains."""
     topics = state.link.topics
     return {name: topics[name] for name in state.settings.topics if name in topics}
 
@@ -296,7 +298,7 @@ def _subscribed(state: State) -> dict[str, Topic]:
 
 
 def _prepare(state: State, now: float) -> Step:
-    """Commit, and revoke what the mode requires (`onJoinPrepare`)."""
+    """Commit, and revoke the partitions that the mode requires (`onJoinPrepare`)."""
     if state.prepared:
         return state, ()
     result = _commit_before_join(state, now)
@@ -330,7 +332,10 @@ def _may_commit(state: State) -> bool:
 
 
 def _revoke_before_join(state: State) -> Step:
-    """Call the listener, and stop delivery: all in eager mode, and all after a lost generation."""
+    """Call the listener, and stop the delivery of the partitions to revoke.
+
+    These are all partitions in eager mode and after a lost generation.
+    """
     is_lost = state.generation == NO_GENERATION or state.member == UNKNOWN_MEMBER
     state = replace(state, prepared=True, commit=None, commit_until=None, is_leader=False)
     if not is_lost and state.settings.mode is Mode.COOPERATIVE:
@@ -363,7 +368,7 @@ def _joined(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
     if response.error is not Error.NONE:
         return _join_refused(state, sent, response, now)
     if state.phase is not Phase.PREPARING:
-        return replace(state, rejoin=True), ()  # left the group meanwhile
+        return replace(state, rejoin=True), ()  # the member has left the group meanwhile
     state = replace(
         state,
         phase=Phase.COMPLETING,
@@ -391,7 +396,7 @@ def _joined(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
 
 
 def compute_assignments(joined: msg.Joined, topics: Mapping[str, Topic]) -> dict[str, bytes]:
-    """Return what the leader sends for each member: the result of the group's assignor."""
+    """Return the assignments that the leader sends: the result of the group's assignor."""
     name = joined.protocol or ""
     subscriptions = {}
     for one in joined.members:
@@ -431,7 +436,7 @@ def _synced(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
 
 
 def _rebalance_failed(state: State, error: Error, now: float) -> Step:
-    """Join again, at once or after a pause; other errors end the member."""
+    """Join again, at once or after a back-off; other errors end the member."""
     state = replace(state, rejoin=True)
     if error in MOVED:
         state = replace(state, link=connection.forget_coordinator(state.link))
@@ -449,13 +454,13 @@ def _rebalance_failed(state: State, error: Error, now: float) -> Step:
 
 
 def _take_over(state: State, now: float) -> Step:
-    """Revoke what is gone and deliver what is new (`onJoinComplete`)."""
+    """Revoke lost partitions and deliver new ones (`onJoinComplete`)."""
     assigned = state.received
     if assigned is None:
         return state, ()
     state = replace(state, received=None, prepared=False)
     if state.phase is not Phase.STABLE:
-        # The heartbeat thread lost the generation before the user's thread took over.
+        # The heartbeat thread lost the generation before the user's thread applied the assignment.
         return _reset(state, keep_member=False), ()
     result: Step = state, ()
     gone, added = state.owned - assigned, assigned - state.owned
@@ -475,7 +480,7 @@ def _take_over(state: State, now: float) -> Step:
 
 
 def _load(state: State, now: float) -> Step:
-    """Read the stored offsets of partitions that are new."""
+    """Read the stored offsets of new partitions."""
     is_possible = state.link.coordinator is not None and now >= state.retry_at
     if not state.loading or not is_possible or state.link.awaits(msg.OffsetFetch):
         return state, ()
@@ -523,7 +528,7 @@ def _is_stable(state: State) -> bool:
 
 
 def _auto_commit(state: State, now: float) -> Step:
-    """Commit when the interval is over; a group that rebalances would refuse the commit."""
+    """Commit when the interval is over; not in a rebalance, which would refuse the commit."""
     interval = state.settings.auto_commit_s
     if interval is None or now < state.auto_commit_at:
         return state, ()
@@ -551,7 +556,7 @@ def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> 
     if state.commit is not None and state.commit not in state.link.sent:
         if error in RETRIABLE:
             return _retry(replace(state, commit=None), error, now), ()
-        # Committed, or refused for good: in both cases the join follows.
+        # The commit was stored, or refused permanently: in both cases the join follows.
         state = replace(state, commit=None, commit_until=now)
     if error is Error.REBALANCE_IN_PROGRESS:
         return replace(state, rejoin=True), ()
@@ -565,7 +570,7 @@ def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> 
 
 
 def _retry(state: State, error: Error, now: float) -> State:
-    """Wait before the same request is sent again, to another coordinator if it has moved."""
+    """Wait before sending the same request again; look up the coordinator if it has moved."""
     if error in MOVED:
         state = replace(state, link=connection.forget_coordinator(state.link))
     return replace(state, retry_at=now + BACKOFF_S)

@@ -1,4 +1,4 @@
-"""The state of one member of the classic protocol: its settings, its phase, and what it owns."""
+"""The state of one member of the classic protocol: its settings, phase and partitions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Mode(Enum):
-    """When a member revokes partitions (`ConsumerPartitionAssignor.RebalanceProtocol`)."""
+    """The time at which a member revokes (`ConsumerPartitionAssignor.RebalanceProtocol`)."""
 
     EAGER = "eager"  # all partitions before each join
-    COOPERATIVE = "cooperative"  # only what the new assignment takes away, then joins again
+    COOPERATIVE = "cooperative"  # only partitions that the new assignment removes; then joins again
 
 
 COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
@@ -24,9 +24,9 @@ COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
 
 
 class Phase(Enum):
-    """What a member is doing: `AbstractCoordinator.MemberState`, and two ends."""
+    """The phases of a member: `AbstractCoordinator.MemberState`, and two final phases."""
 
-    UNJOINED = "unjoined"  # it is no member
+    UNJOINED = "unjoined"  # it is not a member
     PREPARING = "preparing"  # it has sent JoinGroup
     COMPLETING = "completing"  # it has sent SyncGroup
     STABLE = "stable"  # it has its assignment, and sends heartbeats
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a member knows, owns and waits for. All times are in seconds.
+    """The state of a member. All times are in seconds.
 
     Attributes:
         member: the member id.
@@ -81,19 +81,19 @@ class State:
         rejoin: whether the member must join (again).
         prepared: whether it has committed and revoked for the next join.
         commit: the number of the commit that precedes the join.
-        commit_until: when the member stops to wait for that commit.
-        retry_at: the next JoinGroup, commit or OffsetFetch is not sent earlier.
-        received: the assignment that the user's thread has not taken over yet.
+        commit_until: when the member stops waiting for that commit.
+        retry_at: the earliest time of the next JoinGroup, commit or OffsetFetch.
+        received: the assignment that the user's thread has not applied yet.
         owned: the assigned partitions.
         loading: owned partitions whose stored offset is not known yet.
         positions: partition -> offset of the next message, where it is known.
         sticky: the last assignment and its generation: the user data of the assignor `sticky`.
         polling: whether the user's thread is in `poll`.
-        poll_until: when the user must have called `poll` again.
-        heartbeat_at: the next heartbeat.
-        heard_at: the last successful answer to a heartbeat.
-        auto_commit_at: the next automatic commit.
-        closing: the member commits for the last time until then; None: it is not closing.
+        poll_until: the time by which the user must call `poll` again.
+        heartbeat_at: the time of the next heartbeat.
+        heard_at: the time of the last successful answer to a heartbeat.
+        auto_commit_at: the time of the next automatic commit.
+        closing: the time limit of a closing member's last commit; None: it is not closing.
         error: why the member has failed.
     """
 
@@ -125,5 +125,5 @@ class State:
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """What a request carries to recognise that the membership has changed since."""
+        """The mark of the current membership; a response with another mark is outdated."""
         return self.member, self.generation, self.protocol

@@ -1,7 +1,7 @@
-"""The state of a classic group at its coordinator, and the questions that handlers ask of it.
+"""The state of a classic group at its coordinator, and functions that the handlers share.
 
-Source: `ClassicGroup` and `ClassicGroupMember` of Kafka 3.9.1. Where several members qualify, the
-order of Java's hash map decides, as in Kafka: see `ClassicGroup.in_order`.
+Source: `ClassicGroup` and `ClassicGroupMember` of Kafka 3.9.1. If several members qualify, the
+order of Java's hash map decides, as in Kafka (`ClassicGroup.in_order`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zkconsumer.protocol.later.subscriptions import Topic
 
 
 class Alarm(Enum):
-    """What a timer of a group is for."""
+    """The purposes of a group's timers."""
 
     JOIN = "join"  # the rebalance waits no longer for members to join
     SYNC = "sync"  # the rebalance waits no longer for members to sync
@@ -40,14 +40,14 @@ JOIN, SYNC = Timer(Alarm.JOIN), Timer(Alarm.SYNC)
 
 
 class Due(NamedTuple):
-    """When a timer ends; timers that end at one time end in the order in which they were set."""
+    """The end of a timer; timers with the same end are handled in the order of their start."""
 
     at_s: float
     serial: int
 
 
 class InitialDelay(NamedTuple):
-    """The current part of a first rebalance's delay, and by how much it may still grow."""
+    """The current part of the first rebalance's delay, and the upper bound of its extension."""
 
     delay_s: float
     remaining_s: float
@@ -60,11 +60,11 @@ class Member:
     Attributes:
         member: the member id.
         protocols: the assignors with the member's subscription, the preferred one first.
-        assignment: what the leader has assigned in this generation.
+        assignment: the member's assignment in this generation, from the leader.
         join: the number of the parked JoinGroup request; None if there is none.
         sync: the number of the parked SyncGroup request; None if there is none.
         new: the member has never completed a rebalance. It cannot send heartbeats yet, so its
-            parked JoinGroup does not prove that it lives.
+            parked JoinGroup does not prove that it is alive.
     """
 
     member: str
@@ -89,13 +89,13 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        """A parked request of a member that is not new proves that the member lives."""
+        """Whether a parked request proves that the member is alive; it does not for a new one."""
         return not self.new and (self.join is not None or self.sync is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """What `__consumer_offsets` stores of a classic group: its last stable generation.
+    """A classic group's record in `__consumer_offsets`: its last stable generation.
 
     The coordinator writes it when the leader has sent the assignment, when a static member gets a
     new member id, and when the group becomes empty.
@@ -123,8 +123,8 @@ class ClassicGroup:
         subscribed: the topics of all members; None if the coordinator does not know them.
         newcomer: a member was added during the initial delay, so the delay may be extended.
         initial: the initial delay that runs; None in any other rebalance.
-        timers: what is due when.
-        record: what `__consumer_offsets` stores; None for a group that only stores offsets.
+        timers: the running timers with their ends.
+        record: the record in `__consumer_offsets`; None for a group that only stores offsets.
     """
 
     group: str
@@ -162,7 +162,7 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Every member has a parked JoinGroup, and no member id waits for its member."""
+        """Whether every member has a parked JoinGroup, and no member id waits for its member."""
         return not self.pending and all(one.join is not None for one in self.members.values())
 
     @property
@@ -220,7 +220,7 @@ def _capacity(peak: int) -> int:
 
 
 class Now(NamedTuple):
-    """What a handler knows besides the group: the time, the broker's settings, and the topics."""
+    """A handler's input besides the group: the time, the broker's settings, and the topics."""
 
     now_s: float
     settings: Settings
@@ -238,7 +238,7 @@ def then(step: Step, following: Callable[[ClassicGroup], Step]) -> Step:
 
 
 def answer(number: int | None, response: Response) -> tuple[Reply, ...]:
-    """Return the reply to a request; nothing if there is no such request."""
+    """Return the reply to a request as a tuple; empty if there is no request."""
     return () if number is None else (Reply(number, response),)
 
 
@@ -246,7 +246,7 @@ def answer(number: int | None, response: Response) -> tuple[Reply, ...]:
 
 
 def schedule(group: ClassicGroup, timer: Timer, at_s: float) -> ClassicGroup:
-    """Set a timer, or set it anew."""
+    """Set a timer, or restart it."""
     due = Due(at_s, group.serial)
     return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
 
@@ -272,7 +272,7 @@ def put(group: ClassicGroup, *members: Member) -> ClassicGroup:
 def start_session(
     group: ClassicGroup, member: Member, now: Now, timeout_s: float | None = None
 ) -> ClassicGroup:
-    """Give a member until the end of its session time-out to send something."""
+    """Start a member's session time-out, within which it must send a request."""
     at_s = now.now_s + (member.session_s if timeout_s is None else timeout_s)
     return schedule(group, Timer(Alarm.SESSION, member.member), at_s)
 
@@ -332,7 +332,7 @@ def write(group: ClassicGroup, assignments: Mapping[str, bytes]) -> ClassicGroup
 
 
 def read(name: str, record: GroupRecord, now: Now) -> ClassicGroup:
-    """Return the group that a new coordinator reads; all sessions restart."""
+    """Return the group that a new coordinator reads, with all sessions restarted."""
     group = ClassicGroup(
         name,
         Phase.STABLE if record.members else Phase.EMPTY,

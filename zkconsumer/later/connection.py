@@ -1,4 +1,4 @@
-"""What a member's client knows of the cluster: its coordinator, and requests without a response.
+"""The state of a member's client: the known cluster, the coordinator, and requests in flight.
 
 Both member machines find their coordinator here. Source: `AbstractCoordinator.lookupCoordinator`,
 `CoordinatorRequestManager` and `NetworkClient.leastLoadedNode` of Kafka 3.9.1.
@@ -14,10 +14,10 @@ from zkconsumer.protocol.later.messages import Error, FindCoordinator, FoundCoor
 from zkconsumer.protocol.later.subscriptions import Topic
 
 BACKOFF_S = 0.1
-"""`retry.backoff.ms`: the pause after the first failure, in seconds; it doubles each time."""
+"""`retry.backoff.ms`: the back-off after the first failure, in seconds; it doubles each time."""
 
 MOST_BACKOFF_S = 1.0
-"""`retry.backoff.max.ms`: the longest pause, in seconds."""
+"""`retry.backoff.max.ms`: the maximum back-off, in seconds."""
 
 REQUEST_S = 30.0
 """`request.timeout.ms`: after this time without a response, the client breaks the connection."""
@@ -33,10 +33,10 @@ class Sent:
     """A request without a response yet.
 
     Attributes:
-        broker: where it was sent.
-        request: what was sent.
-        until: when the client gives up, in seconds.
-        mark: what identified the membership at that time.
+        broker: the broker that received it.
+        request: the request.
+        until: the time, in seconds, at which the client gives up.
+        mark: the mark of the membership when it was sent.
     """
 
     broker: int
@@ -47,7 +47,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The cluster as one member knows it.
+    """The cluster in one member's view, and the member's requests.
 
     Attributes:
         brokers: the broker ids of the metadata.
@@ -56,8 +56,8 @@ class Connection:
         sent: number -> request without a response.
         number: the number of the next request.
         attempts: failed look-ups since the last success.
-        look_at: the next look-up is due then, in seconds.
-        broken: the broker whose connection was lost last; others are asked first.
+        look_at: the time of the next look-up, in seconds.
+        broken: the broker whose connection was lost last; other brokers are asked first.
     """
 
     brokers: tuple[int, ...] = ()
@@ -94,9 +94,9 @@ def send(
 def look_up(connection: Connection, group: str, now: float) -> tuple[Connection, Commands]:
     """Ask the least loaded broker for the coordinator, if it is unknown and no answer is awaited.
 
-    The least loaded broker has the fewest requests without a response; of equals, the first is
-    asked. Kafka's client begins at a random broker instead. It also avoids a broker to which it
-    cannot connect.
+    The least loaded broker has the fewest requests without a response. If several are equal, the
+    first one is asked; Kafka's client begins at a random broker instead. It also avoids a broker to
+    which it cannot connect.
     """
     is_known = connection.coordinator is not None
     if is_known or connection.awaits(FindCoordinator) or now < connection.look_at:
@@ -120,13 +120,13 @@ def found(connection: Connection, answer: FoundCoordinator, now: float) -> Conne
 
 
 def failed(connection: Connection, now: float) -> Connection:
-    """Let the next look-up wait; Kafka also varies the pause at random by 20 %."""
+    """Delay the next look-up; Kafka also varies the back-off at random by 20 %."""
     pause = min(MOST_BACKOFF_S, BACKOFF_S * 2.0 ** min(connection.attempts, 16))
     return replace(connection, attempts=connection.attempts + 1, look_at=now + pause)
 
 
 def answered(connection: Connection, number: int) -> tuple[Sent | None, Connection]:
-    """Take out the request of a response; None if its connection was closed meanwhile."""
+    """Remove and return the request of a response; None if its connection was closed meanwhile."""
     left = dict(connection.sent)
     sent = left.pop(number, None)
     return sent, replace(connection, sent=left)
@@ -138,7 +138,7 @@ def overdue(connection: Connection, now: float) -> set[int]:
 
 
 def dropped(connection: Connection, broker: int, now: float) -> Connection:
-    """Forget what was sent to a broker whose connection is lost."""
+    """Forget the requests to a broker whose connection is lost."""
     if any(
         one.broker == broker and isinstance(one.request, FindCoordinator)
         for one in connection.sent.values()
@@ -151,7 +151,7 @@ def dropped(connection: Connection, broker: int, now: float) -> Connection:
 
 
 def forget_coordinator(connection: Connection) -> Connection:
-    """Look for the coordinator again; its responses no longer count."""
+    """Look for the coordinator again, and ignore the old one's responses."""
     left = {
         number: one
         for number, one in connection.sent.items()

@@ -1,10 +1,10 @@
 """A group of KIP-848 at its coordinator: `step(group, received, now) -> (group, replies)`.
 
-The coordinator itself assigns. A change of a subscription, of the members or of the topics
-increases the group epoch. The next heartbeat of any member computes the target assignment for that
-epoch. Each member moves to its part of the target in its own heartbeats (`coordination.reconcile`),
-so no member waits for all others. A member that does not revoke within its own rebalance time-out
-is fenced.
+The coordinator computes the assignment. A change of a subscription, of the members or of the topics
+increases the group epoch. At the next heartbeat of any member, the coordinator computes the target
+assignment for that epoch. Each member moves to its part of the target through its own heartbeats
+(`coordination.reconcile`), so no member waits for all others. A member that does not revoke within
+its own rebalance time-out is fenced.
 
 Source: `GroupMetadataManager.consumerGroupHeartbeat` and `ConsumerGroup` of Kafka 3.9.1.
 """
@@ -40,9 +40,10 @@ ASSIGNORS: Mapping[str, Assignor] = {
 """The values of `group.consumer.assignors`; the first is the default of a group."""
 
 REFRESH_S = 600.0
-"""A heartbeat compares the topics with the cluster's at the latest after this time (not a setting).
+"""The maximum time until a heartbeat compares the topics with the cluster's (not a setting).
 
-Without this, a coordinator that missed a change of the topics would never assign new partitions.
+Without this check, a coordinator that missed a change of the topics would never assign new
+partitions.
 """
 
 
@@ -64,7 +65,7 @@ class ConsumerMember:
         rebalance_s: the time in which the member must revoke partitions.
         topics: the subscription.
         assignor: the coordinator's assignor that the member prefers.
-        current: its epoch, and what it may consume and must revoke.
+        current: its epoch, and the partitions that it may consume and those that it must revoke.
     """
 
     member: str
@@ -77,7 +78,7 @@ class ConsumerMember:
 
 
 class Refresh(NamedTuple):
-    """When the topics are next compared, unless the group has fallen back behind an epoch."""
+    """The time of the next comparison of topics, valid from the given group epoch on."""
 
     at_s: float = 0.0
     epoch: int = 0
@@ -85,16 +86,17 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A group of KIP-848 as its coordinator knows it.
+    """A KIP-848 group at its coordinator.
 
     Attributes:
         epoch: the group epoch.
         target_epoch: the group epoch of the target assignment.
         target: the target assignment by member id.
         members: the members by member id.
-        metadata: the subscribed topics, as the last assignment saw them.
+        metadata: the subscribed topics at the time of the last assignment.
         refresh: when the topics are next compared with the cluster's.
-        timers: what is due when; `revoking` gives the member epoch of each rebalance time-out.
+        timers: the running timers with their ends.
+        revoking: the member epoch of each rebalance time-out.
     """
 
     group: str
@@ -110,7 +112,7 @@ class ConsumerGroup:
 
     @property
     def phase(self) -> ConsumerPhase:
-        """The phase, which follows from the epochs."""
+        """The phase, computed from the epochs."""
         if not self.members:
             return ConsumerPhase.EMPTY
         if self.epoch > self.target_epoch:
@@ -121,7 +123,7 @@ class ConsumerGroup:
 
     @property
     def generation(self) -> int:
-        """The group epoch, which takes the place of the classic protocol's generation."""
+        """The group epoch, which replaces the classic protocol's generation."""
         return self.epoch
 
     def static_member(self, instance: str | None) -> ConsumerMember | None:
@@ -137,7 +139,7 @@ class ConsumerGroup:
 
     @property
     def held(self) -> set[TopicPartition]:
-        """The partitions that some member may still consume."""
+        """The partitions that a member may still consume."""
         found: set[TopicPartition] = set()
         for one in self.members.values():
             found |= one.current.assigned | one.current.revoking
@@ -148,7 +150,7 @@ Step = tuple[ConsumerGroup, tuple[Reply, ...]]
 
 
 class RefusedError(Exception):
-    """The coordinator refuses a heartbeat; the group stays as it was."""
+    """The coordinator refuses a heartbeat; the group does not change."""
 
     def __init__(self, error: Error) -> None:
         super().__init__(error.name)
@@ -179,7 +181,7 @@ def step(
 
 
 def _check(request: ConsumerGroupHeartbeat) -> None:
-    """Refuse a request whose fields do not fit together."""
+    """Refuse a request whose fields contradict each other."""
     empty = any(text is not None and not text.strip() for text in (request.instance, request.rack))
     joins = request.epoch == JOIN_EPOCH
     incomplete = joins and (
@@ -243,9 +245,9 @@ def _heartbeat(
 def _member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeat, name: str
 ) -> tuple[ConsumerGroup, ConsumerMember]:
-    """Return the member that sends the heartbeat, as it was before.
+    """Return the sender of the heartbeat in its previous state.
 
-    A static member that returns after `LEAVE_STATIC_EPOCH` takes the place of its old member id.
+    A static member that returns after `LEAVE_STATIC_EPOCH` replaces its old member id.
     """
     joins = request.epoch == JOIN_EPOCH
     if request.instance is None:
@@ -327,7 +329,7 @@ def _assign_if_changed(
 def _subscribed(
     members: Iterable[ConsumerMember], topics: Mapping[str, Topic]
 ) -> Mapping[str, Topic]:
-    """Return the topics of the cluster that any of the members subscribes to."""
+    """Return the topics of the cluster to which at least one of the members subscribes."""
     wanted = {name for one in members for name in one.topics}
     return {name: topic for name, topic in topics.items() if name in wanted}
 
@@ -354,8 +356,8 @@ def _assign(group: ConsumerGroup, assignor: str) -> ConsumerGroup:
 def _preferred(group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember) -> str:
     """Return the assignor that most members prefer.
 
-    The order of a bin of Java's hash map decides a tie: "uniform" comes before "range", except that
-    an assignor that only the sender of this heartbeat prefers comes first.
+    The order of a bin of Java's hash map decides a tie. An assignor that only the sender of this
+    heartbeat prefers comes first; otherwise "uniform" comes before "range".
     """
     others = [one for name, one in group.members.items() if name != member.member]
     votes = {
@@ -398,7 +400,7 @@ def _leave(
 
 
 def _fence(group: ConsumerGroup, member: str, now: Now) -> ConsumerGroup:
-    """Remove a member, whose partitions are free at once; the next heartbeat assigns them."""
+    """Remove a member; its partitions are free at once, and the next heartbeat assigns them."""
     group = _drop(group, member)
     metadata = _subscribed(group.members.values(), now.topics)
     return replace(group, epoch=group.epoch + 1, metadata=metadata)
@@ -481,7 +483,7 @@ def _cancel(group: ConsumerGroup, timer: Timer) -> ConsumerGroup:
 def topics_changed(
     group: ConsumerGroup, old: Mapping[str, Topic], new: Mapping[str, Topic]
 ) -> ConsumerGroup:
-    """Let the next heartbeat compare the topics, if a subscribed one has changed."""
+    """Make the next heartbeat compare the topics if a subscribed topic has changed."""
     changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
     if any(group.subscribes(name) for name in changed):
         return replace(group, refresh=Refresh())
@@ -489,12 +491,12 @@ def topics_changed(
 
 
 def write(group: ConsumerGroup) -> ConsumerGroup:
-    """Return what `__consumer_offsets` stores of the group, which is everything but the timers."""
+    """Return the group's record for `__consumer_offsets`: all fields except the timers."""
     return replace(group, refresh=Refresh(), timers={}, revoking={}, serial=0)
 
 
 def read(group: ConsumerGroup, now: Now) -> ConsumerGroup:
-    """Return the group that a new coordinator reads; all sessions restart."""
+    """Return the group that a new coordinator reads, with all sessions restarted."""
     for name, one in group.members.items():
         at_s = now.now_s + now.settings.session_s
         group = _schedule(group, Timer(Alarm.SESSION, name), at_s)

@@ -1,13 +1,13 @@
 """A member of KIP-848's protocol as a state machine: `step(state, event) -> (state, commands)`.
 
 The member sends one kind of request, ConsumerGroupHeartbeat. The answers carry its epoch and its
-target assignment. The member commits, revokes what is gone, takes over what is new, and tells the
-coordinator with its next heartbeat. It models `MembershipManagerImpl` and
+target assignment. The member commits, revokes lost partitions, starts new ones, and reports this to
+the coordinator in its next heartbeat. The machine models `MembershipManagerImpl` and
 `HeartbeatRequestManager` of Kafka 3.9.1.
 
-A real member has two threads. `_background` is what the background thread does, and `_user_thread`
-what the user's thread does in `poll`: it calls the listener. `ANSWERS` names the handler of each
-response.
+A real member has two threads. `_background` does the work of the background thread. `_user_thread`
+does the work of the user's thread in `poll`, which calls the listener. `ANSWERS` names the handler
+of each response.
 
 Differences from Kafka: the user has a listener, so partitions are revoked only while the user
 polls; a listener takes no time; a retry has no jitter.
@@ -29,24 +29,24 @@ from zkconsumer.protocol.later.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_ST
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 CLOSE_S = 30.0
-"""A member that closes waits this long for its last commit, in seconds."""
+"""The time, in seconds, that a closing member waits for its last commit."""
 
 INTERVAL_S = 5.0
-"""The pause between heartbeats until the coordinator names another one, in seconds."""
+"""The interval of heartbeats, in seconds, until the coordinator sends another one."""
 
 
 class Phase(Enum):
-    """What a member is doing: `MemberState` of Kafka's client.
+    """The phases of a member: `MemberState` of Kafka's client.
 
-    Kafka's UNSUBSCRIBED is `CLOSED` here, and its FATAL is `FAILED`. The model passes through
+    `CLOSED` is Kafka's UNSUBSCRIBED, and `FAILED` is its FATAL. The model passes through
     PREPARE_LEAVING and LEAVING in one step, after the last commit.
     """
 
     JOINING = "joining"  # sends a heartbeat with epoch 0
     RECONCILING = "reconciling"  # moves to the target assignment
-    ACKNOWLEDGING = "acknowledging"  # tells the coordinator in a heartbeat at once
+    ACKNOWLEDGING = "acknowledging"  # reports the completed move in a heartbeat at once
     STABLE = "stable"  # has its target assignment
-    FENCED = "fenced"  # the coordinator does not know its epoch: it loses all, and joins again
+    FENCED = "fenced"  # the coordinator refuses its epoch: it loses all partitions, and joins again
     STALE = "stale"  # the user does not poll: it has left, and joins at the next poll
     FAILED = "failed"  # its `poll` has raised an error
     CLOSED = "closed"
@@ -62,7 +62,7 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """An assignment as the member numbers it, so that two equal ones in turn are distinguished."""
+    """An assignment with the member's number for it, which distinguishes equal assignments."""
 
     number: int = -1
     partitions: Partitions = frozenset()
@@ -70,28 +70,28 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a member knows, owns and waits for. All times are in seconds.
+    """The state of a member. All times are in seconds.
 
     Attributes:
         member: the member id.
         epoch: the member epoch.
-        target: the assignment that the coordinator has sent last.
-        current: the assignment that the member has completed last.
-        resolving: the target to which the member is moving; None: it has not begun.
+        target: the last assignment that the coordinator has sent.
+        current: the last assignment that the member has completed.
+        resolving: the target to which the member is moving; None: it is not moving.
         committed: whether the commit before the move has ended.
         commit: the number of that commit, or of the last one.
         commit_until: when the member no longer waits for that commit.
-        told: what the coordinator knows from the member's last heartbeat: topics and assignment.
+        told: the topics and the assignment that the member's last heartbeat reported.
         owned: the partitions that the member may deliver.
         loading: owned partitions whose stored offset is not known yet.
         positions: partition -> offset of the next message, where it is known.
         polling: whether the user's thread is in `poll`.
-        poll_until: when the user must have called `poll` again.
-        interval_s: the pause between heartbeats.
-        heartbeat_at: the next heartbeat.
-        retry_at: after a failure, nothing is sent earlier.
-        auto_commit_at: the next automatic commit.
-        closing: the member commits for the last time until then; None: it is not closing.
+        poll_until: the time by which the user must call `poll` again.
+        interval_s: the interval of heartbeats.
+        heartbeat_at: the time of the next heartbeat.
+        retry_at: the end of the back-off after a failure.
+        auto_commit_at: the time of the next automatic commit.
+        closing: the time limit of a closing member's last commit; None: it is not closing.
         error: why the member has failed.
     """
 
@@ -130,7 +130,7 @@ def step(state: State, event: ev.Event) -> Step:
     result = then(TABLE[type(event)](state, event), lambda s: _time_outs(s, event.now))
     result = then(result, lambda s: _background(s, event.now))
     result = then(result, lambda s: _user_thread(s, event.now))
-    return then(result, lambda s: _background(s, event.now))  # for instance, acknowledge at once
+    return then(result, lambda s: _background(s, event.now))  # for instance, to acknowledge at once
 
 
 def next_deadline(state: State, now: float) -> float:
@@ -144,12 +144,12 @@ def next_deadline(state: State, now: float) -> float:
 
 
 def is_over(state: State) -> bool:
-    """Return whether the member has ended for good."""
+    """Return whether the member has ended permanently."""
     return state.phase in OVER
 
 
 def is_settled(state: State) -> bool:
-    """Return whether the member is stable and nothing is left to do."""
+    """Return whether the member is stable and has no pending work."""
     is_stable = state.phase is Phase.STABLE and state.target == state.current
     waits = state.loading or state.closing is not None
     return is_stable and not waits and state.link.coordinator is not None
@@ -230,7 +230,7 @@ def _time_outs(state: State, now: float) -> Step:
 
 
 def _drop(state: State, broker: int, now: float) -> State:
-    """Forget what was sent to a broker; the next heartbeat repeats all fields."""
+    """Forget the requests to a broker; the next heartbeat repeats all fields."""
     is_coordinator = broker == state.link.coordinator
     state = replace(state, link=connection.dropped(state.link, broker, now))
     if not is_coordinator:
@@ -276,7 +276,7 @@ def _heartbeat(state: State, now: float) -> Step:
 
 
 def _send_heartbeat(state: State, now: float) -> Step:
-    """Send what the coordinator does not know yet; a member that joins sends all."""
+    """Send the fields that the coordinator does not know yet; a joining member sends all fields."""
     settings, told = state.settings, state.told
     everything = state.phase is Phase.JOINING or told is None
     news = state.settings.topics, state.current
@@ -296,7 +296,7 @@ def _send_heartbeat(state: State, now: float) -> Step:
 
 
 def _leave_stale(state: State, now: float) -> Step:
-    """The user has not called `poll` in time: leave, and wait for the next `poll`."""
+    """Leave because the user has not called `poll` in time, and wait for the next `poll`."""
     state, commands = _send_leave(state, now)
     return replace(_without_epoch(state), phase=Phase.STALE, poll_until=NEVER), commands
 
@@ -309,7 +309,7 @@ def _send_leave(state: State, now: float) -> Step:
 
 
 def _without_epoch(state: State) -> State:
-    """Forget the epoch and the target; what is owned stays until the user's thread runs."""
+    """Forget the epoch and the target; keep the partitions until the user's thread runs."""
     return replace(
         state,
         epoch=JOIN_EPOCH,
@@ -353,7 +353,7 @@ def _commit_before_move(state: State, now: float) -> Step:
 
 
 def _user_thread(state: State, now: float) -> Step:
-    """Call the listener; nothing of this happens while the user does not poll."""
+    """Do the work of `poll`, such as calling the listener; do nothing if the user does not poll."""
     if not state.polling or state.phase in OVER:
         return state, ()
     if state.closing is not None:
@@ -367,7 +367,7 @@ def _user_thread(state: State, now: float) -> Step:
 
 
 def _move(state: State, goal: Local, now: float) -> Step:
-    """Revoke what is not in the target, and deliver what is new in it."""
+    """Revoke the partitions that are not in the target, and deliver the new ones."""
     gone, added = state.owned - goal.partitions, goal.partitions - state.owned
     state = replace(state, resolving=None, committed=False, commit=None, commit_until=None)
     if state.phase is not Phase.RECONCILING:
@@ -420,7 +420,7 @@ def _heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step
 
 
 def _aim(state: State, partitions: Partitions) -> Step:
-    """Take a new target."""
+    """Set a new target assignment."""
     if state.target.number < 0 or state.target.partitions != partitions:
         state = replace(state, target=Local(state.target.number + 1, partitions))
     if state.target != state.current:
@@ -445,7 +445,7 @@ def _fail(state: State, error: Error) -> Step:
 
 
 def _retry(state: State, error: Error, now: float) -> State:
-    """Wait before the same request is sent again, to another coordinator if it has moved."""
+    """Wait before sending the same request again; look up the coordinator if it has moved."""
     if error in MOVED:
         link = connection.forget_coordinator(state.link)
         state = replace(state, link=link, told=None, heartbeat_at=now)
@@ -475,7 +475,7 @@ def _auto_commit(state: State, now: float) -> Step:
 
 
 def _commit(state: State, now: float) -> Step:
-    """Commit the positions of everything that is owned."""
+    """Commit the positions of all owned partitions."""
     settings = state.settings
     offsets = {
         tp: OffsetAndMetadata(state.positions[tp])
@@ -502,7 +502,7 @@ def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> 
 
 
 def _load(state: State, now: float) -> Step:
-    """Read the stored offsets of partitions that are new."""
+    """Read the stored offsets of new partitions."""
     if not state.loading or state.link.awaits(msg.OffsetFetch):
         return state, ()
     wanted = tuple(sorted(state.loading))

@@ -1,11 +1,12 @@
 """The group coordinator of one broker: `step(state, event, now_s) -> (state, replies)`.
 
 A broker coordinates the groups of those partitions of `__consumer_offsets` that it leads. For other
-groups it answers NOT_COORDINATOR, and while it loads a partition COORDINATOR_LOAD_IN_PROGRESS.
-`FindCoordinator` is not answered here: every broker answers it from the cluster's metadata.
+groups it answers NOT_COORDINATOR. While it loads a partition, it answers
+COORDINATOR_LOAD_IN_PROGRESS. This module does not answer `FindCoordinator`: every broker answers it
+from the cluster's metadata.
 
-A member of one protocol cannot join a group of the other one, unless the group is empty. Kafka can
-convert such groups (`group.consumer.migration.policy`), which is not modelled.
+A member of one protocol cannot join a group of the other protocol unless the group is empty. Kafka
+can convert such groups (`group.consumer.migration.policy`), but this model does not.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Partition:
         loading: the broker still reads the partition.
         groups: the groups by group id.
         offsets: the offsets by group id.
-        expiry_s: when the coordinator next looks for expired offsets.
+        expiry_s: when the coordinator next searches for expired offsets.
     """
 
     loading: bool = True
@@ -83,7 +84,7 @@ class Coordinator:
 
 
 class StoredGroup(NamedTuple):
-    """What a partition of `__consumer_offsets` stores of one group."""
+    """The data of one group in a partition of `__consumer_offsets`."""
 
     record: GroupRecord | ConsumerGroup | None
     offsets: Offsets
@@ -149,7 +150,7 @@ def _received(state: Coordinator, received: Received, now: Now) -> Step:
 
 
 def _early_error(request: Request, settings: Settings) -> Error:
-    """Return the error of a request that the coordinator refuses without looking at the group."""
+    """Return the error of a request that the coordinator refuses for any group."""
     if isinstance(request, ConsumerGroupHeartbeat):
         return Error.NONE if request.group.strip() else Error.INVALID_REQUEST
     if not request.group and not isinstance(request, OffsetCommit | OffsetFetch):
@@ -170,7 +171,7 @@ def refusal(request: Request, error: Error) -> Response:
         case SyncGroup():
             return Synced(error)
         case Heartbeat() if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            return HeartbeatAnswer()  # the coordinator cannot know better yet
+            return HeartbeatAnswer()  # the coordinator does not know the group's state yet
         case Heartbeat():
             return HeartbeatAnswer(error)
         case LeaveGroup() if error is Error.UNKNOWN_MEMBER_ID:
@@ -263,7 +264,7 @@ def _to_consumer_group(
 
 
 def _topics_changed(state: Coordinator, topics: Mapping[str, Topic]) -> Coordinator:
-    """Take over the cluster's topics; the next heartbeat of a subscribed group assigns anew."""
+    """Store the cluster's topics; subscribed groups get a new target at their next heartbeat."""
     partitions = {}
     for place, partition in state.partitions.items():
         groups = {
@@ -280,7 +281,7 @@ def _topics_changed(state: Coordinator, topics: Mapping[str, Topic]) -> Coordina
 
 
 class _Deadline(NamedTuple):
-    """Something that is due; an empty `group` stands for the search for expired offsets."""
+    """A deadline; an empty `group` stands for the search for expired offsets."""
 
     at_s: float
     serial: int
@@ -303,7 +304,7 @@ def next_deadline(state: Coordinator) -> float:
 
 
 def _tick(state: Coordinator, now: Now) -> Step:
-    """Handle everything that is due, in the order of the deadlines."""
+    """Handle all deadlines that have passed, in their order."""
     replies: tuple[Reply, ...] = ()
     while True:
         due = min((one for one in _deadlines(state) if one.at_s <= now.now_s), default=None)
@@ -355,10 +356,10 @@ def _expiry(group: Group) -> Expiry | None:
 
 
 def stored(state: Coordinator, partition: int) -> Mapping[str, StoredGroup]:
-    """Return what a partition of `__consumer_offsets` stores, for the `Loaded` of another broker.
+    """Return the data of a partition of `__consumer_offsets`, for the `Loaded` of another broker.
 
-    A group that rebalances is stored as it was before; a group that has never been stable is stored
-    without members.
+    A rebalancing group is stored in its state before the rebalance; a group that has never been
+    stable is stored without members.
     """
     found = state.partitions[partition]
     records = {name: _record(group) for name, group in found.groups.items()}
@@ -379,7 +380,7 @@ def _loaded(
     records: Mapping[str, Any],  # Any: a StoredGroup
     now: Now,
 ) -> Step:
-    """Continue with the groups that were read."""
+    """Continue with the groups that the broker has read."""
     replies: tuple[Reply, ...] = ()
     groups: dict[str, Group] = {}
     for name, (record, _) in records.items():

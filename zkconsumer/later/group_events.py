@@ -1,4 +1,4 @@
-"""What can happen to a broker's group coordinator, and what it answers, and its settings."""
+"""The events, replies and settings of a broker's group coordinator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from zkconsumer.protocol.later.subscriptions import Topic
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the coordinator must handle."""
+    """An event that the coordinator must handle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received(Event):
-    """A request has arrived.
+    """A request arrived.
 
     Attributes:
         number: a number that no other request to this broker has; the reply carries it. The reply
@@ -24,7 +24,7 @@ class Received(Event):
         request: the request.
         client: `client.id`, the beginning of the member ids that the coordinator chooses.
         fresh: the end of a member id that the coordinator chooses for this request. Kafka draws a
-            random UUID; the caller supplies it, so that `step` is a function.
+            random UUID; here the caller supplies it, so that `step` is deterministic.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Elected(Event):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Event):
-    """The broker has read the partition; `records` is what `group_coordinator.stored` returned.
+    """The broker has read the partition; `records` is a result of `group_coordinator.stored`.
 
     Until then, the coordinator answers COORDINATOR_LOAD_IN_PROGRESS for the partition's groups.
     """
@@ -58,7 +58,7 @@ class Loaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Resigned(Event):
-    """The broker is not leader of the partition any more; parked requests get NOT_COORDINATOR."""
+    """The broker no longer leads the partition; parked requests get NOT_COORDINATOR."""
 
     partition: int
 
@@ -72,7 +72,7 @@ class TopicsChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the request of this number."""
+    """The reply to the request with this number."""
 
     number: int
     response: Response
@@ -87,7 +87,8 @@ class Settings:
         min_session_s: `group.min.session.timeout.ms`.
         max_session_s: `group.max.session.timeout.ms`.
         max_size: `group.max.size` and `group.consumer.max.size`.
-        new_member_join_s: a new member's JoinGroup is parked no longer than this (not a setting).
+        new_member_join_s: the maximum time for which a new member's JoinGroup is parked (not a
+            setting).
         offsets_partitions: `offsets.topic.num.partitions`.
         retention_s: `offsets.retention.minutes`.
         retention_check_s: `offsets.retention.check.interval.ms`.

@@ -1,7 +1,7 @@
 """The offsets of groups at their coordinator: commit, fetch, and expiry.
 
-The coordinator stores offsets in the same partition of `__consumer_offsets` as the group, so a move
-of the coordinator takes both along. Source: `OffsetMetadataManager` of Kafka 3.9.1.
+The coordinator stores offsets in the same partition of `__consumer_offsets` as the group, so both
+move together with the coordinator. Source: `OffsetMetadataManager` of Kafka 3.9.1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Offsets = Mapping[TopicPartition, Committed]
 
 
 def commit(offsets: Offsets, request: OffsetCommit, now_s: float) -> Offsets:
-    """Return the offsets after a commit that was accepted."""
+    """Return the offsets after an accepted commit."""
     return {**offsets, **{one: Committed(new, now_s) for one, new in request.offsets.items()}}
 
 
@@ -38,9 +38,9 @@ class Expiry(NamedTuple):
     """When the offsets of a group expire.
 
     Attributes:
-        since_s: the time from which on the retention counts for all offsets, which is when the
-            group became empty; None if it counts from each commit.
-        subscribed: tells whether the group subscribes to a topic, whose offsets never expire.
+        since_s: the start of the retention of all offsets, which is when the group became empty;
+            None if the retention of each offset starts at its commit.
+        subscribed: returns whether the group subscribes to a topic, whose offsets never expire.
     """
 
     since_s: float | None
@@ -48,7 +48,7 @@ class Expiry(NamedTuple):
 
 
 def unexpired(offsets: Offsets, expiry: Expiry, retention_s: float, now_s: float) -> Offsets:
-    """Return the offsets that stay stored."""
+    """Return the offsets that have not expired."""
 
     def stays(partition: TopicPartition, found: Committed) -> bool:
         since_s = found.at_s if expiry.since_s is None else expiry.since_s

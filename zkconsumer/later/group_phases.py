@@ -1,12 +1,12 @@
 """The phases of a classic group at its coordinator, and the phase changes that are legal.
 
-A row reads: in the phase `before`, one of the `causes` may lead to one of the phases `after`. A
-cause is a request, a deadline, or an event of the coordinator. `classic_group.step` compares each
-change of phase with the table while `enforced` is set. docs/later.md shows the table, which
-`scripts/phases` writes.
+Each row means: in the phase `before`, one of the `causes` may lead to one of the phases `after`. A
+cause is a request, a deadline, or an event of the coordinator. While `enforced` is set,
+`classic_group.step` compares each phase change with the table. `scripts/phases` writes the table
+into docs/later.md.
 
-One step may pass through PREPARING: a rebalance of a group whose members have all joined already
-ends in the same step. The table holds the phase before the step and the phase after it.
+One step may pass through PREPARING: if all members have already joined, a rebalance ends in the
+same step. The table holds the phase before the step and the phase after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Phase(Enum):
 
 
 class Cause(Enum):
-    """What changes the phase of a group; the value is the name in docs/later.md."""
+    """The causes of a phase change; the value is the name in docs/later.md."""
 
     JOIN = "JoinGroup"
     SYNC = "SyncGroup"
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 enforced = False
-"""Does `classic_group.step` check each change of phase? The tests and the simulator set it."""
+"""Whether `classic_group.step` checks each phase change; the tests and the simulator set it."""
 
 _GONE = (Cause.LEAVE, Cause.SESSION_DEADLINE)
 
@@ -136,7 +136,7 @@ class IllegalPhaseChangeError(AssertionError):
 
 
 def check_change(before: Phase, cause: Cause | None, after: Phase) -> None:
-    """Check one step's change of phase; `cause` None stands for a cause that changes none.
+    """Check one step's phase change; `cause` None stands for a cause that changes no phase.
 
     Raises:
         IllegalPhaseChangeError: the table does not allow the change.

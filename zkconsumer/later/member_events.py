@@ -1,4 +1,4 @@
-"""What can happen to a member of a coordinated group, and what it orders.
+"""The events and commands of a member of a coordinated group.
 
 The classic machine and KIP-848's share these events and commands. Every event carries `now`, in
 seconds. The caller runs the commands in their order.
@@ -20,7 +20,7 @@ from zkconsumer.protocol.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happens to a member at `now`, in seconds."""
+    """An event of a member at `now`, in seconds."""
 
     now: float
 
@@ -36,7 +36,7 @@ class Polls(Event):
 
 @dataclass(frozen=True, slots=True)
 class Busy(Event):
-    """The user's thread works on messages and does not call `poll` until the next `Polls`."""
+    """The user's thread processes messages and does not call `poll` until the next `Polls`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Answered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Disconnected(Event):
-    """The connection to a broker is lost, and with it the responses to what was sent there."""
+    """The connection to a broker is lost, and with it the responses to requests on it."""
 
     broker: int
 
@@ -69,7 +69,7 @@ class MetadataChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class Consumed(Event):
-    """The user was given a message; `position` is the offset after it."""
+    """The user received a message; `position` is the offset after it."""
 
     partition: TopicPartition
     position: int
@@ -93,7 +93,7 @@ class Callback(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that the member's caller must do."""
+    """An action that the member's caller must perform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class StartFetching(Command):
 
 @dataclass(frozen=True, slots=True)
 class StopFetching(Command):
-    """Deliver nothing more of these partitions."""
+    """Stop the delivery of these partitions."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Fail(Command):
-    """Raise the error from the user's `poll`: the member does not try again."""
+    """Raise the error in the user's `poll`; the member does not retry."""
 
     error: Error
 

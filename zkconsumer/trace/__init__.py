@@ -36,18 +36,20 @@ Wanted: TypeAlias = Any
 VERSION = 2
 
 DIGEST_LENGTH = 16
-"""Number of hexadecimal digits of a state's digest: enough to distinguish states, no protection
-against forgery."""
+"""Number of hexadecimal digits of a state's digest.
+
+It is enough to distinguish states, but does not protect against forgery.
+"""
 
 
 def encode(value: Json) -> Json:
-    """Return a value as plain JSON; sets are sorted, so equal values give equal text."""
+    """Return a value as plain JSON; sets are sorted, so that equal values give equal text."""
     if isinstance(value, TopicPartition):
         return str(value)
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        # What a command repeats from the state is no part of a trace.
+        # A trace omits the values that a command repeats from the state.
         named = {f.name: encode(getattr(value, f.name)) for f in fields(value) if f.repr}
         return {"is": type(value).__name__, **named}
     if isinstance(value, Mapping):
@@ -65,7 +67,7 @@ def text(value: Json) -> str:
 
 
 class Digest:
-    """Computes short digests of one member's states; encodes only changed fields again."""
+    """Computes short digests of one member's states; it encodes only changed fields again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Json, bytes]] = {}
@@ -91,7 +93,7 @@ def header(settings: Settings) -> JsonObject:
 def transition(
     before: State, event: Event, after: State, commands: Iterable[Command], *, digest: str
 ) -> JsonObject:
-    """Return one line of a trace; `digest` is that of `after`."""
+    """Return one line of a trace; `digest` is the digest of `after`."""
     return {
         "v": VERSION,
         "t": round(event.now, 6),
@@ -165,7 +167,7 @@ def _hints(cls: type) -> dict[str, Wanted]:
     return get_type_hints(cls)
 
 
-def _decode(wanted: Any, value: Json) -> Json:  # Any: as Wanted, which mypy narrows wrongly
+def _decode(wanted: Any, value: Json) -> Json:  # Any: for Wanted, which mypy narrows wrongly
     origin, arguments = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
         return _one_of(arguments, value)
@@ -248,7 +250,7 @@ def _member(wanted: type[Enum], value: Json) -> Enum:
 def _plain(wanted: type, value: Json) -> Json:
     is_bool = isinstance(value, bool)
     if wanted is float and isinstance(value, int) and not is_bool:
-        return value  # keep the int: it is equal, and is encoded as before
+        return value  # keep the int, which is equal to the float and is encoded as before
     if not isinstance(value, wanted) or (is_bool and wanted is not bool):
         raise Undecodable(f"{wanted.__name__} was expected: {_shown(value)}")
     return value

@@ -17,7 +17,7 @@ Entry = JsonObject
 
 WIDTH, LEFT, ROW = 1000, 110, 18  # pixels: length of the time axis, width of the names, row height
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")
-"""Colours that colour-blind readers can distinguish; the ninth member gets the first one again."""
+"""Colours that colour-blind readers can distinguish; the ninth member has the first one again."""
 
 MAX_TEXT = 10_000
 """Maximum number of characters of one line or tool tip; a payload may have a million."""

@@ -1,8 +1,8 @@
 """Replay a trace: the state machine must produce the same commands and the same states again.
 
-So a trace is evidence. It shows what a member did in production, because the code does the same
-with the same events. If a change of the code changes a decision, the replay fails at the first line
-that differs.
+So a trace is evidence: it shows what a member did in production, because the code makes the same
+decisions for the same events. If a change of the code changes a decision, the replay fails at the
+first line that differs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.trace import VERSION, Digest, Undecodable, decode, encode
 
 MAX_LINE = 64 << 20
-"""Maximum number of characters of a line; a longer line is rejected before it is parsed, so that a
-file which is not a trace cannot fill the memory. The longest line of a trace is the reading of a
-group, in which each znode may have 1 MiB."""
+"""Maximum number of characters of a line; a longer line is rejected before it is parsed.
+
+So a file that is not a trace cannot fill the memory. The longest line of a trace is the event of a
+group that was read, in which each znode may have 1 MiB.
+"""
 
 
 # The exceptions that a well-formed but impossible event can cause in the state machine.
@@ -29,7 +31,7 @@ _NONSENSE = (IllegalTransitionError, LookupError, TypeError, AttributeError, Ass
 
 @dataclass
 class _Run:
-    """One member since its start."""
+    """The replay of one member since its start."""
 
     state: State
     digest: Digest
@@ -48,13 +50,13 @@ def check(lines: Iterable[str], *, name: str) -> Checked:
     """Replay a trace of one member or of several.
 
     Args:
-        lines: the lines with their ends. A last line without an end is ignored: the member died
-            while it wrote the line.
+        lines: the lines with their line ends. A last line without a line end is ignored, because
+            the member died while it wrote the line.
         name: the name of the file, for errors.
 
     Raises:
-        TraceError: a line is not a line of a trace, or the state machine does something else there;
-            `where` is `name`:line number.
+        TraceError: a line is not a line of a trace, or the state machine makes another decision
+            there; `where` is `name`:line number.
     """
     runs: dict[str, _Run] = {}
     starts = transitions = 0
@@ -71,7 +73,7 @@ def check(lines: Iterable[str], *, name: str) -> Checked:
             elif "event" in entry:
                 _replay(_run_of(runs, entry, where), entry, where)
                 transitions += 1
-            # The simulator writes further lines about events outside of the members.
+            # The simulator also writes lines about events outside of the members.
         except (Undecodable, RecursionError) as error:
             raise TraceError(f"not a line of a trace: {error}", where=where) from error
     phases = {member: run.state.phase.value for member, run in runs.items()}

@@ -1,7 +1,7 @@
-"""A trace as a story for people: one column per member, one line per event.
+"""A trace as a readable story: one column per member, one line per event.
 
-In a member's column, a line shows the phase that the member enters, `*` if it does something
-without changing its phase, and `|` while it is alive. ZooKeeper's writes are `+ created`, `= set`
+In a member's column, a line shows the phase that the member enters, `*` if it acts without changing
+its phase, and `|` while it is alive. ZooKeeper's writes are `+ created`, `= set`
 and `- deleted`. The functions under "sentences" describe single events and commands; `Lanes`
 arranges them in columns.
 """
@@ -18,7 +18,7 @@ from zkconsumer.errors import printable
 
 
 Value: TypeAlias = Any
-"""A value in a trace: decoded, or as `json.loads` returns it. Who reads it knows its type."""
+"""A value in a trace: decoded, or as `json.loads` returns it. Its reader knows its type."""
 
 
 def cause(event: Value) -> str:
@@ -164,7 +164,7 @@ class Lanes:
     def tell(self, entry: Entry) -> Iterator[str]:
         """Yield the lines for this entry; consecutive deliveries are collected into one line.
 
-        A `scene` produces no lines: it and the entries after it are left out until the next `note`.
+        A `scene` produces no lines: it and the entries up to the next `note` are left out.
         """
         if "delivered" in entry:
             if not self._hidden:
