@@ -1,9 +1,9 @@
-"""Functions with compiled code of their own: numbers, copies and checksums.
+"""Functions that have separate compiled code: numbers, copies and checksums.
 
-Python runs the plain functions here. Where numba compiles a loop that calls them, it takes the
-instructions below instead: one load for a number, not one for each of its bytes.
+Python runs the plain functions of this module. If numba compiles a loop that calls them, it uses
+the instructions below instead: one load for a number, not one for each of its bytes.
 
-Messages of the formats v0 and v1 have a checksum each. A call of zlib for each of them would cost
+Each message of the formats v0 and v1 has a checksum. A call of zlib for each message would cost
 more than all other work. Processors of the x86 family multiply polynomials (PCLMULQDQ), which takes
 a fraction of the time of look-ups in tables. V. Gopal and others, "Fast CRC Computation for Generic
 Polynomials Using PCLMULQDQ Instruction", Intel 2009.
@@ -27,7 +27,7 @@ Array: TypeAlias = Any
 Part: TypeAlias = Any
 """A part of a function that is being compiled; numba and llvmlite have no types for it."""
 
-# The instructions take blocks of this size. Shorter messages are left to the tables.
+# The instructions process blocks of this size. The tables process shorter messages.
 _BLOCK: Final = 16
 
 # x^(128+32), x^(128-32) and x^64 modulo the polynomial, and for the reduction x^64 divided by the
@@ -126,7 +126,7 @@ if overload is not None:
     # ---- checksums -------------------------------------------------------------------------------
 
     def can_multiply() -> bool:
-        """Tell whether numba compiles for a processor that multiplies polynomials."""
+        """Return whether numba compiles for a processor that multiplies polynomials."""
         _, _, features = cpu_target.target_context.codegen().magic_tuple()
         return "+pclmul" in features.split(",")
 

@@ -22,16 +22,17 @@ from zkconsumer.kafka.columns.loops import Columns, Loops
 from zkconsumer.kafka.columns.slabs import Slab, Slabs
 from zkconsumer.protocol.model import TopicPartition
 
-# A record batch is complete with this many rows, or with this many bytes of keys or values. A
-# larger message gets a record batch of its own size. A response of 2 MB with messages of 100 bytes
-# fits one batch: making a batch takes about as long as parsing 2,000 records.
+# A record batch is complete when it has this many rows, or this many bytes of keys or values. For a
+# larger message, the record batch has the size of the message. A response of 2 MB with messages of
+# 100 bytes fits into one batch, because making a batch takes about as long as parsing 2,000
+# records.
 ROWS: Final = 20_000
 BYTES: Final = 2 << 20
 
 # Maximum depth of nested compressed sets. The old producers wrote one level.
 _MAX_NESTED: Final = 4
 
-# To look up a type costs as much as to make a buffer.
+# These types are looked up once, because a look-up costs as much as making a buffer.
 BINARY: Final = pa.binary()
 INT32: Final = pa.int32()
 INT64: Final = pa.int64()
@@ -66,7 +67,7 @@ class Engine(NamedTuple):
     ints: Callable[[Array], Array]
     longs: Callable[[Array], Array]
     table: Callable[[int], Array]
-    """Makes an array of 64-bit numbers; their values may be arbitrary."""
+    """Makes an array of 64-bit numbers, whose initial values are arbitrary."""
     slabs: Slabs
 
 
@@ -125,7 +126,7 @@ class _Output:
         return int(self.cursor[loops.FILLED])
 
     def columns(self) -> Columns:
-        """Return the columns to fill, with room for the record that found none."""
+        """Return the columns to fill, with room for the record that did not fit before."""
         if self._slab is None:
             keys, values, headers = self.cursor[loops.KEY_NEEDS : loops.CURSOR].tolist()
             self._slab = self._engine.slabs.take(
@@ -136,7 +137,7 @@ class _Output:
         return self._slab.columns
 
     def drop(self) -> None:
-        """Give the columns back: they are empty, and too small for the next record."""
+        """Give the columns back, because they are empty and too small for the next record."""
         if self._slab is not None:
             self._slab.give_back()
             self._slab = None

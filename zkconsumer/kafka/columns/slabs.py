@@ -1,8 +1,8 @@
-"""Memory of record batches that is used again.
+"""Reusable memory for record batches.
 
 A slab holds all columns of one record batch. Its pages stay in the process, and its arrays are made
-once: to allocate a dozen buffers, and to make an array for each, takes as long as parsing 2,000
-records. Slabs return to their pool when the last Arrow array that refers to them is gone.
+only once, because making a dozen buffers and their arrays takes as long as parsing 2,000 records. A
+slab returns to its pool when the last Arrow array that refers to it is destroyed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SMALL: Final = 64 * 1024
 _ALIGNED: Final = 64
 
 _OCTETS, _INTS, _LONGS = 0, 1, 2
-# What each column of `loops.Columns` contains.
+# The type of the elements of each column of `loops.Columns`.
 _KINDS: Final = (
     *(_INTS, _OCTETS, _OCTETS),  # ends, bytes and nulls of keys
     *(_INTS, _OCTETS, _OCTETS),  # of values
@@ -58,7 +58,7 @@ class Slab:
         Args:
             views: make arrays of bytes, of 32-bit numbers and of 64-bit numbers.
             sizes: the bytes of each column.
-            home: where the slab returns to.
+            home: the pool to which the slab returns.
         """
         aligned = [-(-size // _ALIGNED) * _ALIGNED for size in sizes]
         *self._starts, self._size = accumulate(aligned, initial=0)
@@ -75,9 +75,9 @@ class Slab:
         )
 
     def buffers(self, used: Sequence[int]) -> list[pa.Buffer]:
-        """Return the first bytes of each column, as many as are `used`.
+        """Return the first bytes of each column; `used` has the number for each column.
 
-        The slab belongs to these buffers then. If they are small, they are copies instead, because
+        The slab then belongs to these buffers. If they are small, they are copies instead, because
         a small batch must not keep a large slab.
         """
         size = sum(used)
@@ -92,7 +92,7 @@ class Slab:
 
 
 class _Lease:
-    """What the Arrow buffers of a slab refer to; at its end, the slab is unused."""
+    """The object to which a slab's Arrow buffers refer; its destruction frees the slab."""
 
     __slots__ = ("_slab",)
 
@@ -122,8 +122,8 @@ class Slabs:
 
         Args:
             views: make arrays of bytes, of 32-bit numbers and of 64-bit numbers.
-            rows: number of records that a slab takes.
-            size: bytes that it takes of keys, and of values.
+            rows: number of records that fit into a slab.
+            size: number of bytes of keys, and of values, that fit into it.
         """
         self._views = views
         self._rows, self._size = rows, size
@@ -131,14 +131,14 @@ class Slabs:
 
     @property
     def unused(self) -> int:
-        """Number of slabs that wait for their next use."""
+        """The number of unused slabs in the pool."""
         return len(self._unused)
 
     def take(self, keys: int = 0, values: int = 0, headers: int | None = None) -> Slab:
-        """Return an unused slab that takes a record of these sizes; without headers if None."""
+        """Return an unused slab with room for a record of these sizes; None means no headers."""
         home = self._unused if max(keys, values) <= self._size and headers is None else None
         if home:
-            with suppress(IndexError):  # another thread took it
+            with suppress(IndexError):  # another thread took the last one
                 return home.pop()
         rows, keys, values = self._rows, max(self._size, keys), max(self._size, values)
         bits, ends = (rows + 7) // 8, 4 * rows + 4
