@@ -1,1 +1,1 @@
-"""What several rooms of the suite share; see README.md."""
+"""Helpers that several rooms of the suite share; README.md describes them."""

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, which the set-up of the suite installs; in CI it must not be missing."""
+    """Return Debian's Chromium, which the suite's set-up installs; fail in CI if it is missing."""
     path = shutil.which("chromium")
     if path is None:
         assert not os.environ.get("CI"), "scripts/test has not installed Chromium"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def member_of(connector: ConsumerConnector) -> GroupMember:
-    """Return the member: no user may reach its gate, its session or its coordinator."""
+    """Return the member: users have no access to its gate, its session or its coordinator."""
     return connector._member
 
 
@@ -41,28 +41,28 @@ def coordinator_of(connector: ConsumerConnector) -> Coordinator:
 
 
 def client_of(owner: ConsumerConnector | ZooKeeperSession | Observer) -> KazooClient:
-    """Return the kazoo client: a test ends its session, as no user can."""
+    """Return the kazoo client, because a test ends its session, which users cannot do."""
     inner = member_of(owner).session if isinstance(owner, ConsumerConnector) else owner
     return inner._client
 
 
 def session_of(client: ZooKeeperClient) -> Any:
-    """Return the session of a tool's connection: a test sets what the server has said."""
+    """Return the session of a tool's connection, because a test sets the server's release."""
     return client._session
 
 
 def crash(connector: ConsumerConnector) -> None:
-    """Make the coordinator raise by an unknown item, as a bug would."""
+    """Make the coordinator raise an exception through an unknown item, as a bug would."""
     coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]
 
 
 def is_in_use(stream: Stream[Any, Any]) -> bool:
-    """Return whether a user's thread waits in a stream; nothing that the user sees tells this."""
+    """Return whether a user's thread waits in a stream; no public attribute shows this."""
     return stream._in_use.locked()
 
 
 def wait_of(stream: aio.Stream[Any, Any]) -> Future[Any]:
-    """Return the wait that a cancelled call has left behind; it delivers to the next call."""
+    """Return the wait that a cancelled call leaves behind; the next call gets its result."""
     waiting = stream._waiting
     assert waiting is not None
     return waiting
@@ -74,7 +74,7 @@ def connector_of(connector: aio.ConsumerConnector) -> ConsumerConnector | None:
 
 
 def driver_of(spark: Any) -> int:
-    """Return the process id of the JVM that is Spark's driver; Spark does not tell it."""
+    """Return the process id of the JVM of Spark's driver, which Spark does not report."""
     return int(spark.sparkContext._gateway.proc.pid)
 
 

@@ -1,4 +1,4 @@
-"""Messages as brokers keep them: written in every form, looked at on the disk, read without us."""
+"""Messages in brokers' logs: written in every format, parsed on disk, read without zkconsumer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from zkconsumer.sandbox.topics import client_settings
 
 CODECS = ("none", "gzip", "snappy", "lz4")
 
-# Seconds for one request, and for a whole JVM that runs a tool.
+# Time limits, in seconds, of one request, and of a JVM that runs a tool.
 REQUEST_S, TOOL_S = 30.0, 120.0
-# Bytes; the JVM's default of 1,000,012 for a broker does not take a message of one MiB.
+# Bytes; a broker's default of 1,000,012 does not accept a message of one MiB.
 LARGE = {"max.message.bytes": 2 * 1024 * 1024}
 
 Keyed = tuple[str | bytes | None, str | bytes | None]
 
 
 def producer(sandbox: Sandbox, **settings: Any) -> Producer:
-    """A librdkafka producer that puts together what is produced within a twentieth of a second."""
+    """Return a librdkafka producer that batches the messages of a twentieth of a second."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     own = {"linger.ms": 50, "message.max.bytes": 2_000_000, "log_level": 0}
     return Producer({**client_settings(sandbox.zookeeper_connect), **own, **named})
@@ -37,9 +37,10 @@ def write(
 ) -> None:
     """Produce to one partition, and wait until all is in its log.
 
-    Nothing is sent before the last is there (the flush ends the waiting): of the few that a slow
-    machine gets together in time, librdkafka sends uncompressed what compression would not shrink.
-    The leader is known before the first: messages that wait for it come to it one by one.
+    No message is sent before the last one is queued (the flush ends the wait). Otherwise a slow
+    machine would send small batches, and librdkafka sends a batch uncompressed if compression does
+    not shrink it. The leader is looked up before the first message: messages that wait for a leader
+    are sent one by one.
     """
     failed: list[Any] = []
     one = producer(sandbox, compression_codec=codec, linger_ms=1000 * REQUEST_S)
@@ -57,7 +58,7 @@ def write(
 
 
 def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
-    """All that is in a partition's log, aborted transactions included, read by librdkafka alone."""
+    """Return all messages of a partition's log, including aborted ones, read by librdkafka."""
     consumer = Consumer(
         {
             **client_settings(sandbox.zookeeper_connect),
@@ -75,14 +76,14 @@ def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
             message = consumer.poll(REQUEST_S)
             assert message is not None, f"nothing more after {len(found)} messages"
             if message.error():
-                return found  # its end, the only error without a fault
+                return found  # the end of the log, the only error that is not a fault
             found.append(message)
     finally:
         consumer.close()
 
 
 class Kept(NamedTuple):
-    """How a message, or a set or batch of them, lies on the disk; `codec` as in `CODECS`."""
+    """The format of a message, set or batch on the disk; `codec` is a value of `CODECS`."""
 
     magic: int
     codec: str
@@ -101,7 +102,7 @@ def _entries(segment: Path) -> Iterable[Kept]:
         # Offset (8 bytes), size (4), then 4 bytes of another meaning in each format, then magic.
         size = int.from_bytes(data[at + 8 : at + 12])
         if size == 0:
-            return  # preallocated
+            return  # the rest of the file is preallocated
         magic = data[at + 16]
         attributes = data[at + 17] if magic < 2 else data[at + 22]
         yield Kept(magic, CODECS[attributes & 7], data[at : at + 12 + size])
@@ -110,7 +111,7 @@ def _entries(segment: Path) -> Iterable[Kept]:
 
 @contextmanager
 def tool(release: str, main_class: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A tool of that release of Kafka, with pipes; the block's end is the end of its input."""
+    """Run a tool of a Kafka release with pipes; the end of the block closes its input."""
     class_path = os.pathsep.join(map(str, jars.resolve(f"kafka-{release}")))
     process = subprocess.Popen(
         [

@@ -1,4 +1,4 @@
-"""Somebody else's look at what a group keeps in Kafka: another client, and raw bytes."""
+"""Access to a group's offsets in Kafka without zkconsumer: by another client, and by raw bytes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Store = Callable[[OffsetRequest], Reply]
 
 
 class Foreign:
-    """A client of Kafka that is no member of the group; it commits and asks as anybody may."""
+    """A client of Kafka that is not a member of the group; it commits and reads offsets."""
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         self.consumer, self.topic = consumer, topic
 
     def commit(self, offsets: Mapping[int, int], metadata: str = "") -> None:
-        """Somebody commits, by partition."""
+        """Commit offsets, by partition."""
         self.consumer.commit(
             offsets=[TopicPartition(self.topic, p, at, metadata) for p, at in offsets.items()],
             asynchronous=False,
         )
 
     def committed(self, *partitions: int) -> dict[int, tuple[int, str]]:
-        """What Kafka has: partition -> (offset, metadata); absent where it has nothing."""
+        """Return partition -> (offset, metadata) for partitions with an offset in Kafka."""
         asked = [TopicPartition(self.topic, number) for number in partitions]
         return {
             one.partition: (one.offset, one.metadata or "")
@@ -49,7 +49,7 @@ class Foreign:
 
 @contextmanager
 def foreign(zookeeper: str, group: str, topic: str) -> Iterator[Foreign]:
-    """Another client of the group's offsets."""
+    """Return another client of the group's offsets."""
     settings = {
         **client_settings(zookeeper),
         "group.id": group,
@@ -66,7 +66,7 @@ def foreign(zookeeper: str, group: str, topic: str) -> Iterator[Foreign]:
 
 @contextmanager
 def new_style_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
-    """A consumer that is a member of the group in the brokers, as those of 0.9 and later are."""
+    """Return a new consumer (0.9 and later), which is a member of the group at the brokers."""
     settings = {**client_settings(zookeeper), "group.id": group, "session.timeout.ms": 10_000}
     consumer = Consumer(settings)
     try:
@@ -83,14 +83,14 @@ def new_style_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
 
 
 class Wire:
-    """A connection to a broker over which requests go as they are."""
+    """A connection to a broker that sends requests as given bytes."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), LIMIT_S)
 
     def ask(self, request: bytes) -> bytes:
-        """The response to a request, both without the length in front."""
+        """Return the response to a request; both are without the preceding length."""
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         (length,) = struct.unpack(">i", self._take(4))
         return self._take(length)
@@ -116,7 +116,7 @@ def header(api: int, version: int, client: str = "") -> bytes:
 
 
 def coordinator_of(address: str, group: str) -> int | None:
-    """The broker id of a group's coordinator, asked of the broker at `address`."""
+    """Return the broker id of a group's coordinator; the broker at `address` is asked."""
     wire = Wire(address)
     try:
         answer = wire.ask(header(COORDINATOR, 0) + text(group))
@@ -127,14 +127,14 @@ def coordinator_of(address: str, group: str) -> int | None:
 
 
 def fetch_request(group: str, topic: str, partitions: int) -> bytes:
-    """OffsetFetch v1: from Kafka."""
+    """Return an OffsetFetch of version 1, which reads offsets stored in Kafka."""
     numbers = b"".join(struct.pack(">i", number) for number in range(partitions))
     one = text(topic) + struct.pack(">i", partitions) + numbers
     return header(OFFSET_FETCH, 1) + text(group) + struct.pack(">i", 1) + one
 
 
 def commit_request(captured: bytes, group: str, topic: str) -> bytes:
-    """A captured OffsetCommit with the names of another group and topic, all else as it is."""
+    """Return a captured OffsetCommit with another group and topic, and otherwise unchanged."""
     api, version, _ = struct.unpack_from(">hhi", captured)
     assert api == OFFSET_COMMIT
     at = 8
@@ -149,13 +149,13 @@ def commit_request(captured: bytes, group: str, topic: str) -> bytes:
 
 
 def errors_in(answer: bytes) -> dict[int, int]:
-    """The answer to an OffsetCommit of one topic, in whatever order: partition -> error."""
+    """Return the answer to an OffsetCommit of one topic, in any order: partition -> error."""
     (length,) = struct.unpack_from(">h", answer, 8)
     return dict(struct.iter_unpack(">ih", answer[14 + length :]))
 
 
 def kept(wire: Wire, group: str, topic: str, partitions: int) -> dict[int, tuple[int, bytes, int]]:
-    """What a broker answers to OffsetFetch: partition -> offset, metadata, error."""
+    """Return a broker's answer to OffsetFetch: partition -> offset, metadata, error."""
     answer = wire.ask(fetch_request(group, topic, partitions))
     at, found = 14 + len(topic), {}
     for _ in range(partitions):
@@ -169,7 +169,7 @@ def kept(wire: Wire, group: str, topic: str, partitions: int) -> dict[int, tuple
 
 
 def offsets_of(captured: bytes) -> dict[int, tuple[int, str]]:
-    """What a captured OffsetCommit of one topic commits."""
+    """Return the offsets in a captured OffsetCommit of one topic."""
     _, version, _ = struct.unpack_from(">hhi", captured)
     request = commit_request(captured, "", "")
     at = 8 + 2 + 2 + 4 + 2 + (8 if version >= 2 else 0) + 4 + 2
@@ -187,7 +187,7 @@ def offsets_of(captured: bytes) -> dict[int, tuple[int, str]]:
 
 @contextmanager
 def store_of(zookeeper: str, group: str, *, limit_s: float = LIMIT_S) -> Iterator[Store]:
-    """The store of a member of ours, without the member."""
+    """Return the offset store of one of zkconsumer's members, without the member."""
     config = ConsumerConfig(
         group_id=group, zookeeper_connect=zookeeper, offsets_channel_socket_timeout_s=limit_s
     )
@@ -198,7 +198,7 @@ def store_of(zookeeper: str, group: str, *, limit_s: float = LIMIT_S) -> Iterato
 
 @contextmanager
 def running(store: KafkaOffsetStore) -> Iterator[Store]:
-    """A started store as a function; it is stopped at the end."""
+    """Yield a started store as a function; stop the store at the end."""
     store.start()
 
     def ask(request: OffsetRequest) -> Reply:

@@ -45,7 +45,10 @@ def _old_sized(data: bytes | None) -> bytes:
 
 
 def compressed(codec: str, data: bytes) -> bytes:
-    """`snappy` is raw, `xerial` in blocks, and `lz4-0.8` has the header checksum of 0.8 and 0.9."""
+    """Return compressed bytes.
+
+    `snappy` is raw, `xerial` has blocks, and `lz4-0.8` has the header checksum of 0.8 and 0.9.
+    """
     if codec == "gzip":
         return gzip.compress(data)
     if codec == "xerial":

@@ -1,4 +1,4 @@
-"""Real brokers with listeners for TLS and SASL, beside the plain one that the tests' tools use."""
+"""Real brokers with listeners for TLS and SASL, and a plain one for the tests' tools."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class SecureBroker:
         }, {}
 
     def settings(self, listener: str) -> dict[str, Any]:
-        """The keyword arguments of a configuration that reaches a listener."""
+        """Return the keyword arguments of a configuration that connects to a listener."""
         tls = {"ssl.ca.location": str(self.authority.file)}
         login = {"sasl.username": USER, "sasl.password": PASSWORD}
         key = str(self.client.with_suffix(".key"))
@@ -145,7 +145,7 @@ class SecureBroker:
 
 
 def _pkcs12(certificate: Path) -> Path:
-    """A certificate and its key as the kind of file that JVMs before Kafka 2.7 read."""
+    """Return a certificate and its key in the file format that JVMs before Kafka 2.7 read."""
     key: Any = serialization.load_pem_private_key(
         certificate.with_suffix(".key").read_bytes(), password=None
     )

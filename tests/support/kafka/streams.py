@@ -1,6 +1,6 @@
-"""A topic's log, in memory and on a real broker, behind one face; and streams that read it.
+"""A topic's log with one interface, in memory and on a real broker; and streams that read it.
 
-The simulator's `MemoryFetcher` replaces `KafkaFetcher` where a test is about streams alone.
+The simulator's `MemoryFetcher` replaces `KafkaFetcher` in tests that concern only streams.
 tests/kafka/test_fetcher.py runs one contract suite on both.
 """
 
@@ -46,16 +46,16 @@ class Log(Protocol):
     def append(self, partition: int, values: Iterable[str | bytes | None]) -> None: ...
     def append_keyed(self, partition: int, key: str | None, value: str | None) -> None: ...
     def cut(self, partition: int, first: int) -> None:
-        """Let the log begin at `first`, as retention does."""
+        """Delete the messages before `first`, as retention does."""
 
     def fetcher(self, *others: Any) -> Fetcher:
-        """A fetcher of this log and of others of its kind."""
+        """Return a fetcher of this log and of other logs of the same kind."""
         ...
 
 
 @dataclass
 class MemoryLog(Log):
-    """One topic in memory; threads that wait for a message are woken when it is appended."""
+    """One topic in memory; an appended message wakes the threads that wait for it."""
 
     topic: str
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -91,7 +91,7 @@ class MemoryLog(Log):
 
 
 class MemoryLogs:
-    """Several topics in memory as the one log that a fetcher reads."""
+    """Several topics in memory, combined into the one log that a fetcher reads."""
 
     def __init__(self, *logs: MemoryLog) -> None:
         self._logs = {log.topic: log for log in logs}
@@ -128,7 +128,10 @@ def settings_for(bootstrap: str, *, version: int = 4, **properties: object) -> S
 
 @dataclass
 class KafkaLog(Log):
-    """`version` is that of the broker's registration: 1 for 0.8, 2 for 0.9, 4 for later ones."""
+    """A log on a real broker.
+
+    `version` is the version of the broker's registration: 1 for 0.8, 2 for 0.9, 4 for later ones.
+    """
 
     topic: str
     sandbox: Sandbox
@@ -186,7 +189,7 @@ class SharedLog(KafkaLog):
         return self.pool.fetcher(alarm or NoAlarm())
 
 
-# Logs on a real broker, by the parameter of a fixture; `memory` is the one in memory.
+# Fixture parameter -> the class of logs on a real broker; `memory` is the log in memory.
 ON_BROKER: dict[str, type[KafkaLog]] = {
     "kafka": KafkaLog,
     "shared": SharedLog,
@@ -217,7 +220,7 @@ def opened(
 
 
 def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[tuple[Any, ...]]:
-    """The messages of a partition from `first` to before `until`, with all that they say."""
+    """Return all fields of a partition's messages from `first` up to but excluding `until`."""
     found: list[tuple[Any, ...]] = []
     fetcher.assign({tp: first})
     deadline = time.monotonic() + LIMIT_S
@@ -233,7 +236,7 @@ def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[t
 def assert_engines_agree(
     sandbox: Sandbox, tp: TopicPartition, first: int, until: int
 ) -> list[tuple[Any, ...]]:
-    """Both engines return equal rows for one log, in the protocol of its broker."""
+    """Check that both engines return equal rows for one log, in the protocol of its broker."""
     version = {"0.8": 1, "0.9": 2}.get(sandbox.broker.release[:3], 4)
     settings = settings_for(sandbox.bootstrap, version=version)
     of_columns = rows(ColumnFetcher(settings), tp, first, until)
@@ -242,9 +245,9 @@ def assert_engines_agree(
 
 
 class Reader:
-    """A stream over a log, with the coordinator's side in the test's hands.
+    """A stream over a log; the test calls it in place of the coordinator.
 
-    With `others`, the stream is that of a filter, over all these logs.
+    With `others`, it is the stream of a filter over all these logs.
     """
 
     def __init__(
@@ -265,7 +268,7 @@ class Reader:
         self.epoch = 100
         turn_s = TURN_S
         if connect is None and isinstance(log, SharedLog):
-            # As in a connector: nothing but the alarm ends a wait.
+            # As in a connector, only the alarm ends a wait.
             connect, turn_s = lambda: log.fetcher(alarm=self.stream.alarm), IDLE_S
         self.stream: Stream[object, object] = Stream(
             topic=None if others else log.topic,
@@ -284,14 +287,14 @@ class Reader:
 
     @property
     def news(self) -> list[StreamReport]:
-        """The reports, but for what is retried: on a busy machine a look-up may take too long."""
+        """The reports except retried errors: on a busy machine a look-up may take too long."""
         return [one for one in self.reports if one.kind is not ReportKind.FETCH_TROUBLE]
 
     def tp(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)
 
     def grant(self, partition: int | TopicPartition, offset: int | None) -> int:
-        """Grant under a new epoch, which is returned."""
+        """Grant partitions under a new epoch, and return the epoch."""
         self.epoch += 1
         tp = self.tp(partition) if isinstance(partition, int) else partition
         self.stream.grant([Grant(tp, offset, self.epoch)])
@@ -309,7 +312,7 @@ class Reader:
         return None if found is None else found.offset
 
     def take(self, count: int) -> Iterator[tuple[int, int]]:
-        """The next `count` messages' partition and offset."""
+        """Return partition and offset of the next `count` messages."""
         for _ in range(count):
             message = next(self.stream)
             yield message.partition, message.offset

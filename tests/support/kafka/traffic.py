@@ -1,4 +1,4 @@
-"""Messages for a group, all the time."""
+"""A continuous flow of messages for a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACE_S = 0.004
 class Traffic:
     """Produces small messages to all partitions in turn until it is stopped.
 
-    `cluster` is how librdkafka reaches the brokers.
+    `cluster` has librdkafka's settings for the connection to the brokers.
     """
 
     def __init__(self, cluster: Mapping[str, str | bool]) -> None:
@@ -31,7 +31,7 @@ class Traffic:
         self._producer = Producer(
             {
                 **cluster,
-                # A few messages go together: a request for each keeps a broker busy.
+                # A few messages share a request, because a request for each keeps a broker busy.
                 "linger.ms": 20,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 200,
@@ -54,7 +54,7 @@ class Traffic:
             if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                 raise
             self._producer.poll(0)
-            return False  # it was added just now
+            return False  # the partition was added just now
         return True
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class Traffic:
             self._thread.start()
 
     def stop(self) -> None:
-        """No more; returns when the broker has everything."""
+        """Stop producing; return when the broker has all messages."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -76,7 +76,7 @@ class Traffic:
                     return
                 self.burst(self.partitions[number % len(self.partitions)], 1)
                 self._producer.poll(0)
-        except (KafkaException, AssertionError) as error:  # `stop` shows it
+        except (KafkaException, AssertionError) as error:  # `stop` raises it
             self._failures.append(error)
 
     def _done(self, error: Any, message: Any) -> None:

@@ -41,14 +41,14 @@ def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
 
 
 class Client:
-    """One member's session. `peer` is another client, for whatever others do."""
+    """One member's session. `peer` is another client, which acts for other members and tools."""
 
     def __init__(self, connect: str, group: str, peer: KazooClient, consumer: str) -> None:
         self.group, self.peer = group, peer
         self.thread = f"{consumer}-0"
         self.watches: list[tuple[str, str]] = []
         self.reads: list[str] = []  # paths that `run` has read since the test emptied the list
-        # What Kafka is asked for, and what it answers.
+        # The requests to Kafka, and its replies.
         self.asked: list[OffsetRequest] = []
         self.kafka = Reply(Code.OK, NotStored({}, {}))
         self._sessions: list[Session | None] = []
@@ -71,7 +71,7 @@ class Client:
         *,
         before: Mapping[int, Callable[[], object]] | None = None,
     ) -> Outcome:
-        """The outcome; `before[n]` happens just before the n-th batch (from 0) is sent."""
+        """Return the outcome; call `before[n]` just before the n-th batch (from 0) is sent."""
         batch, number = next(operation), 0
         while True:
             if before and number in before:
@@ -108,7 +108,7 @@ class Client:
         return paths.offset(self.group, tp)
 
     def owners(self) -> dict[TopicPartition, tuple[bytes, int]]:
-        """What owner znodes there are: payload and session."""
+        """Return the existing owner znodes: payload and session."""
         room = paths.owners(self.group)
         found = {}
         for topic in self.peer.get_children(room) if self.peer.exists(room) else []:
@@ -119,17 +119,17 @@ class Client:
         return found
 
     def take(self, tp: TopicPartition, thread: str = "g_other-0") -> None:
-        """Another session claims a partition."""
+        """Let another session claim a partition."""
         self.peer.create(self.owner(tp), thread.encode(), ephemeral=True, makepath=True)
 
     def write(self, tp: TopicPartition, payload: bytes) -> None:
-        """Somebody writes an offset znode."""
+        """Let another client write an offset znode."""
         path = self.offset(tp)
         self.peer.ensure_path(path)
         self.peer.set(path, payload)
 
     def edit(self, tp: TopicPartition, offset: int) -> None:
-        """An operator's tool sets an offset: the write and its mark in one transaction."""
+        """Set an offset as an operator's tool does: the write and its mark in one transaction."""
         self.peer.ensure_path(paths.edits(self.group))
         count = len(self.peer.get_children(paths.edits(self.group)))
         transaction = self.peer.transaction()
@@ -141,7 +141,7 @@ class Client:
 
 @contextmanager
 def peer_of(connect: str) -> Iterator[KazooClient]:
-    """Another client of the server, for whatever others do."""
+    """Return another client of the server, which acts for other members and tools."""
     client = KazooClient(connect, timeout=10.0)
     client.start(LIMIT_S)
     try:

@@ -1,7 +1,7 @@
-"""What the contract needs of a ZooKeeper client, small enough that a simulation can offer it too.
+"""The interface of a ZooKeeper client that the contract needs; a simulation can also implement it.
 
-`Session` is that interface over kazoo and a real server. Errors are ZooKeeper's own, by name; paths
-are below the directory that a test has for itself.
+`Session` implements it over kazoo and a real server. Errors have ZooKeeper's names; paths are below
+a directory that each test has for itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from zkconsumer.sandbox.process import until
 _numbers = itertools.count(1)
 
 OK = "OK"
-# Nothing here takes longer than a session's timeout; past this the server hangs.
+# No call takes longer than a session timeout; after this time the server has hung.
 LIMIT_S = 60.0
-# How often virtual time passes before something that does not happen is given up.
+# Number of steps of virtual time after which a wait for an event fails.
 VIRTUAL_STEPS = 400
 
 OPEN = (make_acl("world", "anyone", all=True),)
@@ -69,7 +69,7 @@ class Op:
 
 @dataclass(eq=False)
 class Watch:
-    """Where the events of one-shot watches arrive, as (type, path)."""
+    """Collects the events of one-shot watches, as (type, path)."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
     # Lets virtual time pass; on a real server it passes by itself.
@@ -84,7 +84,7 @@ class Watch:
                 self._changed.notify_all()
 
     def wait(self) -> tuple[str, str]:
-        """The first event; fails when none comes."""
+        """Return the first event; fail if none arrives."""
         for _ in range(VIRTUAL_STEPS if self.pass_time else 0):
             if self.pass_time and not self.events:
                 self.pass_time()
@@ -94,7 +94,7 @@ class Watch:
 
 
 class Session:
-    """One session. Every call is one request; it raises ZkError, and never tries again."""
+    """One session. Every call is one request; it raises ZkError, and never retries."""
 
     def __init__(self, address: str, directory: str, *, timeout_s: float) -> None:
         self._address = address
@@ -102,7 +102,7 @@ class Session:
         self._client = KazooClient(
             f"{address}{directory}",
             timeout=timeout_s,
-            # kazoo's own back-off grows to minutes; a test has no time for that.
+            # kazoo's own back-off grows to minutes, which is too long for a test.
             connection_retry={"max_tries": -1, "delay": 0.02, "max_delay": 0.2},
         )
         self._client.start(LIMIT_S)
@@ -111,7 +111,7 @@ class Session:
 
     @property
     def id(self) -> int:
-        """The number that the server gave this session; another one after an expiry."""
+        """The session id from the server; it changes after an expiry."""
         return int(self._client.client_id[0]) if self._client.client_id else 0
 
     def create(self, path: str, data: bytes = b"", *, acl: Sequence[ACL] = OPEN) -> None:
@@ -144,7 +144,7 @@ class Session:
         self._do(lambda: self._client.sync(path))
 
     def multi(self, *ops: Op) -> list[str]:
-        """One transaction; OK or an error's name for each element."""
+        """Execute one transaction; return OK or an error's name for each element."""
         transaction = self._client.transaction()
         for op in ops:
             if op.kind == "create":
@@ -159,18 +159,18 @@ class Session:
         return [_code(it) if isinstance(it, Exception) else OK for it in results]
 
     def pipeline(self, *paths: str) -> list[str]:
-        """Sends one create per path without waiting in between; the results in the same order."""
+        """Send one create per path without waiting in between; return the results in order."""
         sent = [self._client.create_async(path) for path in paths]
         return [self._result(result.get) for result in sent]
 
     def later(self, call: Callable[[Self], Any]) -> Future[Any]:
-        """Runs `call(self)` on another thread, for replies that do not come."""
+        """Run `call(self)` on another thread, for calls whose replies do not come."""
         return self._pool.submit(call, self)
 
     def settle(self) -> None:
-        """Waits until every event that the server has sent so far has arrived at its watch.
+        """Wait until every event that the server has sent has arrived at its watch.
 
-        Events arrive in the order in which they were sent, so a marker of our own comes last.
+        Events arrive in the order in which they were sent, so this method's own marker comes last.
         """
         self._markers += 1
         marker, watch = f"/marker-{self.id:x}-{self._markers}", Watch()
@@ -179,7 +179,7 @@ class Session:
         watch.wait()
 
     def expire(self) -> int:
-        """Ends the session on the server, as a time-out would; the number of the next session."""
+        """End the session on the server, as an expiry would; return the next session's id."""
         before = self.id
         expire(self._address, self._client.client_id)
         assert until(lambda: self.is_connected() and self.id not in (0, before), limit_s=LIMIT_S), (
@@ -191,7 +191,7 @@ class Session:
         return bool(self._client.connected)
 
     def close(self) -> None:
-        """Ends the session cleanly; its ephemerals are gone when this returns."""
+        """End the session cleanly; its ephemeral znodes are deleted when the call returns."""
         self._client.stop()
         self._client.close()
         self._pool.shutdown()
@@ -229,14 +229,14 @@ def claim(path: str, data: bytes = b"") -> Op:
 
 
 def refusal(call: Callable[..., object], *arguments: object) -> str:
-    """The name of the error that a call ends with."""
+    """Return the name of the error that a call raises."""
     with pytest.raises(ZkError) as caught:
         call(*arguments)
     return caught.value.code
 
 
 def is_back(session: Session) -> bool:
-    """Whether requests are answered again; a cut that the client has not noticed yet is no yes."""
+    """Return whether requests are answered again; an unnoticed cut counts as no."""
     try:
         session.exists("/")
     except ZkError:
@@ -245,7 +245,7 @@ def is_back(session: Session) -> bool:
 
 
 class Server:
-    """A server as one test sees it: an empty directory of its own, and sessions in it."""
+    """A server in the view of one test: an empty directory for the test, and sessions in it."""
 
     def __init__(self, address: str, stack: ExitStack) -> None:
         self._address = address
@@ -265,11 +265,11 @@ class Server:
         return self._session(proxy.address, "", timeout_s)
 
     def until(self, condition: Callable[[], bool]) -> bool:
-        """Waits for a condition; whether it came true in time."""
+        """Wait for a condition; return whether it became true in time."""
         return until(condition, limit_s=LIMIT_S)
 
     def clock(self) -> float:
-        """The time in seconds, of which only differences mean anything."""
+        """Return the time in seconds; only differences between times have a meaning."""
         return time.monotonic()
 
     def proxy(self) -> Proxy:

@@ -1,6 +1,6 @@
-"""What a ZooKeeper server has written: its transaction log, read from the file.
+"""A reader of a ZooKeeper server's transaction log.
 
-It is an observer that misses nothing and that no member can mislead: every write in the leader's
+The log is a complete record that no member can falsify: it contains every write in the leader's
 order, with the session that made it. The format is that of `FileTxnLog` and of the records in
 `zookeeper.jute` (3.4 to 3.9).
 """
@@ -24,7 +24,7 @@ CHECKSUM = 8  # bytes before the length of each entry
 
 
 class Entry(NamedTuple):
-    """One transaction: `t_ms` is the server's wall clock, `call` 0 where no client asked for it."""
+    """One transaction: `t_ms` is the server's wall clock; `call` is 0 if no client requested it."""
 
     zxid: int
     session: int
@@ -61,10 +61,10 @@ class _Fields:
 
 
 def entries(directories: Sequence[Path]) -> list[Entry]:
-    """The transactions that stand, of one server or of the servers of an ensemble, in their order.
+    """Return the committed transactions of one server, or of an ensemble's servers, in order.
 
-    What only a minority of an ensemble's servers has written may have been given up by a new
-    leader, and is left out.
+    Transactions that only a minority of the servers has written are left out, because a new leader
+    may have discarded them.
     """
     found: dict[int, Entry] = {}
     seen: Counter[int] = Counter()
@@ -82,16 +82,16 @@ def _file(path: Path) -> Iterator[Entry]:
         while len(head := file.read(CHECKSUM + 4)) == CHECKSUM + 4:
             size = int.from_bytes(head[CHECKSUM:], "big")
             if not size:
-                return  # the rest was reserved
+                return  # the rest of the file is reserved
             data = file.read(size + 1)
             if len(data) <= size:
-                return  # it is being written
+                return  # the entry is being written
             session, call, zxid, t_ms, kind = struct.unpack_from(">qiqqi", data)
             yield Entry(zxid, session, call, t_ms, kind, data[32:])
 
 
 def is_refused(entry: Entry) -> bool:
-    """Whether a transaction, or one write of it, was refused."""
+    """Return whether a transaction, or one of its writes, was refused."""
     fields = _Fields(entry.body)
     if entry.kind == ERROR:
         return fields.number() != 0
@@ -102,9 +102,9 @@ def is_refused(entry: Entry) -> bool:
 
 
 class Written(NamedTuple):
-    """One change, or the beginning of a session (None), and the moment on the wall clock.
+    """One change, or the beginning of a session (None), with its time on the wall clock.
 
-    `forced`: a client asked for the end of the session, its own or another.
+    `forced`: a client requested the end of the session, either its own or another session.
     """
 
     t_ms: int
@@ -115,14 +115,14 @@ class Written(NamedTuple):
 
 
 class Tree:
-    """The znodes below `root` as the log makes them; `apply` every transaction in order."""
+    """The znodes below `root` according to the log; call `apply` for every transaction in order."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._nodes: dict[str, Node] = {}
 
     def apply(self, entry: Entry) -> Iterator[Written]:
-        """What a transaction changes below the root, and the begin or end of its session."""
+        """Return the changes of a transaction below the root, and the begin or end of a session."""
         if entry.kind == SESSION:
             yield Written(entry.t_ms, entry.zxid, entry.session, None)
         elif entry.kind == CLOSE:
@@ -177,7 +177,7 @@ class Tree:
 
 
 def history(directories: Sequence[Path], *, root: str, since_ms: int = 0) -> list[Written]:
-    """All that was written below `root` since a moment, and every session's begin and end."""
+    """Return all writes below `root` since a time, and every session's begin and end."""
     tree = Tree(root)
     return [
         written

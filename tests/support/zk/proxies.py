@@ -35,7 +35,7 @@ class Proxy(proxy.Proxy):
 
 
 class RawProxy(proxy.Proxy):
-    """A proxy for a protocol without ZooKeeper's frames, such as that between its servers."""
+    """A proxy for a protocol without ZooKeeper's frames, such as the protocol between servers."""
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         while chunk := self._receive(server):
@@ -45,11 +45,11 @@ class RawProxy(proxy.Proxy):
 
 
 class Trap(Proxy):
-    """Once `set` for a transaction, its connection hears nothing any more; `cut` ends it.
+    """Holds back the replies to a connection after `set` chose its transaction; `cut` closes it.
 
-    New connections are not affected. `connections` counts them all, `unanswered` those that began
-    while the wire was silent. While `pings_only` is set, all connections hear nothing but replies
-    to pings, as from a server that lost its leader.
+    New connections are not affected. `connections` counts all connections, and `unanswered` those
+    that began while replies were held back. While `pings_only` is set, all connections receive only
+    replies to pings, as from a server that lost its leader.
     """
 
     def __init__(self, target: str) -> None:
@@ -62,7 +62,7 @@ class Trap(Proxy):
         self._muted: set[socket.socket] = set()
 
     def set(self, bait: bytes) -> None:
-        """Wait for a transaction whose bytes hold `bait`, such as part of a path."""
+        """Choose the next transaction whose bytes contain `bait`, such as a part of a path."""
         self.sprung.clear()
         self._bait = bait
 
@@ -96,9 +96,9 @@ class Trap(Proxy):
 
 
 class Line(Trap):
-    """`delay_s`: each chunk takes a random part of it. While `deaf` is set requests are lost.
+    """Delays each chunk by a random part of `delay_s`. While `deaf` is set, requests are lost.
 
-    `asked` counts the requests of all connections, with the one that opens a session.
+    `asked` counts the requests of all connections, including those that open a session.
     """
 
     def __init__(self, target: str) -> None:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper with a TLS port that wants certificates, and SASL; and those certificates."""
+"""A real ZooKeeper with SASL and a TLS port that requires certificates; and these certificates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Authority:
         self._write(self.file, certificate)
 
     def issue(self, name: str, *, host: str | None = None, password: str = "") -> Path:
-        """A certificate, for the address `host` if given; its file."""
+        """Issue a certificate, for the address `host` if given; return its file."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._certificate(_name(name), key)
         if host is not None:
@@ -76,7 +76,7 @@ class Authority:
 
 
 class SecureZooKeeper:
-    """A context manager; `connect` is the TLS port, `plain` the server with its plain port."""
+    """A secured server as a context manager; `connect` has the TLS port, `plain` the plain port."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SecureZooKeeper:
                 "ssl.hostnameVerification": "false",
                 "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             },
-            # From 3.9 on a server takes SASL DIGEST-MD5 only without FIPS mode.
+            # From 3.9 on a server accepts SASL DIGEST-MD5 only without FIPS mode.
             properties={
                 "java.security.auth.login.config": jaas,
                 "zookeeper.fips-mode": "false",
@@ -123,7 +123,7 @@ class SecureZooKeeper:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a member needs to get in."""
+        """Return the properties with which a member can connect."""
         return {
             "zookeeper_connect": self.connect,
             "zookeeper_ssl_enable": True,

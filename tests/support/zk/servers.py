@@ -1,5 +1,7 @@
-"""ZooKeeper servers that several rooms share: one in a container of the project's own image, and
-one of each release."""
+"""ZooKeeper servers that several rooms share.
+
+One runs in a container of the project's own image; the others are one of each release.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ IMAGE = "zkconsumer:test"
 CLIENT_PORT = 2181
 # The container is up after 1.3 s; a busy machine may take ten times as long.
 CONTAINER_LIMIT_S = 60
-# An engine answers within milliseconds; one that does not must not hang the tests.
+# A Docker engine answers within milliseconds; a hanging engine must not hang the tests.
 ENGINE_LIMIT_S = 5
 
 # The reaper is an image of the public hub; each fixture here stops its containers itself.
@@ -34,7 +36,7 @@ testcontainers_config.ryuk_disabled = True
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    """The name of our own image, built from this checkout; skips where no engine answers."""
+    """Return the name of zkconsumer's image, built from this checkout; skip without an engine."""
     try:
         client = docker.from_env(timeout=ENGINE_LIMIT_S)
     except docker.errors.DockerException:
@@ -48,7 +50,7 @@ def image() -> str:
 
 @pytest.fixture(scope="session")
 def container_zookeeper(image: str) -> Iterator[str]:
-    """The connect string of a ZooKeeper in a container of our own image."""
+    """Yield the connect string of a ZooKeeper in a container of zkconsumer's image."""
     container = (
         DockerContainer(image, entrypoint="/opt/jre/bin/java")
         .with_command("@/conf/zookeeper.args")
@@ -70,7 +72,7 @@ def zookeeper_releases(config: pytest.Config) -> tuple[str, ...]:
 
 
 def release_number(release: str) -> tuple[int, ...]:
-    """Return a release as numbers, which compare as releases do."""
+    """Return a release as numbers, which have the order of the releases."""
     return tuple(map(int, release.split(".")))
 
 

@@ -9,7 +9,7 @@ from kazoo.protocol.serialization import Close, Connect
 
 from support.wait import LIMIT_S
 
-# The session's own client reconnects at once, and now and then it is served first.
+# The session's own client reconnects at once, and sometimes the server serves it first.
 TAKE_OVERS = 20
 SESSION_TIMEOUT_MS = 10_000
 _CLOSE_XID = 1
@@ -44,7 +44,7 @@ def _is_closed(server: str, identity: tuple[int, bytes]) -> bool:
         granted = _receive(connection)
         if granted is None:
             return False
-        # The server answers with session 0 for one that is over, and ends the connection.
+        # For a session that is over, the server answers with session 0, and closes the connection.
         if struct.unpack_from(">q", granted, 8)[0] != number:
             return True
         return _receive(connection) is not None
@@ -55,7 +55,7 @@ def _frame(body: bytes | bytearray) -> bytes:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """The next frame; nothing when the server has ended the connection."""
+    """Return the next frame; empty if the server has closed the connection."""
     try:
         head = _exactly(connection, 4)
         return _exactly(connection, struct.unpack(">i", head)[0])
