@@ -1,7 +1,7 @@
-"""Groups that a test writes into ZooKeeper by hand, znode by znode.
+"""Groups that a test writes into ZooKeeper, znode by znode.
 
-`Scene` is a ZooKeeper below a chroot of its own. `Hands` acts on the server that all tests share,
-beside a client for the tools.
+`Scene` is a ZooKeeper below a separate chroot. `Hands` acts on the server that all tests share, and
+has a client for the tools.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ S = TypeVar("S", bound="Scene")
 # A znode: payload, version, access control list.
 Seen = tuple[bytes | None, int, tuple[Any, ...]]
 
-# Nobody listens there.
+# No server listens on this port.
 BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://127.0.0.1:1"]}'
 
 
 class Scene:
-    """What members and tools would have written, by hand; `session` holds what is ephemeral."""
+    """Writes what members and tools would write; `session` owns the ephemeral znodes."""
 
     def __init__(self, connect: str, session: KazooClient) -> None:
         self.connect, self.session = connect, session
@@ -48,7 +48,7 @@ class Scene:
         return path
 
     def hold(self, path: str, data: bytes | None) -> str:
-        """An ephemeral znode of the scene's session."""
+        """Create an ephemeral znode of the scene's session."""
         return self.put(path, data, ephemeral=True)
 
     def topic(self, name: str, partitions: int) -> str:
@@ -75,7 +75,7 @@ class Scene:
         strategy: Strategy = Strategy.RANGE,
         group: str = "g",
     ) -> None:
-        """A group at rest: topics, registrations, owners, and an offset for each partition."""
+        """Create a settled group: topics, registrations, owners, and an offset per partition."""
         for topic, size in sizes.items():
             self.topic(topic, size)
         for name, counts in members.items():
@@ -93,7 +93,7 @@ def scenes(
     chroot: str,
     kind: Callable[[str, KazooClient], S] = Scene,  # type: ignore[assignment]
 ) -> Iterator[S]:
-    """A scene, of this class, below that chroot; it ends with its session."""
+    """Yield a scene of this class below the chroot; close its session at the end."""
     above = KazooClient(server.connect)
     above.start(60)
     above.create(f"/{chroot}", b"")
@@ -115,7 +115,7 @@ class Hands:
         self.connect, self.tools, self.other = connect, tools, other
 
     def offsets(self, group: str, values: dict[TopicPartition, int | bytes]) -> None:
-        """Writes offset znodes."""
+        """Write offset znodes."""
         for tp, value in values.items():
             data = value if isinstance(value, bytes) else str(value).encode()
             path = paths.offset(group, tp)
@@ -123,16 +123,16 @@ class Hands:
             self.other.set(path, data)
 
     def join(self, group: str, name: str = "g_a", topic: str = "t") -> None:
-        """A member that lives as long as the other client."""
+        """Register a member that exists as long as the other client's session."""
         data = encode_registration(Registration({topic: 1}, Pattern.STATIC, 1))
         self.other.create(paths.member(group, name), data, ephemeral=True, makepath=True)
 
     def leave(self, group: str, name: str = "g_a") -> None:
-        """The member goes."""
+        """Delete the member's registration."""
         self.other.delete(paths.member(group, name))
 
     def stored(self, group: str) -> dict[TopicPartition, str]:
-        """What the offset znodes hold."""
+        """Return the payloads of the offset znodes."""
         found = {}
         for path, (data, _, _) in self.tree(group).items():
             at = paths.locate(path)
@@ -141,7 +141,7 @@ class Hands:
         return found
 
     def tree(self, group: str) -> dict[str, Seen]:
-        """Everything below a group, as another client sees it."""
+        """Return all znodes below a group, as another client reads them."""
         found: dict[str, Seen] = {}
         todo = [paths.group(group)]
         while todo:
@@ -154,7 +154,7 @@ class Hands:
         return found
 
     def contents(self, group: str) -> dict[str, tuple[bytes | None, tuple[Any, ...]]]:
-        """As `tree`, less versions, and less the marks of edits."""
+        """Return the result of `tree` without versions and without edit marks."""
         room = paths.edits(group)
         return {
             path: (data, rights)
@@ -165,7 +165,7 @@ class Hands:
 
 @contextmanager
 def hands_on(connect: str, **settings: Any) -> Iterator[Hands]:
-    """Both clients, until the end of the block."""
+    """Yield both clients; close them at the end of the block."""
     config = ConsumerConfig(
         **{
             "group_id": "none",

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# Seconds: what a test waits for comes within two; on a busy machine, with JVMs that start beside
-# it, it may take twenty times as long.
+# Seconds. A test's condition becomes true within two seconds; on a busy machine on which JVMs
+# start, it may take twenty times as long.
 LIMIT_S = 60.0
-# Seconds between two looks at a condition.
+# Seconds between two checks of a condition.
 LOOK_S = 0.05
 
 
@@ -30,7 +30,7 @@ def wait_for(
 
 
 def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Wait until `condition()` is true; look often at first, then every 0.05 s."""
+    """Wait until `condition()` is true; check often at first, then every 0.05 s."""
     deadline, pause_s = time.monotonic() + limit_s, 0.002
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s:g} s"

@@ -30,7 +30,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import GroupPart, Observer
 
-REST_S = 0.7  # longer than a member waits before it reads back what it has kept
+REST_S = 0.7  # longer than a member waits before it reads back its kept owner znodes
 SESSION_S = 1.5
 
 SETTINGS: Mapping[str, Any] = {
@@ -50,9 +50,9 @@ def environment() -> dict[str, str]:
 
 
 class Observed:
-    """Questions about a member's events.
+    """Queries on a member's events.
 
-    `frozen` are the times within which its process stood still, `gone_at` when it was killed.
+    `frozen` has the intervals in which its process was frozen; `gone_at` is when it was killed.
     """
 
     events: list[dict[str, Any]]
@@ -69,7 +69,7 @@ class Observed:
         return found[-1]
 
     def wait(self, event: str, *, after: int = 0) -> dict[str, Any]:
-        """The first event of a kind beyond the `after` first ones, once there is one."""
+        """Wait for the first event of a kind after the first `after` ones, and return it."""
         wait_for(
             lambda: len(self.of(event)) > after,
             lambda: f"{self.name}: {event}; it has said {self.events[-1:]} {self.errors()[-1000:]}",
@@ -77,7 +77,7 @@ class Observed:
         return self.of(event)[after]
 
     def errors(self) -> str:
-        """What it wrote to standard error, if that is its own."""
+        """Return the member's standard error, if it has a separate one."""
         return ""
 
     @property
@@ -97,7 +97,7 @@ class Observed:
 
     @property
     def rebalances(self) -> float:
-        """How often it has read the group so far."""
+        """Return how often the member has read the group so far."""
         return self.metrics()["rebalances"]
 
     def metrics(self) -> dict[str, float]:
@@ -115,7 +115,7 @@ class Observed:
 
 
 class Program(Observed):
-    """A member as a program in a process of its own, told its `request` in JSON."""
+    """A member as a program in a separate process, which gets its `request` as JSON."""
 
     def __init__(
         self, name: str, script: Path, request: Mapping[str, Any], directory: Path
@@ -136,7 +136,7 @@ class Program(Observed):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """All so far; a line that is being written waits for its end."""
+        """Return all events so far, without a line that is still being written."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -150,7 +150,7 @@ class Program(Observed):
         self.process.stdin.flush()
 
     def leave(self) -> None:
-        """A clean leave, until the process has ended."""
+        """Leave cleanly, and wait until the process has ended."""
         self.tell("leave")
         assert self.process.wait(LIMIT_S) == 0, self.errors()
 
@@ -176,7 +176,7 @@ class Program(Observed):
         return self._log.with_suffix(".err").read_text()
 
     def end(self) -> None:
-        """For the end of a test: however it is, it is gone afterwards."""
+        """End the process in any state, at the end of a test."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdin is not None
@@ -184,13 +184,13 @@ class Program(Observed):
 
 
 class MemberProcess(Program):
-    """One of our members in a process of its own."""
+    """A member of zkconsumer in a separate process."""
 
     def __init__(self, name: str, request: Request, directory: Path) -> None:
         super().__init__(name, Path(__file__).with_name("program.py"), asdict(request), directory)
 
     def stacks(self) -> str:
-        """Where its threads are, for the message of a test that waits in vain."""
+        """Return the stacks of the member's threads, for the error of a failed wait."""
         known = len(self.errors())
         os.kill(self.process.pid, signal.SIGUSR1)
         wait_for(lambda: len(self.errors()) > known, f"the stacks of {self.name}")
@@ -198,7 +198,7 @@ class MemberProcess(Program):
 
 
 class LocalMember(Observed):
-    """A member in the process of the test, which may look into it."""
+    """A member in the process of the test, which can read its state."""
 
     def __init__(self, name: str, request: Request) -> None:
         self.name = name
@@ -231,7 +231,7 @@ class Crew:
         self.zookeeper, self.group = zookeeper, group
         self.counts: dict[str, int] = {}
         self.members: list[MemberProcess | LocalMember] = []
-        # The protocol of old brokers, which must not be asked for it, stands in ZooKeeper.
+        # ZooKeeper has the protocol of old brokers, which do not answer a version request.
         self.traffic = Traffic(client_settings(zookeeper) | {"bootstrap.servers": bootstrap})
         self._directory, self._stack = directory, stack
         stack.callback(self.traffic.stop)
@@ -247,7 +247,7 @@ class Crew:
     # ---- topics ----------------------------------------------------------------------------------
 
     def feed(self, topic: str, partitions: int) -> None:
-        """Produce to this topic from now on, and expect it to be consumed."""
+        """Produce to this topic from now on, and expect the group to consume it."""
         self.counts[topic] = partitions
         self.traffic.partitions = [
             TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
@@ -276,7 +276,7 @@ class Crew:
         )
 
     def start(self, **how: Any) -> MemberProcess:
-        """A member in a process of its own, which need not have joined yet."""
+        """Start a member in a separate process; do not wait until it has joined."""
         member = MemberProcess(self._name(), self.request(**how), self._directory)
         self._stack.callback(member.end)
         self.members.append(member)
@@ -288,7 +288,7 @@ class Crew:
         return member
 
     def join_here(self, **how: Any) -> LocalMember:
-        """A member in this process."""
+        """Start a member in this process."""
         member = LocalMember(self._name(), self.request(**how))
         self._stack.callback(member.end)
         self.members.append(member)
@@ -301,13 +301,13 @@ class Crew:
         return self._directory / f"{name}.trace"
 
     def wanted(self, members: Mapping[str, Any]) -> dict[TopicPartition, str]:
-        """The assignment among registered members."""
+        """Return the assignment for the registered members."""
         subscriptions = {name: registration.subscription for name, registration in members.items()}
         partitions = {topic: range(count) for topic, count in self.counts.items()}
         return assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
 
     def is_settled(self, *members: MemberProcess | LocalMember) -> bool:
-        """These and no others are registered and own in ZooKeeper what is assigned to them."""
+        """Return whether exactly these members are registered and own their assigned partitions."""
         try:
             seen = self.observer.snapshot()
         except ZooKeeperUnreachableError:
@@ -325,14 +325,14 @@ class Crew:
         )
 
     def settle(self, *members: MemberProcess | LocalMember) -> None:
-        """Wait until the group is these members, and each owns and serves what it should."""
+        """Wait until the group has these members, and each owns and serves its partitions."""
         wait_for(
             lambda: self.is_settled(*members),
             lambda: f"settled: {[(m.name, m.phase, sorted(m.owned)) for m in members]}",
         )
 
     def _rest(self, *members: MemberProcess | LocalMember) -> None:
-        """Wait until the group has been settled for a while: what is known of it is never new."""
+        """Wait until the group has been settled for a while, because the status lags behind."""
         since = [0.0]
 
         def rests() -> bool:
@@ -344,7 +344,7 @@ class Crew:
         wait_for(rests, lambda: f"rest: {[(m.name, m.phase, sorted(m.owned)) for m in members]}")
 
     def flowing(self, *members: MemberProcess | LocalMember) -> None:
-        """Wait until each of these has been given messages that were not there before."""
+        """Wait until each of these members has received new messages."""
         counts = [len(member.delivered) for member in members]
         wait_for(
             lambda: all(
@@ -363,7 +363,7 @@ class Crew:
         return {tp: frozenset(offsets) for tp, offsets in self.traffic.produced.items()}
 
     def finish(self) -> Evidence:
-        """Wait until the group has all that was produced and is at rest; end and judge it."""
+        """Wait until all messages are delivered and the group has settled; end and check it."""
         self.traffic.stop()
         wait_for(
             lambda: not self.evidence().undelivered(),
@@ -379,8 +379,8 @@ class Crew:
         return replace(self.evidence(), late=tuple(replay.late))
 
     def records(self) -> list[Record]:
-        """What the members that began have left."""
-        # Who could not join has no trace, or one without a step.
+        """Return the records of the members that began."""
+        # A member that could not join has no trace, or a trace without a step.
         traces = {one.name: self._trace(one.name) for one in self.members}
         began = [
             one
@@ -392,7 +392,7 @@ class Crew:
         ]
 
     def replay(self) -> Replay:
-        """What has happened so far, for the monitor."""
+        """Return the run so far, for the monitor."""
         return Replay(
             self.records(),
             history(self.logs, root=f"{paths.CONSUMERS}/{self.group}/", since_ms=self._began_ms),
@@ -406,7 +406,7 @@ class Crew:
 
 
 def _log_of(server: str) -> Path:
-    """Where a server keeps its transaction log, as it says itself."""
+    """Return the directory of a server's transaction log, as the server reports it."""
     host, _, port = server.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         connection.sendall(b"conf")
@@ -415,14 +415,14 @@ def _log_of(server: str) -> Path:
 
 
 def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:
-    """End a member's present session for real."""
+    """End a member's current session on the server."""
     session = member.last("session")
     expire(crew.zookeeper, (session["id"], bytes.fromhex(session["password"])))
 
 
 @contextmanager
 def frozen(member: MemberProcess) -> Iterator[None]:
-    """The process stands still within the block."""
+    """Freeze the process within the block."""
     member.freeze()
     try:
         yield

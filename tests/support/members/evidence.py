@@ -1,6 +1,6 @@
-"""What only a real run can show: the messages delivered to a group, those lost, those twice.
+"""The messages of a real run that were delivered to a group, lost, or redelivered.
 
-Whether the group may behave so is judged by the simulator's monitor (`replay`).
+The simulator's monitor decides whether this behaviour is allowed (`replay`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Delivery(NamedTuple):
-    """One message in the hands of a member's user, at the second `t` of the lease's clock."""
+    """One message that a member's user received at `t`, in seconds of the lease's clock."""
 
     t: float
     member: str
@@ -26,7 +26,7 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """All deliveries to a group, what was produced for it, and which came late."""
+    """All deliveries to a group, the messages produced for it, and the late deliveries."""
 
     deliveries: tuple[Delivery, ...]
     produced: Mapping[TopicPartition, frozenset[int]]
@@ -44,7 +44,7 @@ class Evidence:
 
 
 def deliveries(member: str, events: Iterable[Mapping[str, Any]]) -> list[Delivery]:
-    """The deliveries among a member's events, in its order."""
+    """Return the deliveries among a member's events, in the member's order."""
     return [
         Delivery(event["t"], member, TopicPartition(topic, number), token, offset)
         for event in events

@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 class Reader(threading.Thread):
-    """A user's thread: takes message after message, or holds the one in its hands on demand."""
+    """A user's thread: takes message after message, or stops at the current one on demand."""
 
     def __init__(self, stream: Stream[Any, Any]) -> None:
         super().__init__(daemon=True)
@@ -82,11 +82,11 @@ class One:
         return self.connector.metrics()
 
     def read(self, count: int) -> None:
-        """Waits until so many messages were delivered to the first stream."""
+        """Wait until this number of messages was delivered to the first stream."""
         eventually(lambda: len(self.readers[0].messages) >= count)
 
     def settled(self, *partitions: int) -> None:
-        """Waits until it is settled and owns exactly these."""
+        """Wait until the member has settled and owns exactly these partitions."""
         eventually(lambda: self.status.phase == "settled" and self.owned == set(partitions))
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class One:
 
 
 class Group:
-    """A group on the sandbox: its members, and another client for whatever others do."""
+    """A group on the sandbox: its members, and another client that acts for other programs."""
 
     def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
         self.sandbox, self.name, self.topic = sandbox, name, topic
@@ -110,7 +110,7 @@ class Group:
         stack.callback(self.admin.stop)
 
     def member(self, suffix: str = "m", **settings: Any) -> One:
-        """A connected member that has not subscribed yet; it leaves at the end of the test."""
+        """Return a connected member without a subscription; it leaves at the end of the test."""
         where = {"zookeeper_connect": self.sandbox.zookeeper_connect}
         config = ConsumerConfig(
             group_id=self.name, consumer_id=suffix, **{**where, **SETTINGS, **settings}
@@ -120,7 +120,7 @@ class Group:
         return one
 
     def join(self, suffix: str = "m", threads: int = 1, **settings: Any) -> One:
-        """A member of this topic."""
+        """Return a member that subscribes to the topic."""
         one = self.member(suffix, **settings)
         one.subscribe(self.topic, threads)
         return one
@@ -137,35 +137,35 @@ class Group:
         return paths.offset(self.name, self.tp(partition))
 
     def owners(self) -> list[str]:
-        """The thread ids of the owner nodes there are, in the order of the partitions."""
+        """Return the thread ids of the existing owner znodes, in the order of the partitions."""
         topic, found = paths.owners_of(self.name, self.topic), []
         numbers = self.admin.get_children(topic) if self.admin.exists(topic) else []
         for number in sorted(map(int, numbers)):
-            with contextlib.suppress(NoNodeError):  # it may change hands meanwhile
+            with contextlib.suppress(NoNodeError):  # the owner may change meanwhile
                 found.append(self.admin.get(self.owner(number))[0].decode())
         return found
 
     def owner_session(self, partition: int) -> int | None:
-        """The session of an owner node, None where there is none."""
+        """Return the session of an owner znode, or None if there is none."""
         stat = self.admin.exists(self.owner(partition))
         return None if stat is None else int(stat.ephemeralOwner)
 
     def stored(self, partition: int) -> str | None:
-        """What an offset node holds, None where there is none."""
+        """Return the payload of an offset znode, or None if there is none."""
         path = self.offset(partition)
         return self.admin.get(path)[0].decode() if self.admin.exists(path) else None
 
     def write(self, partition: int, payload: bytes) -> None:
-        """Somebody writes an offset node."""
+        """Let another client write an offset znode."""
         self.admin.ensure_path(self.offset(partition))
         self.admin.set(self.offset(partition), payload)
 
     def hold(self, partition: int, thread: str = "somebody-0") -> None:
-        """Another session takes a partition."""
+        """Let another session claim a partition."""
         self.admin.create(self.owner(partition), thread.encode(), ephemeral=True, makepath=True)
 
     def edit(self, partition: int, offset: int) -> None:
-        """An operator's tool sets an offset: the write and its mark in one transaction."""
+        """Set an offset as an operator's tool does: the write and its mark in one transaction."""
         room = paths.edits(self.name)
         self.admin.ensure_path(room)
         transaction = self.admin.transaction()
@@ -179,7 +179,7 @@ class Group:
 def group_on(
     sandbox: Sandbox, unique: Callable[[str], str], *, partitions: int, messages: int = 10
 ) -> Iterator[Group]:
-    """A group without members, and a topic of its own with so many messages in each partition."""
+    """Return a group without members, and its topic with this number of messages per partition."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=partitions)
     for partition in range(partitions):

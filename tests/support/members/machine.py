@@ -1,4 +1,4 @@
-"""Drives the machine without ZooKeeper: the test says what happens, and how each operation ends."""
+"""Drives the machine without ZooKeeper: the test gives the events and the operations' outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ME = "g_m"
 THREAD = "g_m-0"
 SESSION = Session(0xA1, 6.0)
 NOBODY = Names((), 0)
-"""The listing of a view whose listing does not matter."""
+"""The listing of a view for tests in which the listing does not matter."""
 LATER = Session(0xB2, 6.0)
 BROKER = Broker("127.0.0.1", 9092, 4, ())
 C = TypeVar("C", bound=cmd.Command)
@@ -49,9 +49,10 @@ def view(
     wildcards: Mapping[str, Mapping[str, int] | str] = MappingProxyType({}),
     **more: Any,
 ) -> GroupView:
-    """A group whose `members` all take one stream of each of `topics` (name -> partitions).
+    """Return a group whose `members` have one stream of each of `topics` (name -> partitions).
 
-    `wildcards` are members with a pattern: what it matches, or why that cannot be told.
+    `wildcards` maps members with a pattern to the topics that it matches, or to the reason why
+    zkconsumer cannot evaluate it.
     """
     topics = {"t": 4} if topics is None else topics
     subscription = dict.fromkeys(topics or {"t": 1}, 1)
@@ -69,7 +70,7 @@ def view(
 
 
 class Member:
-    """One machine, its clock, and everything that it has commanded."""
+    """One machine, its clock, and all commands that it has returned."""
 
     def __init__(self, **settings: Any) -> None:
         defaults: dict[str, Any] = {
@@ -82,14 +83,14 @@ class Member:
         self.now = 1000.0
         self.zxid = 100
         self.log: list[cmd.Command] = []
-        # What the streams would say: finished and handed-out positions.
+        # The positions that the streams would report: finished and handed-out ones.
         self.finished: dict[TopicPartition, int] = {}
         self.delivered: dict[TopicPartition, int] = {}
 
     # ---- events ----------------------------------------------------------------------------------
 
     def send(self, kind: type[ev.Event], **fields: Any) -> tuple[cmd.Command, ...]:
-        """Step with one event; what it commanded, positions collected as the coordinator does."""
+        """Step with one event; return its commands. Positions are collected as in production."""
         self.state, commands = step(self.state, kind(now=self.now, **fields))
         done: list[cmd.Command] = []
         for command in commands:
@@ -114,16 +115,16 @@ class Member:
         )
 
     def commit(self, request: int = 1) -> tuple[cmd.Command, ...]:
-        """The user's explicit commit."""
+        """Request an explicit commit."""
         return self.collected(Purpose.EXPLICIT, frozenset(self.state.serving), request)
 
     def answer(self, outcome: ev.Outcome) -> tuple[cmd.Command, ...]:
-        """The rebalance's operation under way ends so."""
+        """End the running operation of the rebalance with this outcome."""
         assert self.state.op is not None, f"nothing is under way in {self.state.phase}"
         return self.send(ev.Finished, op=self.state.op, outcome=outcome)
 
     def answer_commit(self, outcome: ev.Outcome | None = None) -> tuple[cmd.Command, ...]:
-        """The commit under way ends so; as asked for, by default."""
+        """End the running commit with this outcome; by default it stores all positions."""
         commit = self.state.commits.running
         assert commit is not None, "no commit is under way"
         if outcome is None:
@@ -140,7 +141,7 @@ class Member:
         return self.send(ev.Finished, op=self.state.lease.op, outcome=outcome)
 
     def wait(self, seconds: float) -> tuple[cmd.Command, ...]:
-        """Time passes, with a tick at every deadline on the way; syncs are answered."""
+        """Let time pass, with a tick at every deadline; answer all `sync` requests."""
         end, done = self.now + seconds, ()
         while self.state.phase is not Phase.CLOSED and next_deadline(self.state) <= end:
             self.now = max(self.now, next_deadline(self.state))
@@ -164,7 +165,7 @@ class Member:
         return self.answer(ev.ViewRead(group or view(), NOBODY))
 
     def claim(self, *blocked: TopicPartition) -> tuple[cmd.Command, ...]:
-        """The claim under way succeeds, but for what is blocked."""
+        """Let the running claim succeed, except for blocked partitions."""
         claim = self.last(cmd.Claim)
         got = {}
         for tp, thread in claim.partitions.items():
@@ -181,7 +182,7 @@ class Member:
         return self.answer(ev.OffsetsLoaded({tp: StoredOffset(value, version) for tp in wanted}))
 
     def verify(self, *lost: TopicPartition) -> tuple[cmd.Command, ...]:
-        """What is being read back is ours, but for what is lost."""
+        """Let the read-back find all owner znodes of this member, except lost ones."""
         asked = self.last(cmd.Verify).partitions
         held = {
             tp: self.state.owned.get(tp, Ownership(thread, 99))
@@ -191,11 +192,11 @@ class Member:
         return self.answer(ev.Verified(held, dict.fromkeys(lost)))
 
     def listened(self, error: str = "") -> tuple[cmd.Command, ...]:
-        """The user's listener returns, or raises."""
+        """Let the user's listener return or raise."""
         return self.answer(ev.ListenerReturned(self.last(cmd.CallListener).callback, error))
 
     def settle(self, group: GroupView | None = None) -> None:
-        """From nothing to a settled owner of its part."""
+        """Start the member, and let it settle as the owner of its partitions."""
         self.register()
         self.read(group)
         self.claim()
@@ -204,14 +205,14 @@ class Member:
         assert self.state.phase is Phase.SETTLED
 
     def drive(self, group: GroupView | None = None) -> None:
-        """Everything asked for succeeds, until the member rests."""
+        """Let all operations succeed until the member has settled."""
         for _ in range(100):
             if not self.go_on(group):
                 return
         raise AssertionError(f"never at rest: {self.state.phase}")
 
     def go_on(self, group: GroupView | None) -> bool:
-        """The next thing that was asked for succeeds; False at rest, or when nothing is awaited."""
+        """Let the next operation succeed; return False if the member awaits none."""
         if self.state.lease.op is not None:
             self.answer_sync()
         elif self.state.commits.running is not None:
@@ -247,7 +248,7 @@ class Member:
     # ---- looking ---------------------------------------------------------------------------------
 
     def last(self, kind: type[C]) -> C:
-        """The latest command of this kind."""
+        """Return the latest command of this kind."""
         return next(command for command in reversed(self.log) if isinstance(command, kind))
 
     def notices(self) -> list[cmd.NoticeKind]:
@@ -255,18 +256,18 @@ class Member:
 
 
 def of(commands: Iterable[cmd.Command], kind: type[C]) -> list[C]:
-    """The commands of one kind."""
+    """Return the commands of one kind."""
     return [command for command in commands if isinstance(command, kind)]
 
 
 def one(commands: Iterable[cmd.Command], kind: type[C]) -> C:
-    """The only command of that kind."""
+    """Return the only command of this kind."""
     (command,) = of(commands, kind)
     return command
 
 
 PEER = "g_z"
-"""Sorts behind `ME`, so of four partitions we keep the first two."""
+"""A member that sorts after `ME`, so `ME` keeps the first two of four partitions."""
 TWO = view([ME, PEER])
 
 
@@ -277,7 +278,7 @@ def joined(member: Member, group: GroupView = TWO) -> tuple[cmd.Command, ...]:
 
 
 def member_in(phase: Phase, **settings: Any) -> Member:
-    """A member that stands in `phase`, by the shortest way."""
+    """Return a member in `phase`, reached by the shortest sequence of events."""
     if phase in (Phase.BEFORE_RELEASE, Phase.BEFORE_START):
         return _at_the_listener(phase, **settings)
     member = Member(**settings)
@@ -322,7 +323,7 @@ def _at_the_listener(phase: Phase, **settings: Any) -> Member:
 
 
 def _leave_rest(member: Member, phase: Phase) -> None:
-    """From SETTLED to where something is under way."""
+    """Move a settled member into a phase with a running operation."""
     member.finished |= dict.fromkeys(member.state.owned, 15)
     member.delivered |= dict.fromkeys(member.state.owned, 16)
     if phase in (Phase.LEAVING, Phase.CLOSED):

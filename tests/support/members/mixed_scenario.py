@@ -1,7 +1,7 @@
-"""Everything that happens to a group, while messages flow, to two groups side by side.
+"""A scenario of joins, failures and changes for two groups at the same time, while messages flow.
 
-One has members of ours and real JVM consumers, in the other the JVM plays ours, too. What the
-second does is the measure for the first.
+One group has zkconsumer's members and real JVM consumers. In the other, JVM consumers take the
+places of zkconsumer's members. The behaviour of the second group is the reference for the first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
-# In the order in which assignors sort them: ours stand between the JVM's.
+# In the order in which assignors sort them: zkconsumer's members are between the JVM's.
 FIRST, OURS, SECOND, OURS_TOO, THIRD = NAMES = ("a-jvm", "b-ours", "c-jvm", "d-ours", "e-jvm")
 ALL_OURS = frozenset({OURS, OURS_TOO})
 
@@ -37,7 +37,7 @@ MESSAGES = 20_000  # at least so many flow during a scenario
 
 @dataclass(frozen=True)
 class MoveBack:
-    """An offset node that was given a lower value."""
+    """An offset znode whose value was lowered."""
 
     partition: TopicPartition
     consumer: str
@@ -47,22 +47,22 @@ class MoveBack:
 
 @dataclass(frozen=True)
 class Record:
-    """What there is to judge of one group.
+    """The results of one group.
 
-    A member without a session delivers on until it knows, if it is a JVM's, and then reads again
-    what it has delivered: messages that it was given meanwhile are counted apart.
+    A JVM member whose session has expired continues to deliver until it notices the expiry, and
+    then reads the messages again. Messages that it delivered meanwhile are counted separately.
 
     Attributes:
-        undelivered: messages that nobody was given.
-        uncommitted: messages that the stored offsets did not cover when all had left.
-        repeated: messages that were given more than once, by (after which event, who had been given
-            it, who was given it again).
-        zombie: the same, of messages that a member without a session was given.
-        between_ours: those of `repeated` that one of ours had and another of ours, all alive.
-        moves_back: of offset nodes.
+        undelivered: messages that no member received.
+        uncommitted: messages that the stored offsets did not cover when all members had left.
+        repeated: messages that were delivered more than once, by (preceding event, first receiver,
+            second receiver).
+        zombie: the same for messages that a member without a session received.
+        between_ours: those of `repeated` that two live members of zkconsumer received.
+        moves_back: offset znodes whose value was lowered.
         trouble: the failed rebalances that a JVM member logged, by name.
         settled: seconds from an event until the group had settled.
-        history: what the tables of `zkconsumer history` have missed and invented.
+        history: the rows that the tables of `zkconsumer history` lack, or have in excess.
     """
 
     undelivered: int
@@ -78,8 +78,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one scenario: the two groups, how many messages each consumed, and in how many seconds;
-    `flowed` says how many of them came between an event and the next."""
+    """The results of a scenario: both groups, the messages that each consumed, and the seconds.
+
+    `flowed` has the number of messages between each event and the next one.
+    """
 
     messages: int
     flowed: dict[str, int]
@@ -89,7 +91,7 @@ class Outcome:
 
 
 class Scenario:
-    """Two groups on one stage; every step happens to both."""
+    """Two groups on the same topics; every step is applied to both."""
 
     def __init__(
         self, cast: Cast, sandbox: Sandbox, name: str, directory: Path, stack: ExitStack
@@ -107,7 +109,7 @@ class Scenario:
         self._events: list[tuple[float, str]] = []
 
     def play(self) -> Outcome:
-        """All of it, to the last message."""
+        """Run the whole scenario, until the last message is delivered."""
         self._both(lambda group: group.prepare(NAMES))
         began = boottime()
         self.stage.create(self._first, 8)
@@ -170,7 +172,7 @@ class Scenario:
         return {tp: offsets for tp, offsets in missing.items() if offsets}
 
     def _drained(self, group: Group) -> None:
-        """Everything is delivered; the offsets that go with it are written when all are gone."""
+        """Wait until all messages are delivered; their offsets are stored when all have left."""
         wait_for(lambda: not self._missing(group), f"all delivered to {group.name}", look_s=0.5)
         for name in list(group.live):
             group.leave(name)
@@ -217,7 +219,7 @@ class Scenario:
         return one.member == THIRD and any(begin <= one.t <= end for begin, end in windows)
 
     def _offsets(self, group: Group) -> tuple[dict[TopicPartition, int], list[MoveBack]]:
-        """What is stored in the end, and how it went back on the way."""
+        """Check the offsets stored at the end, and those that were lowered before."""
         log = self._sandbox.zookeeper.directory / "data" / "version-2"
         written = [
             (one, one.change.new, paths.locate(one.change.path))

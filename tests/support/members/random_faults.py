@@ -1,8 +1,8 @@
-"""A group under random trouble, from a seed: what happens is random, what must hold is not.
+"""A group under random faults from a seed; the promises that it must keep are fixed.
 
-Members join, leave, are killed, frozen, and lose their sessions; half of them reach ZooKeeper
-through a proxy that cuts, falls silent, or loses replies. Afterwards everything is healed, the
-group must settle and deliver everything, and the evidence is judged as in all integration tests.
+Members join, leave, are killed or frozen, and lose their sessions. Half of them connect to
+ZooKeeper through a proxy that cuts connections, is silent, or loses replies. Afterwards all faults
+end. The group must settle and deliver all messages, and it is checked as in all integration tests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from support.members.evidence import Evidence
 from support.wait import wait_for
 from support.zk.proxies import Trap, Wire
 
-# A lease of 1.3 s: on a busy machine a process may stand still for longer than that of 1.5 s.
+# With this timeout the lease is 1.3 s. A session of 1.5 s has a lease of 1 s, and on a busy machine
+# a process may pause for longer.
 SESSION_S = 2.0
 FEWEST, MOST = 2, 5
-# Seconds between two acts, and of what lasts (a freeze, silence): a part is beyond the session.
+# Seconds between two acts, and durations of freezes and silences; some exceed a session timeout.
 PAUSE_S = (0.1, 1.5)
 TROUBLE_S = (0.2, 2 * SESSION_S)
 
 
 class Mixture:
-    """`run` for some seconds, then `judge`; `acts` counts what was done."""
+    """A group with random acts: `run` for some seconds, then `judge`; `acts` counts the acts."""
 
     def __init__(self, crew: Crew, trap: Trap, seed: int, say: Callable[[str], None]) -> None:
         self.acts: Counter[str] = Counter()
@@ -38,7 +39,7 @@ class Mixture:
         self.live: list[MemberProcess] = []
 
     def run(self, seconds: float) -> None:
-        """Act until so many seconds have passed."""
+        """Act until this number of seconds has passed."""
         acts = [
             self._join,
             self._leave,
@@ -61,14 +62,14 @@ class Mixture:
                 self._join()
 
     def judge(self) -> Evidence:
-        """Everything is healed by now: the group settles, and has delivered everything once."""
+        """Check after the last fault that the group settles and has delivered all messages."""
         wait_for(self._all_joined, "all to have joined, or failed")
         self._crew.settle(*self.live)
         self._crew.flowing(*self.live)
         return self._crew.finish()
 
     def _bury(self) -> None:
-        """Whoever could not join, amid trouble, has ended with an error; nobody else may end."""
+        """Check that only members that could not join have ended, each with an error."""
         for one in [one for one in self.live if one.process.poll() is not None]:
             assert not one.of("joined"), f"{one.name} ended by itself: {one.errors()}"
             self.live.remove(one)

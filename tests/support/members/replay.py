@@ -1,18 +1,18 @@
-"""A real run told anew to the monitor that judges the simulator.
+"""Replays a real run for the monitor that checks the simulator's runs.
 
-What is told was written down by those who could see it: each member's trace (replayed through the
-production machine, so that a trace that does not conform is a violation, too), its user's log of
-messages, and ZooKeeper's transaction log. All have clocks of one machine.
+The replay uses three records: each member's trace, its user's log of messages, and ZooKeeper's
+transaction log. The production machine replays the traces, so a trace that does not conform is also
+a violation. All records have clocks of one machine.
 
-Three things are not as in a simulated world, where everything happens at one instant:
+Three things differ from a simulated world, where everything happens at one instant:
 
-- A message is written down a little after it was handed out. What is logged after its ownership
-  or lease has ended is told as handed out at the end: within LATE_S, or by a process that stood
-  still.
-- After a newer owner's first message nothing of the older may come (I2), but for one message, or
-  one batch, in the hands of each stream's user while the process stood still.
-- A session that another client has ended is over for the monitor at once; its member hears of it
-  a moment later, and until then it is late as above.
+- A message is logged a little after it was handed out. If it is logged after its ownership or lease
+  has ended, the replay reports it as handed out at that end. This is allowed within LATE_S, or for
+  a process that was frozen.
+- After a newer owner's first message, the older owner must deliver no message (I2). The exception
+  is one message, or one batch, that each stream's user was processing while the process was frozen.
+- If another client ends a session, the session is over for the monitor at once. Its member learns
+  this a moment later, and until then its messages count as late.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ from zkconsumer.sim.plan import Delivered, InvariantViolation, Link
 from zkconsumer.trace import decode
 from zkconsumer.trace.replay import check
 
-# Seconds from the look at the lease to the line in the user's log, on a busy machine: 0.25 is
-# usual, but a process that gets no turn looks the same. What comes later is a violation.
+# Maximum time, in seconds, from the check of the lease to the line in the user's log, on a busy
+# machine. 0.25 is usual, but a process without processor time takes longer. A later message is a
+# violation.
 LATE_S = 1.0
-# Seconds: ZooKeeper's clock has milliseconds, cut off; a write is told when it had surely begun.
+# Seconds. ZooKeeper's clock is truncated to milliseconds; a write is reported when it has certainly
+# begun.
 MILLISECOND_S = 0.001
 
 
@@ -60,7 +62,7 @@ class Step(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """Messages that a user logged at `t` as one: a message, or a polled batch."""
+    """Messages that a user logged together at `t`: one message, or a polled batch."""
 
     t: float
     messages: tuple[tuple[TopicPartition, int, int], ...]  # partition, token, offset
@@ -82,7 +84,7 @@ class Late(NamedTuple):
 
 @dataclass
 class Record:
-    """What one member has left: its trace, what its user logged, and what was done to it."""
+    """The records of one member: its trace, its user's log, and the faults injected into it."""
 
     name: str
     trace: Path
@@ -91,7 +93,7 @@ class Record:
     gone_at: float | None = None
 
     def steps(self) -> list[Step]:
-        """The trace's steps; raises TraceError where the machine does something else."""
+        """Return the trace's steps; raise TraceError if the machine makes another decision."""
         with self.trace.open() as file:
             check(file, name=self.name)
         found: list[Step] = []
@@ -99,7 +101,7 @@ class Record:
         with self.trace.open() as file:
             for line in file:
                 if not line.endswith("\n"):
-                    break  # it was being written when the process died
+                    break  # the line was being written when the process died
                 entry = json.loads(line)
                 if "settings" in entry:
                     state = State(decode(Settings, entry["settings"]))
@@ -133,7 +135,7 @@ class Record:
 
 
 class Grants:
-    """When a member might deliver what: its fetched partitions by token, and its lease's gate."""
+    """The times at which a member may deliver: its fetched partitions by token, and its lease."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._spans: dict[tuple[TopicPartition, int], list[list[float]]] = defaultdict(list)
@@ -155,7 +157,7 @@ class Grants:
                         self._gate.append((one.t, 0.0))
 
     def last_moment(self, tp: TopicPartition, token: int, t: float) -> float | None:
-        """The last moment up to `t` at which this might be handed out; None: there was none."""
+        """Return the last time up to `t` at which this message may be handed out, or None."""
         for start, end in reversed(self._spans[tp, token]):
             until = min(end, t)
             if start <= until and (moment := self._open_before(until)) is not None:
@@ -175,7 +177,7 @@ class Grants:
 
 @dataclass
 class Witness:
-    """A member as its trace tells it."""
+    """A member according to its trace."""
 
     settings: Settings
     state: State
@@ -194,7 +196,7 @@ class Witness:
 
     @property
     def settled(self) -> bool:
-        # What it has kept it reads back at rest.
+        # A settled member reads back the partitions that it has kept.
         return self.state.phase in (Phase.SETTLED, Phase.VERIFYING)
 
     def do(self, command: cmd.Command) -> None:
@@ -214,7 +216,7 @@ class Witness:
 
 
 class Server:
-    """What ZooKeeper holds: live sessions, and owner znodes."""
+    """ZooKeeper's state: live sessions, and owner znodes."""
 
     def __init__(self) -> None:
         self.sessions: set[int] = set()
@@ -236,13 +238,13 @@ class Server:
 
 
 class Replay:
-    """One run; `run` raises InvariantViolation (or TraceError) at what must not be.
+    """One run; `run` raises InvariantViolation (or TraceError) at a violation.
 
     Args:
-        records: of the members that have a trace; the others never began.
-        writes: ZooKeeper's, of the group alone (`zk.log.history`).
-        ahead_s: what the wall clock is ahead of the clock of the traces.
-        log_end: of every partition, the offset behind its last message.
+        records: the records of the members with a trace; other members never began.
+        writes: ZooKeeper's writes to the group's znodes (`zk.log.history`).
+        ahead_s: the difference between the wall clock and the clock of the traces.
+        log_end: partition -> the offset after its last message.
     """
 
     def __init__(
@@ -273,7 +275,7 @@ class Replay:
         self._next_write = 0
 
     def again(self, **other: Any) -> Replay:
-        """The same run for another judgement; `other` replaces records or writes."""
+        """Return the same run for another check; `other` replaces records or writes."""
         given = {"records": self.records, "writes": self.writes, **other}
         return Replay(**given, ahead_s=self.ahead_s, log_end=self.log_end)
 
@@ -292,10 +294,10 @@ class Replay:
     # ---- the run ---------------------------------------------------------------------------------
 
     def run(self, *, rest_at: float | None = None) -> None:
-        """Tell everything in order; at `rest_at` the group must have converged (I12, I5)."""
+        """Report all events in order; at `rest_at` the group must have converged (I12, I5)."""
         moments: list[tuple[float, int, Callable[[], None]]] = []
         for who, record in enumerate(self.records):
-            # What happens at one instant: deliveries, then the step that ends them.
+            # The order of events at one instant: deliveries, then the step that ends them.
             moments += ((t, 0, act) for t, act in self._deliveries(who, record))
             moments += (
                 (one.t, 1, lambda who=who, one=one: self._stepped(who, one))
@@ -374,7 +376,7 @@ class Replay:
         self.monitor.delivered(self, message)
 
     def _came_late(self, record: Record, t: float, message: Delivered) -> bool:
-        """Note a message logged after it could be handed out; had a newer owner begun by then?"""
+        """Record a message that was logged too late, and whether a newer owner had begun."""
         tp, late_s = message.tp, t - message.now
         later = (first for token, first in self._firsts[tp].items() if token > message.epoch)
         overlap_s = max(0.0, t - min(later, default=t))
@@ -384,7 +386,7 @@ class Replay:
         return overlap_s > 0
 
     def _excuse(self, record: Record, overlapping: Counter[tuple[float, float]], who: int) -> None:
-        """What comes after the next owner's was in hand while the process stood still."""
+        """Check that late messages were in process at the user while the process was frozen."""
         late = self.late[-1]
         freeze = max((one for one in record.frozen if one[1] <= late.t), default=None)
         streams = sum(self.members[who].settings.subscription.values())
@@ -395,11 +397,11 @@ class Replay:
             self._doubt(late.partition, "I2", said)
 
     def _doubt(self, tp: TopicPartition, invariant: str, text: str) -> None:
-        """A violation, unless it comes out that somebody's hand was in it."""
+        """Record a violation, unless another client's act turns out to be its cause."""
         self._doubts.append((tp, InvariantViolation(invariant, text)))
 
     def _forced_ends(self, who: int, record: Record) -> dict[int, float]:
-        """When another client ended the session that made an owner znode, by the znode's czxid."""
+        """Return czxid of an owner znode -> the time at which another client ended its session."""
         own = {
             one.event.session.id
             for one in self._steps[who]
@@ -431,7 +433,7 @@ class Replay:
             self._write()
 
     def _write_up_to(self, zxid: int) -> None:
-        """What a member knows of has happened, whatever the clocks say."""
+        """Report the writes that a member already knows of, even if the clocks differ."""
         while self._pending() and self._writes[self._next_write][0] <= zxid:
             self._write()
 
@@ -468,7 +470,7 @@ class Replay:
 
 
 def _first_logged(records: Sequence[Record]) -> Mapping[TopicPartition, Mapping[int, float]]:
-    """By partition and token: when the first message was logged."""
+    """Return (partition, token) -> the time at which the first message was logged."""
     found: dict[TopicPartition, dict[int, float]] = defaultdict(dict)
     for record in records:
         for handed in record.handed():
@@ -482,7 +484,7 @@ def _has(commands: Sequence[cmd.Command], kind: type) -> bool:
 
 
 def _known_by(event: Event, begun: Mapping[int, int]) -> int:
-    """The last transaction that an event tells of."""
+    """Return the last transaction that an event reports."""
     match event:
         case events.Connected(session=session):
             return begun.get(session.id, 0)

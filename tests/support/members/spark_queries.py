@@ -1,9 +1,9 @@
-"""Queries of a group on a real Spark, which note every message that they are given.
+"""Queries of a group on a real Spark, which record every message that they receive.
 
-In this process: `Query(spark, ...)`. In one of its own, which a test may kill:
+In this process: `Query(spark, ...)`. In a separate process, which a test may kill:
     python spark_queries.py DIRECTORY OPTIONS    (JSON)
-Its lines on standard output tell what happens; its query holds batches back as long as the file
-DIRECTORY/hold exists.
+Its lines on standard output are events. Its query holds batches back while the file DIRECTORY/hold
+exists.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Query:
         self.pid = 0
 
     def start(self) -> Query:
-        """Returns when its source process runs and has been asked for a batch."""
+        """Wait until the query's source process runs and has received a request for a batch."""
         before = sources(self._spark)
         stream = self._spark.readStream.format("zkconsumer").options(**self._options).load()
         writer = stream.writeStream.foreachBatch(self._take)
@@ -103,7 +103,7 @@ class Query:
     def _take(self, batch: DataFrame, number: int) -> None:
         rows = batch.select("topic", "partition", "offset").collect()
         if not rows:
-            return  # Spark's first batch, when the group was not at rest yet
+            return  # Spark's first batch, before the group had settled
         self.begun.append(number)
         self.free.wait(LIMIT_S)
         self.places += [((row.topic, row.partition, row.offset), number) for row in rows]
@@ -113,7 +113,7 @@ class Query:
         return Counter(place for place, _ in list(self.places))
 
     def holds(self) -> None:
-        """Waits until a batch is in its hands; `free` must be cleared before."""
+        """Wait until the query processes a batch; clear `free` before."""
         count = len(self.begun)
         wait(lambda: len(self.begun) > count, "a batch")
 
@@ -152,7 +152,7 @@ def wait(condition: Callable[[], object], what: str = "what this line says") -> 
 
 
 def main() -> None:
-    """A driver of its own, as long as its query runs."""
+    """A separate driver process, which lives while its query runs."""
     directory, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     spark = sparks.session(directory / "own", master="local[1]")
     query = Query(spark, directory / "checkpoint", options)
