@@ -516,6 +516,12 @@ RULES: tuple[Rule, ...] = (
     # ---- the lab --------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
+        "tests/lab/test_accessibility.py::test_recorded_runs",
+        "Takes 6 s: it starts two labs. The other views, with the same parts, are examined in the "
+        "normal lane.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_page.py::test_a_tour",
         "Each tour takes a second of a browser. tests/lab/test_engine.py locates the steps of all.",
         but=("[split-brain]",),

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.conftest import LabProcess, Opened
+from lab.conftest import LabProcess, Opened, running_lab
+from lab.test_recorded import history, traces
 
 Open = Callable[..., Opened]
 
@@ -27,6 +28,7 @@ VIEWS = {
     "table": "#tour=herd&step=2",
     "many": '#world={"members":10,"partitions":40}&moves=20,kill:1',
     "crowd": '#world={"members":40,"partitions":300,"flow":0}',
+    "compare": "#compare=join;kill g_1&protocols=zookeeper,consumer",
 }
 
 
@@ -61,6 +63,8 @@ def test_a_view(lab: LabProcess, open_page: Open, axe: str, view: str, scheme: s
     one = open_page(color_scheme=scheme).go(lab.url + VIEWS[view])
     if view == "table":
         one.has(".counted", 1)
+    if view == "compare":
+        one.has(".protocol", 2)
     assert violations(one, axe) == []
 
 
@@ -80,6 +84,23 @@ def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) ->
         assert violations(one, axe) == [], key
         one.keys("Escape")
         one.has("dialog", 0)
+
+
+def test_recorded_runs(tmp_path: Path, open_page: Open, axe: str) -> None:
+    """Two traces side by side, and the page of a history, have no violation."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    group = history(logs)
+    for name in ("a-consumer-dies", "a-consumer-leaves"):
+        (tmp_path / name).mkdir()
+        traces(name, tmp_path / name)
+    two = [str(tmp_path / "a-consumer-dies"), "--trace", str(tmp_path / "a-consumer-leaves")]
+    for options in (["--trace", *two], ["--history", str(logs), "--group", group]):
+        with running_lab(*options) as lab:
+            for scheme in ("light", "dark"):
+                one = open_page(color_scheme=scheme).go(lab.url)
+                one.keys("End")
+                assert violations(one, axe) == [], (options[0], scheme)
 
 
 def test_on_a_phone(lab: LabProcess, open_page: Open, axe: str) -> None:

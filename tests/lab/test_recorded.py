@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.conftest import Opened, running_lab
+from lab.conftest import LIMIT_MS, Opened, running_lab
 from playwright.sync_api import expect
 from support.history.simulated import simulated
 
@@ -19,6 +19,25 @@ from zkconsumer.sim.scenarios import SCENARIOS, run_scenario
 from zkconsumer.trace import text
 
 Open = Callable[..., Opened]
+
+
+def traces(name: str, directory: Path) -> None:
+    """Write the traces of a scenario: a file for each member, and one for the simulator."""
+
+    def emit(entry: dict[str, object]) -> None:
+        who = entry.get("member") or entry.get("settings", {}).get("consumer", "simulator")
+        with (directory / f"{who}.jsonl").open("a", encoding="utf-8") as file:
+            print(text(entry), file=file)
+
+    run_scenario(SCENARIOS[name], jvm=None, emit=emit)
+
+
+def history(directory: Path) -> str:
+    """Write the logs of a simulated ZooKeeper, and return the name of their group."""
+    log, _ = simulated(3)
+    log.log.write(directory)
+    assert log.world is not None
+    return log.world.GROUP
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -77,3 +96,26 @@ def test_two_traces_side_by_side(tmp_path: Path, open_page: Open) -> None:
         one.page.get_by_role("button", name="first difference").click()
         expect(one.page.locator(".differ dd")).to_have_count(2)
         one.shows(one.page.locator(".differ dd").first.inner_text()[:30])
+
+
+def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:
+    """The traces of all members are one run, in the order of time."""
+    traces("a-consumer-joins", tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} >= {"g_0", "g_1"}
+    with running_lab("--trace", str(tmp_path)) as lab:
+        one = open_page().go(lab.url)
+        one.keys("End")
+        one.has("[data-member]", 2)
+        one.has(".partitions .cell.free", 0)
+
+
+def test_the_page_of_a_history(tmp_path: Path, open_page: Open) -> None:
+    """The page plays what ZooKeeper's logs say about a group, and cannot act on it."""
+    group = history(tmp_path)
+    with running_lab("--history", str(tmp_path), "--group", group) as lab:
+        one = open_page().go(lab.url)
+        expect(one.page.locator("body")).to_contain_text(f"group {group} in ZooKeeper's logs")
+        one.keys("End")
+        head = one.page.locator("[data-member='0'] .head")
+        expect(head).to_be_visible(timeout=LIMIT_MS)
+        expect(head).to_be_disabled()

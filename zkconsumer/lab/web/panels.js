@@ -176,7 +176,7 @@ export function Runs({ runs, current, other, show, compareWith, counters, seek }
     ${two ? html`<h2>Differences</h2><p>The first ${two.same} moves are the same.</p>
       ${two.ended ? null : html`<p><button onClick=${() => seek(two.same + 1)}>go to the first difference</button></p>
         <dl class="differ">${[current, other].map((number) => html`<dt>${nameOf(runs.get(number))}</dt><dd>${two.same < runs.get(number).length ? textOf(runs.get(number), two.same) : "has ended"}</dd>`)}</dl>`}
-      <table><thead><tr><th scope="col"></th><th scope="col">${nameOf(runs.get(current))}</th><th scope="col">${nameOf(runs.get(other))}</th></tr></thead>
+      <table><thead><tr><th scope="col">counted</th><th scope="col">${nameOf(runs.get(current))}</th><th scope="col">${nameOf(runs.get(other))}</th></tr></thead>
       <tbody>${two.rows.map(([name, a, b]) => html`<tr class=${a === b ? "" : "differs"}><th scope="row">${name.replaceAll("_", " ")}</th><td>${round(a)}</td><td>${round(b)}</td></tr>`)}</tbody></table>` : null}
     ${list.length === 1 ? html`<p class="hint">To create a second run, go back in time and act. This run is kept.</p>` : null}</div>`;
 }
