@@ -128,3 +128,18 @@ def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
     until(world, lambda: world.now > back)
     world.act(Action(Do.ALLOW))
     until(world, lambda: not monitor.converged(world))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(7244412, id="the user seeks again before the first seek is stored"),
+        pytest.param(7217984, id="a leaving member commits a partition whose owner znode is gone"),
+        pytest.param(7241095, id="a topic is recreated within a reading, after a seek"),
+        pytest.param(7301538, id="a topic is recreated while its owner is cut off, after a seek"),
+        pytest.param(7230105, id="a member gives up while its user holds messages"),
+    ],
+)
+def test_what_the_monitor_may_not_report(seed: int) -> None:
+    """These runs keep all promises; earlier rules of the monitor reported them."""
+    assert run(Decisions(random.Random(seed))).violation is None

@@ -120,7 +120,7 @@ EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
         frozenset(
             {
                 *("Triggered", "OwnerNodeChanged", "OwnersChanged", "TopicDeleted", "Diagnosed"),
-                *("Denied", "MemberNodeGone"),
+                "Denied",
             }
         ),
     ): "before its first connection a member has sent no request and set no watch",
@@ -139,12 +139,11 @@ EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
     ): "only a registration, a reading and a nudge can be refused as a whole; the refusal of a "
     "commit counts as `commit: Denied`, and other outcomes name the refused partitions",
     (
-        _all_but(
-            *(Phase.REGISTERING, Phase.READING, Phase.RELEASING, Phase.CLAIMING, Phase.SETTLED)
-        ),
+        _all_but(Phase.REGISTERING, Phase.READING),
         frozenset({"MemberNodeGone"}),
-    ): "only a reading, a release, a claim and a nudge look for the id znode; a commit that misses "
-    "it counts as `commit: MemberNodeGone`",
+    ): "a commit that misses the id znode counts as `commit: MemberNodeGone`; after a reading, the "
+    "watch on the id znode fires before the reply of a release, a claim or a nudge, and the member "
+    "registers again",
 }
 """(phases, names) that cannot occur together -> the reason."""
 

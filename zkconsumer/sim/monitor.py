@@ -179,8 +179,8 @@ class Monitor(Watcher):
         able: the members that can commit now.
         simulated: whether the world is simulated, so that times and the order of actions are exact.
         asked: member -> explicit commits without an answer.
-        rewound: partition -> (ownership, offset) to which `auto.offset.reset` or the user has moved
-            its position; the next write may lower the stored offset, down to this one.
+        rewound: partition -> (ownership, offsets) to which `auto.offset.reset` or the user has
+            moved its position, in this order; a write may lower the stored offset to one of them.
         named: partition -> offsets that a user has named in commits.
     """
 
@@ -206,7 +206,7 @@ class Monitor(Watcher):
     looked_at: float = 0.0
     simulated: bool = False
     asked: dict[int, int] = field(default_factory=dict)
-    rewound: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    rewound: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     named: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
     seen: int = 0
     deliveries: int = 0
@@ -391,8 +391,11 @@ class Monitor(Watcher):
         if tp in self.lowered:
             return
         # If another client's change has made a new owner, it may read before the old owner's last
-        # commit.
-        if expected is None and offset < self.stored.get(tp, 0) and tp not in self.by_hand:
+        # commit. If the topic was deleted and created again within one reading, its owner continues
+        # at the position that the user has set.
+        is_asked = offset >= min(self._asked(tp, epoch), default=offset + 1)
+        may_start = is_asked or tp in self.by_hand
+        if expected is None and offset < self.stored.get(tp, 0) and not may_start:
             raise InvariantViolation("I4", f"{tp} starts at {offset}, below {self.stored[tp]}")
         if expected is not None and offset != expected:
             raise InvariantViolation("I4", f"{tp} delivers {offset} after {expected - 1}")
@@ -437,7 +440,7 @@ class Monitor(Watcher):
             self.prefix[tp] = max(self.prefix.get(tp, 0), offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
         self.done[tp] = min(self.done.get(tp, 0), offset)
-        self.rewound[tp] = epoch, offset
+        self.rewound[tp] = epoch, (*self._asked(tp, epoch), offset)
         self.edited.pop(tp, None)  # the user's seek overrides the edit, or the edit is out of range
         self.next_offset[tp, epoch] = offset
         self.owed.pop(tp, None)
@@ -607,13 +610,24 @@ class Monitor(Watcher):
             raise InvariantViolation("I8", f"{tp} committed by {who}, who does not own it")
 
     def _lowered(self, world: Scene, tp: TopicPartition, value: int) -> None:
-        """Check that a seek or `auto.offset.reset` asked for this lower offset."""
+        """Check that a seek or `auto.offset.reset` asked for this lower offset.
+
+        The user may seek again before the position of the first seek is stored. A member that
+        leaves still commits a partition whose owner znode another client has deleted.
+        """
+        epoch = self.rewound.get(tp, (-1, ()))[0]
+        asked = self._asked(tp, epoch)
         owner = world.owner(tp)
-        epoch, offset = self.rewound.get(tp, (-1, 0))
-        if owner is not None and owner[2] == epoch and value >= offset:
-            del self.rewound[tp]
-        else:
+        is_owner = owner[2] == epoch if owner is not None else tp in self.by_hand
+        first = next((at for at, offset in enumerate(asked) if offset <= value), None)
+        if first is None or not is_owner:
             raise InvariantViolation("I7", f"{tp} moved back from {self.stored[tp]} to {value}")
+        self.rewound[tp] = epoch, asked[first + 1 :]
+
+    def _asked(self, tp: TopicPartition, epoch: int) -> tuple[int, ...]:
+        """Return the offsets to which this owner has moved, without those that are stored."""
+        ownership, asked = self.rewound.get(tp, (epoch, ()))
+        return asked if ownership == epoch else ()
 
     # ---- at the end ------------------------------------------------------------------------------
 

@@ -295,8 +295,11 @@ class StreamMember(ReportingMember):
     # ---- the loop's host and gate ----------------------------------------------------------------
 
     def post(self, item: object) -> None:
-        """Put an item into the inbox; check that a release waits for unfinished messages (I9)."""
-        if isinstance(item, events.ReleaseReady):
+        """Put an item into the inbox; check that a release waits for unfinished messages (I9).
+
+        A member that has given up closes its streams and releases nothing.
+        """
+        if isinstance(item, events.ReleaseReady) and not self.has_given_up:
             held = [tp for user in self.users for tp in item.partitions.intersection(user.held)]
             if held:
                 raise InvariantViolation("I9", f"{self.name} releases {held}, which users hold")
