@@ -13,6 +13,7 @@ from support.kafka.traffic import Traffic
 from support.members.crew import MemberProcess
 from support.members.evidence import Delivery
 from support.members.program import Request
+from support.members.replay import Record
 from support.wait import LIMIT_S, wait_for
 from support.zk.takeover import expire
 from zkconsumer.consumer.stream_partitions import boottime
@@ -256,6 +257,14 @@ class Group:
         """All of them, in the order of time."""
         return sorted(one for member in self.members.values() for one in member.delivered)
 
+    def records(self) -> list[Record]:
+        """What our members have left."""
+        ours = ((name, self.members[name]) for name in sorted(self.ours & self.members.keys()))
+        return [
+            Record(name, self._trace(name), one.events, one.frozen, one.gone_at)
+            for name, one in ours
+        ]
+
     def trouble(self) -> dict[str, list[str]]:
         """The failed rebalances that its JVM members logged."""
         jvms = {n: m for n, m in self.members.items() if isinstance(m, JvmMember)}
@@ -272,6 +281,9 @@ class Group:
         self.members[name] = member
         self._stack.callback(member.end)
 
+    def _trace(self, name: str) -> Path:
+        return self._directory / f"{name}.trace"
+
     def _our(self, name: str) -> MemberProcess:
         regex = self._regex(name)
         request = Request(
@@ -284,6 +296,7 @@ class Group:
                 "consumer_id": name,
                 "partition_assignment_strategy": self.cast.strategy.value,
                 "peers_release": self.cast.profile.release,
+                "trace_file": str(self._trace(name)),
             },
         )
         return MemberProcess(name, request, self._directory)
