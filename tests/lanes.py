@@ -764,6 +764,11 @@ RULES: tuple[Rule, ...] = (
         "The case of the rebalances runs in the normal lane.",
         but=("rebalances",),
     ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_history_pipeline.py::test_on_spark",
+        "Takes 8 s. The other tests of the file run the same tasks and commits without Spark.",
+    ),
     *_later(
         "Each query takes seconds. test_transactions reads the same logs, and tests/history checks "
         "growing and damaged logs.",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from zkconsumer.errors import HistoryError
 from zkconsumer.history.groups import GroupHistory
@@ -12,6 +14,9 @@ from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import Batch
 from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Tables
+
+STATE_FORMAT: Final = 1
+"""The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
 """Receives the number of rows read so far."""
@@ -38,6 +43,31 @@ class Description:
         self._problems: list[Problem] = []
         self._rows = self._from_ms = 0
         self._history = History(servers, after=self._begin(servers))
+
+    @classmethod
+    def resumed(cls, servers: Sequence[Server], state: bytes) -> Description:
+        """Return a description that continues after `state`, which another one has returned.
+
+        The state contains pickled objects, so it must come from a place that only you can write.
+        """
+        description = cls.__new__(cls)
+        fold, problems, rows, from_ms, zxid, found = pickle.loads(state)
+        description._fold, description._problems = fold, problems
+        description._rows, description._from_ms = rows, from_ms
+        description._history = History(servers, after=zxid)
+        description._history.problems = found
+        return description
+
+    def state(self) -> bytes:
+        """Return all that has been read, for `resumed`. Call it before `result`."""
+        history = self._history
+        state = (self._fold, self._problems, self._rows, self._from_ms)
+        return pickle.dumps((*state, history.last_zxid, history.problems))
+
+    @property
+    def last_zxid(self) -> int:
+        """The last transaction that has been read."""
+        return self._history.last_zxid
 
     def _begin(self, servers: Sequence[Server]) -> int:
         """Take the state before the first log from a snapshot; return the zxid of the state.
@@ -93,7 +123,8 @@ class Description:
         return self._described(self._fold.finish())
 
     def _described(self, tables: Tables) -> Described:
-        problems = [*self._problems, *self._history.problems]
+        # A damaged log that is read again, because it has grown, has the same damage.
+        problems = list(dict.fromkeys([*self._problems, *self._history.problems]))
         until_ms = self._fold.until_ms
         found = incidents(tables, until_ms=until_ms, problems=problems)
         groups = sorted(self._fold.groups())

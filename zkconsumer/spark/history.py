@@ -194,17 +194,24 @@ class HistoryReader(Pickled, DataSourceReader):
         description = Description(find_servers(self._paths), self._groups)
         description.read()
         rows: list[Event] = getattr(description.result().tables, self._table)
-        schema = to_arrow_schema(schema_of(self._table), timezone="UTC")
-        for first in range(0, len(rows), ROWS):
-            part = [as_dict(row) for row in rows[first : first + ROWS]]
-            names = list(columns_of(TABLES[self._table]))
-            yield pa.RecordBatch.from_arrays(
-                [
-                    _array([row[name] for row in part], name, field.type)
-                    for name, field in zip(names, schema, strict=True)
-                ],
-                schema=schema,
-            )
+        return table_batches(rows, self._table)
+
+
+def table_batches(rows: Sequence[Event], table: str) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a table in the columns of `schema_of`; an empty batch if there are none."""
+    schema = to_arrow_schema(schema_of(table), timezone="UTC")
+    names = list(columns_of(TABLES[table]))
+    if table == "transactions":
+        names.append("damage")
+    for first in range(0, max(1, len(rows)), ROWS):
+        part = [as_dict(row) for row in rows[first : first + ROWS]]
+        yield pa.RecordBatch.from_arrays(
+            [
+                _array([row[name] for row in part], name, field.type)
+                for name, field in zip(names, schema, strict=True)
+            ],
+            schema=schema,
+        )
 
 
 def _array(values: list[Value], name: str, kind: pa.DataType) -> pa.Array:

@@ -1,0 +1,215 @@
+"""The pipeline of `spark.history_pipeline`: files that grow, late files, copies, killed runs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from support.history.simulated import simulated
+from support.zk.history_logs import LogWriter
+
+from zkconsumer.errors import ConfigError, HistoryError
+from zkconsumer.history.describe import Description
+from zkconsumer.history.inputs import History, find_servers
+from zkconsumer.history.tables import TABLES, as_dict, columns_of, transaction
+from zkconsumer.spark import history_pipeline
+from zkconsumer.spark.history import MOMENTS, column_name
+from zkconsumer.spark.history_pipeline import Ended, Task, commit, manifest_of, remove_invalid
+
+Rows = Counter[str]
+SEEDS = (1, 2, 7)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def update(folder: Path, logs: Path) -> Ended:
+    """One run for one ensemble, as `run` does it, without Spark."""
+    remove_invalid(folder, manifest_of(folder))
+    manifest, ended = Task(folder, [str(logs)], []).run()
+    commit(folder, json.dumps(asdict(manifest)))
+    return ended
+
+
+def texts(table: str, rows: list[dict[str, Any]]) -> Rows:
+    """Rows as texts, without the file, which may be that of any server."""
+    return Counter(json.dumps({**row, "file": ""}, default=repr, sort_keys=True) for row in rows)
+
+
+def written(folder: Path, table: str) -> Rows:
+    """The rows of a table that are valid."""
+    known = manifest_of(folder)
+    names = [one.transactions for one in known.runs]
+    names = names if table == "transactions" else [known.tables[table]]
+    rows = []
+    for name in filter(None, names):
+        for row in pq.read_table(folder / name).to_pylist():
+            found = {}
+            for column in columns_of(TABLES[table]):
+                value = row[column_name(column)]
+                if column in MOMENTS and value is not None:
+                    value = round(value.timestamp() * 1000)
+                found[column] = dict(value) if column == "refused" else value
+            rows.append(found)
+    return texts(table, rows)
+
+
+def expected(logs: Path, table: str) -> Rows:
+    """The rows of a table by one reading of all files."""
+    if table == "transactions":
+        batches = History(find_servers([logs])).batches()
+        rows = [as_dict(transaction(row, "")) for batch in batches for row in batch.rows]
+        return texts(table, rows)
+    description = Description(find_servers([logs]))
+    description.read()
+    return texts(table, [as_dict(row) for row in getattr(description.result().tables, table)])
+
+
+def check(folder: Path, logs: Path, *, but: tuple[str, ...] = ()) -> None:
+    """All tables are those of one reading of all files, except for these kinds of incidents."""
+    for table in TABLES:
+        found, wanted = written(folder, table), expected(logs, table)
+        different = (found - wanted) + (wanted - found)
+        assert [one for one in different if json.loads(one).get("kind") not in but] == [], table
+
+
+def pieces(log: LogWriter, chance: random.Random, parts: int) -> list[tuple[str, bytes]]:
+    """A log in several files, each named after its first transaction."""
+    cuts = sorted(chance.sample(range(1, len(log.entries)), parts - 1))
+    found = []
+    for begin, end in zip([0, *cuts], [*cuts, len(log.entries)], strict=True):
+        part = LogWriter(entries=log.entries[begin:end])
+        zxid = int.from_bytes(part.entries[0][24:32], "big")
+        found.append((f"log.{zxid:x}", part.content()))
+    return found
+
+
+def put(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
+
+
+@pytest.fixture
+def log() -> LogWriter:
+    return simulated(3)[0].log
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_order_of_files_and_kills(seed: int, tmp_path: Path) -> None:
+    """Files of two servers in any order, torn ones, and kills: each row is written exactly once."""
+    chance = random.Random(seed)
+    log = simulated(seed)[0].log
+    out, logs = tmp_path / "out" / "prod", tmp_path / "logs"
+    for server in ("one", "two"):
+        for name, content in pieces(log, chance, 4):
+            (logs / server).mkdir(parents=True, exist_ok=True)
+            (logs / server / f"{name}.coming").write_bytes(content)
+    coming = sorted(logs.glob("*/*.coming"))
+    chance.shuffle(coming)
+    for file in coming:
+        content = file.read_bytes()
+        file.unlink()
+        if chance.random() < 0.3:  # it is being written
+            put(file.parent, file.stem, content[: chance.randrange(16, len(content))])
+            update(out, logs)
+        put(file.parent, file.stem, content)
+        if chance.random() < 0.5:  # this run ends before its commit
+            Task(out, [str(logs)], []).run()
+        update(out, logs)
+    # These kinds tell which server lacked what when a run read it.
+    check(out, logs, but=("missing", "disagreement"))
+    assert update(out, logs).transactions == 0
+
+
+STEPS: dict[str, tuple[object, str]] = {
+    "transactions": (Task, "_read"),
+    "state": (Task, "_write"),
+    "tables": (Task, "_tables"),
+    "commit": (history_pipeline, "commit"),
+    "rename": (Path, "replace"),
+}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_each_step(
+    step: str, after: bool, log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed before or after a step: the next one loses and doubles nothing."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    (name, first), (other, second) = pieces(log, random.Random(1), 2)
+    put(logs, name, first)
+    update(out, logs)
+    put(logs, other, second)
+    owner, method = STEPS[step]
+    original: Callable[..., object] = getattr(owner, method)
+
+    def killed(*given: Any, **named: Any) -> None:
+        if after:
+            original(*given, **named)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, method, killed)
+        remove_invalid(out, manifest_of(out))
+        manifest, _ = Task(out, [str(logs)], []).run()
+        history_pipeline.commit(out, json.dumps(asdict(manifest)))
+    is_done = after and step in ("commit", "rename")
+    assert manifest_of(out).number == (2 if is_done else 1)
+    assert bool(update(out, logs).transactions) != is_done
+    check(out, logs)
+
+
+def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
+    """A file that lies between two others, and comes last, replaces only the runs after it."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    first, late, *rest = pieces(log, random.Random(1), 4)
+    for file in (first, *rest):
+        put(logs, *file)
+        update(out, logs)
+    put(logs, *late)
+    assert update(out, logs).went_back == len(rest)
+    check(out, logs)
+
+
+def test_a_late_file_whose_neighbours_are_gone(log: LogWriter, tmp_path: Path) -> None:
+    """If the logs that must be read again have been deleted, a run says so and changes nothing."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    first, late, last = pieces(log, random.Random(1), 3)
+    for file in (first, last):
+        put(logs, *file)
+    update(out, logs)
+    before = {table: written(out, table) for table in TABLES}
+    (logs / first[0]).unlink()
+    put(logs, *late)
+    with pytest.raises(HistoryError, match="restore the older logs, or remove the late file"):
+        update(out, logs)
+    assert {table: written(out, table) for table in TABLES} == before
+
+
+def test_on_spark(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
+    """Two ensembles are brought up to date by tasks, and their tables are read as frames."""
+    out = tmp_path / "out"
+    (name, first), (other, second) = pieces(log, random.Random(1), 2)
+    ensembles = {one: [str(tmp_path / one)] for one in ("east", "west")}
+    for one in ensembles:
+        put(tmp_path / one / "a", name, first)
+    assert [one.number for one in history_pipeline.run(spark, ensembles, out)] == [1, 1]
+    put(tmp_path / "west" / "a", other, second)
+    found = history_pipeline.run(spark, ensembles, out)
+    assert [(one.ensemble, one.number) for one in found] == [("east", 1), ("west", 2)]
+    for one in ensembles:
+        check(out / one, tmp_path / one)
+    rows = history_pipeline.read(spark, out, "members").where("ensemble = 'west'")
+    assert rows.count() == sum(written(out / "west", "members").values()) > 0
+    with pytest.raises(ConfigError, match="another groups"):
+        history_pipeline.run(spark, ensembles, out, groups=["other"])

@@ -1,0 +1,396 @@
+"""Keep the tables of ensembles as Parquet: each run continues where the last committed run ended.
+
+    history_pipeline.run(spark, {"prod": ["/logs/prod"]}, "/data/history")
+    history_pipeline.read(spark, "/data/history", "rebalances")
+
+One task handles one ensemble. It restores the state of the groups, decodes what is new, removes by
+zxid what several servers wrote, and writes new files under names that no other attempt uses. Then
+the driver commits the run: it renames the ensemble's manifest, which names all files that are
+valid. So a run that ends before the rename has no effect, and a run after it repeats nothing.
+
+A file that comes late contains transactions before the last committed one. The run then goes back
+to the last state before these transactions and continues from there, so that the result is the same
+as if the file had been there in time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from zkconsumer.errors import ConfigError, DamagedFileError, HistoryError
+from zkconsumer.history.columns import ColumnDecoder, can_compile
+from zkconsumer.history.describe import STATE_FORMAT, Description
+from zkconsumer.history.inputs import find_servers, zxid_of
+from zkconsumer.history.logs import Batch, LogReader
+from zkconsumer.history.tables import TABLES
+from zkconsumer.spark.history import schema_of, table_batches, transaction_batch
+from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
+
+MANIFEST: Final = "manifest.json"
+STATES: Final = 8
+"""States of earlier runs that an ensemble keeps, so that a late file needs few logs again."""
+
+Spans: TypeAlias = list[tuple[int, int]]
+"""The first and the last zxid of each sequence without a gap."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One committed run: its last transaction, the transactions' file, and the state after it."""
+
+    number: int
+    zxid: int
+    covered: Spans
+    transactions: str | None
+    state: str | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is valid of an ensemble.
+
+    Attributes:
+        runs: the runs whose transactions are valid, oldest first.
+        tables: table -> its file.
+        scanned: log -> how many of its bytes have been looked through.
+        groups: the groups that are described; all if there are none.
+        state_format: the format of the states, which differs between releases.
+    """
+
+    groups: list[str]
+    state_format: int = STATE_FORMAT
+    number: int = 0
+    runs: list[Run] = field(default_factory=list)
+    tables: dict[str, str] = field(default_factory=dict)
+    scanned: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> set[str]:
+        """The names of all valid files."""
+        of_runs = (name for one in self.runs for name in (one.transactions, one.state))
+        return {*self.tables.values(), *(name for name in of_runs if name)}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run did for one ensemble.
+
+    Attributes:
+        number: the number of the run; the former one if there was nothing new.
+        transactions: rows of the table `transactions` that the run wrote.
+        went_back: how many former runs a late file has replaced.
+    """
+
+    ensemble: str
+    number: int
+    transactions: int
+    went_back: int
+
+
+def run(
+    spark: SparkSession,
+    ensembles: Mapping[str, Sequence[str]],
+    output: str | os.PathLike[str],
+    *,
+    groups: Sequence[str] = (),
+) -> list[Ended]:
+    """Bring the tables of all ensembles up to date.
+
+    Args:
+        ensembles: name -> paths of its servers' files, as `zkconsumer history --data-dir` takes
+            them. Each executor must be able to open them.
+        output: a directory that the driver and all executors share.
+        groups: describe only these groups; all if there are none.
+
+    Raises:
+        ConfigError: another run uses the output, or there are no ensembles.
+    """
+    if not ensembles:
+        raise ConfigError("there are no ensembles", where="ensembles", remedy="name at least one")
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        names = sorted(ensembles)
+        for name in names:
+            known = manifest_of(folder / name, groups)
+            _check(folder / name, known, groups)
+            remove_invalid(folder / name, known)
+        given = spark.createDataFrame(
+            [(name, list(ensembles[name])) for name in names],
+            "ensemble string, paths array<string>",
+        ).repartitionByRange(len(names), "ensemble")
+        task = partial(_tasks, folder=str(folder.absolute()), groups=list(groups))
+        rows = given.mapInArrow(task, "ensemble string, manifest string, ended string").collect()
+        found = []
+        for row in rows:
+            commit(folder / row.ensemble, row.manifest)
+            found.append(Ended(**json.loads(row.ended)))
+    return sorted(found, key=lambda one: one.ensemble)
+
+
+def read(spark: SparkSession, output: str | os.PathLike[str], table: str) -> DataFrame:
+    """Return a table of all ensembles, as the committed runs wrote it."""
+    schema = schema_of(table).add("ensemble", "string")
+    files = []
+    for manifest in sorted(Path(output).glob(f"*/{MANIFEST}")):
+        known = manifest_of(manifest.parent)
+        names = [one.transactions for one in known.runs]
+        names = names if table == "transactions" else [known.tables.get(table)]
+        files += [str(manifest.parent / name) for name in names if name]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*files)
+
+
+# ---- committing ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of the output; it ends with the process."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                "another run writes into the output",
+                where=str(folder),
+                remedy="wait until it has ended, or use another output",
+            ) from None
+        yield
+
+
+def manifest_of(folder: Path, groups: Sequence[str] = ()) -> Manifest:
+    try:
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Manifest(sorted(groups))
+    runs = [
+        Run(**{**one, "covered": [(first, last) for first, last in one["covered"]]})
+        for one in content.pop("runs")
+    ]
+    return Manifest(runs=runs, **content)
+
+
+def _check(folder: Path, known: Manifest, groups: Sequence[str]) -> None:
+    """Raise ConfigError if another release or other groups have written an output."""
+    for what, here, now in (
+        ("groups", ", ".join(known.groups) or "all", ", ".join(sorted(groups)) or "all"),
+        ("format of the states", known.state_format, STATE_FORMAT),
+    ):
+        if here != now:
+            raise ConfigError(
+                f"the output was written with another {what}: {here} instead of {now}",
+                where=str(folder),
+                remedy="use another output, or remove this one and read the logs again",
+            )
+
+
+def commit(folder: Path, text: str) -> None:
+    """Rename a new manifest, which makes its files valid all at once."""
+    fresh = folder / f"{MANIFEST}.new"
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / MANIFEST)
+
+
+def remove_invalid(folder: Path, manifest: Manifest) -> None:
+    """Remove the files of runs that ended before their commit, and those that a run has replaced.
+
+    Each run does this at its begin, so a query can read replaced files until the next run.
+    """
+    for file in folder.glob("*.*"):
+        if file.name != MANIFEST and file.name not in manifest.files:
+            file.unlink()
+
+
+# ---- one ensemble -------------------------------------------------------------------------------
+
+
+def _tasks(
+    batches: Iterator[pa.RecordBatch], *, folder: str, groups: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Handle ensembles; for `mapInArrow`."""
+    log_to_stderr()
+    for batch in batches:
+        for row in batch.to_pylist():
+            with one_sentence():
+                task = Task(Path(folder, row["ensemble"]), row["paths"], groups)
+                manifest, ended = task.run()
+            texts = [row["ensemble"], json.dumps(asdict(manifest)), json.dumps(asdict(ended))]
+            columns = [pa.array([text]) for text in texts]
+            yield pa.RecordBatch.from_arrays(columns, ["ensemble", "manifest", "ended"])
+
+
+class Task:
+    """A run for one ensemble, which writes files that no manifest names yet."""
+
+    def __init__(self, folder: Path, paths: Sequence[str], groups: Sequence[str]) -> None:
+        self._folder, self._groups = folder, groups
+        self._known = manifest_of(folder, groups)
+        self._servers = find_servers(paths)
+        self._suffix = uuid.uuid4().hex[:12]
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> tuple[Manifest, Ended]:
+        """Return the manifest to commit, and what was done."""
+        known = self._known
+        first_new, scanned = self._scan()
+        if first_new is None:
+            return known, Ended(self._folder.name, known.number, 0, 0)
+        kept = [one for one in known.runs if one.zxid < first_new]
+        while kept and kept[-1].state is None:
+            kept.pop()
+        self._check_logs(known.runs[len(kept) :], first_new)
+        number = known.number + 1
+        description = self._description(kept)
+        transactions, spans, count = self._read(description, f"transactions-{number}")
+        state = self._write(f"state-{number}", "pickle", description.state())
+        one = Run(number, description.last_zxid, spans, transactions, state)
+        tables = self._tables(description, number)
+        runs = _with_few_states([*kept, one])
+        went_back = len(known.runs) - len(kept)
+        ended = Ended(self._folder.name, number, count, went_back)
+        manifest = Manifest(known.groups, known.state_format, number, runs, tables, scanned)
+        return manifest, ended
+
+    def _check_logs(self, replaced: Sequence[Run], first_new: int) -> None:
+        """Raise HistoryError if logs that must be read again have been deleted."""
+        needed = min((span[0] for one in replaced for span in one.covered), default=None)
+        first = min((zxid_of(log) for one in self._servers for log in one.logs), default=0)
+        if needed is not None and min(needed, first_new) < first_new and first > needed:
+            raise HistoryError(
+                f"a late file contains the transaction 0x{first_new:x}, so the logs must be read "
+                f"again from 0x{needed:x} on, but they begin with 0x{first:x}",
+                where=self._folder.name,
+                remedy="restore the older logs, or remove the late file",
+            )
+
+    def _scan(self) -> tuple[int | None, dict[str, int]]:
+        """Return the first zxid at which the logs differ from what was committed, and how many
+        bytes of each log have now been looked through.
+        """
+        covered = _joined(span for one in self._known.runs for span in one.covered)
+        scanned, found = dict[str, int](), list[int]()
+        decoder = ColumnDecoder() if can_compile() else None
+        for server in self._servers:
+            spans: Spans = []
+            for log in server.logs:
+                begin = self._known.scanned.get(log.name, 0)
+                reader = LogReader(log, decoder, begin if begin <= log.size else 0)
+                try:
+                    for batch in reader.batches():
+                        spans += _spans(batch)
+                except DamagedFileError:
+                    pass  # what precedes the damage is read; the incidents name the damage
+                scanned[log.name] = reader.offset
+            found += _news(_joined(spans), covered)
+        return min(found, default=None), scanned
+
+    def _description(self, kept: Sequence[Run]) -> Description:
+        if not kept:
+            return Description(self._servers, self._groups)
+        state = (self._folder / str(kept[-1].state)).read_bytes()
+        return Description.resumed(self._servers, state)
+
+    def _read(self, description: Description, name: str) -> tuple[str | None, Spans, int]:
+        """Read what is new, and write it as the table `transactions`."""
+        schema, spans, count, writer = _schema("transactions"), Spans(), 0, None
+        path = self._folder / f"{name}-{self._suffix}.parquet"
+        for batch in description.batches():
+            rows = transaction_batch(batch)
+            writer = writer or pq.ParquetWriter(path, schema)
+            writer.write_table(_of_ensemble(rows, self._folder.name))
+            spans = _joined([*spans, *_spans(batch)])
+            count += rows.num_rows
+        if writer is None:
+            return None, spans, 0
+        writer.close()
+        return path.name, spans, count
+
+    def _tables(self, description: Description, number: int) -> dict[str, str]:
+        """Write all tables but `transactions`."""
+        tables, names = description.result().tables, {}
+        for table in TABLES:
+            if table != "transactions":
+                path = self._folder / f"{table}-{number}-{self._suffix}.parquet"
+                with pq.ParquetWriter(path, _schema(table)) as writer:
+                    for rows in table_batches(getattr(tables, table), table):
+                        writer.write_table(_of_ensemble(rows, self._folder.name))
+                names[table] = path.name
+        return names
+
+    def _write(self, name: str, kind: str, content: bytes) -> str:
+        path = self._folder / f"{name}-{self._suffix}.{kind}"
+        path.write_bytes(content)
+        return path.name
+
+
+def _with_few_states(runs: list[Run]) -> list[Run]:
+    """Leave only the last runs their states."""
+    old = len(runs) - STATES
+    return [replace(one, state=None) if n < old else one for n, one in enumerate(runs)]
+
+
+def _of_ensemble(rows: pa.RecordBatch, ensemble: str) -> pa.Table:
+    names = pa.repeat(ensemble, rows.num_rows)
+    return pa.Table.from_batches([rows]).append_column("ensemble", names)
+
+
+def _schema(table: str) -> pa.Schema:
+    empty = next(iter(table_batches([], table)))
+    return _of_ensemble(empty, "").schema
+
+
+# ---- zxids --------------------------------------------------------------------------------------
+
+
+def _spans(batch: Batch) -> Spans:
+    """Return the sequences without a gap of a batch's zxids."""
+    zxids = batch.zxids
+    if batch.is_compiled:  # an array: find the gaps at once
+        ends = [*((zxids[1:] - zxids[:-1]) > 1).nonzero()[0].tolist(), len(zxids) - 1]
+    else:
+        ends = [n for n, one in enumerate(zxids) if zxids[n + 1 : n + 2] not in ([one], [one + 1])]
+    begins = [0, *(end + 1 for end in ends[:-1])]
+    return [(int(zxids[a]), int(zxids[b])) for a, b in zip(begins, ends, strict=True)]
+
+
+def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
+    """Return spans in order; those without a gap between them become one."""
+    found: Spans = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def _news(spans: Spans, covered: Spans) -> Iterator[int]:
+    """Yield zxids at which a server differs from what is covered: it has more, or lacks some."""
+    before = 0
+    for first, last in spans:
+        at = bisect_right(covered, (first, 1 << 64)) - 1
+        if at < 0 or covered[at][1] < last:
+            yield max(first, covered[at][1] + 1) if at >= 0 else first
+        lacking = [one for one in covered if before and one[0] < first and one[1] > before]
+        if lacking:
+            yield max(before + 1, lacking[0][0])
+        before = last
