@@ -25,7 +25,9 @@ def traces(name: str, directory: Path) -> None:
     """Write the traces of a scenario: a file for each member, and one for the simulator."""
 
     def emit(entry: dict[str, object]) -> None:
-        who = entry.get("member") or entry.get("settings", {}).get("consumer", "simulator")
+        settings = entry.get("settings")
+        consumer = settings["consumer"] if isinstance(settings, dict) else "simulator"
+        who = entry.get("member") or consumer
         with (directory / f"{who}.jsonl").open("a", encoding="utf-8") as file:
             print(text(entry), file=file)
 
