@@ -155,7 +155,7 @@ class Stream(Generic[K, V]):
             turn_s=turn_s,
         )
         self._turn_s = turn_s
-        self._in_use = threading.Lock()  # held while a thread uses the feed
+        self._in_use = threading.Lock()  # held while a thread uses the stream
         self.as_columns = False  # whether the user asked for columns; the waiting thread applies it
         # Whether an exception from outside this package may have lost fetched messages. The next
         # call then fetches them again.
@@ -230,7 +230,7 @@ class Stream(Generic[K, V]):
         Raises:
             ConfigError: pyarrow is not installed.
             ConnectorClosedError: the connector was shut down.
-            ZkConsumerError: as `poll`.
+            ZkConsumerError: the same errors as `poll`.
         """
         to_arrow()
         try:
@@ -267,7 +267,7 @@ class Stream(Generic[K, V]):
             raise
         except BaseException:
             # A KeyboardInterrupt may have discarded messages that the broker client had just
-            # returned. Fetch again from the last message that was handed out.
+            # returned. Fetch again after the last message that was handed out.
             self._is_interrupted = True
             raise
         finally:

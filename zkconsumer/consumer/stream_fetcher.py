@@ -115,14 +115,14 @@ Background = Callable[[Callable[[], Result]], "Future[Result]"]
 
 
 def inline(call: Callable[[], T]) -> Future[T]:
-    """Run a call that never blocks on this thread."""
+    """Run a call on this thread; the call must never block."""
     done: Future[T] = Future()
     done.set_result(call())
     return done
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
-    """Run a rare call that may block on a new thread."""
+    """Run a rare call, which may block, on a new thread."""
     done: Future[T] = Future()
 
     def run() -> None:

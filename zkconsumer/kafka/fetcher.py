@@ -288,7 +288,7 @@ class KafkaFetcher:
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         messages, self._backlog = self._backlog, []
         if not messages:
-            # A single call with a time limit would not do: librdkafka would wait until it has
+            # A single call with a time limit is not enough: librdkafka would wait until it has
             # `max_messages` messages or the time is over, and would collect megabytes.
             messages = self._consumer.consume(max_messages, 0)
         if not messages:

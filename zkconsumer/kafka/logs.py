@@ -314,7 +314,7 @@ def committed_in_kafka(
 
     JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is
     the time limit of each request in seconds. `on_progress` is called after each request with the
-    number of partitions that are read, and of all.
+    number of partitions read so far, and the number of all partitions.
     """
     found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
     if not partitions:

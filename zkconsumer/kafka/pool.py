@@ -5,7 +5,7 @@ One client per stream is the fastest design, because no other thread touches the
 eight file descriptors. So the design does not scale to hundreds of streams. A connector with more
 than `OWN_CLIENTS` streams uses a `FetcherPool`: a few clients, each driven by one fetch thread.
 (The JVM also has a few fetcher threads for all streams.) Each stream gets a `SharedFetcher`, which
-implements `Fetcher` without touching a client.
+implements `Fetcher` without using a client.
 
     stream's thread --assign, unassign--> queue of commands --> fetch thread --> client
     stream's thread <--messages, faults-- queue of the stream <-- fetch thread <-- client
@@ -79,7 +79,7 @@ BATCH: Final = 1000
 # commands at least this often.
 TURN_S: Final = 0.05
 
-# Seconds for which a fetch thread waits for the lookup of a topic before its first fetch; see
+# Seconds for which a fetch thread waits for the look-up of a topic before its first fetch; see
 # `fetcher.LOOKUP_S`. All streams of the client wait during this time.
 POOL_LOOKUP_S: Final = 0.2
 
@@ -317,7 +317,7 @@ class FetcherPool:
 
 
 class _Question:
-    """A lookup of offsets that waits for a client."""
+    """A look-up of offsets that waits for a client."""
 
     __slots__ = ("answer", "reset", "tps")
 
@@ -342,7 +342,7 @@ class _FetchThread:
         self._starting = threading.Lock()
         self._ended = False
         # Commands from any thread: a route to start or (if not live) to end, a stream with room
-        # again, or a lookup of offsets.
+        # again, or a look-up of offsets.
         self._commands: deque[_Route | SharedFetcher | _Question] = deque()
         self._wake = threading.Event()
         # Only the fetch thread uses these:

@@ -118,7 +118,7 @@ class StartFetching(Command):
 
 @dataclass(frozen=True, slots=True)
 class AskRelease(Command):
-    """Ask the streams to finish the messages of these partitions that the user is processing."""
+    """Ask the streams to finish the in-flight messages of these partitions."""
 
     partitions: frozenset[TopicPartition]
 

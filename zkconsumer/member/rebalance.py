@@ -230,7 +230,7 @@ def read_everything(state: State) -> Step:
 
 
 def revoke(state: State, to_revoke: frozenset[TopicPartition], now: float) -> Step:
-    """Ask the user to finish the messages of the revoked partitions that are in process."""
+    """Ask the user to finish the in-flight messages of the revoked partitions."""
     state = replace(state, revoking=to_revoke, finished=frozenset())
     asked = to_revoke & state.serving
     if not asked:
@@ -243,7 +243,7 @@ def revoke(state: State, to_revoke: frozenset[TopicPartition], now: float) -> St
 
 
 def commit_revoked(state: State, now: float) -> Step:
-    """Commit the revoked partitions' positions, after the user has finished or the grace period."""
+    """Commit the revoked positions: the user has finished, or the grace period is over."""
     if state.settings.auto_commit_s is None:
         return before_release(replace(state, finished=frozenset()), now)
     state = enter(replace(state, grace_at=None), Phase.COMMITTING)
@@ -379,7 +379,7 @@ def listened(state: State, notices: tuple[Notice, ...], now: float) -> Step:
 
 
 def failure_notice(outcome: Outcome) -> tuple[Notice, ...]:
-    """Report what a listener has raised, even if the rebalance no longer waits for it."""
+    """Report the error that a listener has raised, even if the rebalance no longer waits for it."""
     if not isinstance(outcome, ListenerReturned) or not outcome.error:
         return ()
     return (
@@ -538,7 +538,7 @@ def verified(state: State, outcome: Verified, now: float) -> Step:
 
 
 def apply_read_back(state: State, outcome: Verified) -> Step:
-    """Confirm the owner znodes that were read back; stop lost partitions, and claim them again.
+    """Confirm the owner znodes that were read back; withdraw and claim again lost partitions.
 
     An owner znode that was lost during the read-back stays lost. One that was created again has
     another epoch, so its partition is fetched again with the new fencing token.

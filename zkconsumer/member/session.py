@@ -177,7 +177,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
     cannot claim them while this member's session has the owner znodes. So this member releases
     them, and waits for the end of the other session.
 
-    JVM (0.9 and later): the connector stops for good.
+    JVM (0.9 and later): the connector stops permanently.
     """
     notice = Notice(
         NoticeKind.ID_TAKEN,
