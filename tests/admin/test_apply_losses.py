@@ -74,7 +74,7 @@ def test_a_lost_reply(
     has_happened = threading.Event()
 
     def mend() -> None:
-        """After the second transaction was executed, its reply and the connection are lost."""
+        """Drop the reply of the second executed transaction, and the connection."""
         last = plan.changes[5]
 
         def done() -> bool:

@@ -10,7 +10,7 @@ from zkconsumer.admin.offset_files import FileFormat, Offsets, read_offsets, wri
 from zkconsumer.errors import BadFileError
 from zkconsumer.protocol.model import TopicPartition
 
-# As ExportZkOffsets of 0.8.2.2 and of 1.1.1 has written it.
+# The text that ExportZkOffsets of 0.8.2.2 and of 1.1.1 wrote.
 EXPORTED = b"/consumers/toolg/offsets/tool/0:1\n/consumers/toolg/offsets/tool/1:0\n"
 TOOL: Offsets = {"toolg": {TopicPartition("tool", 0): 1, TopicPartition("tool", 1): 0}}
 

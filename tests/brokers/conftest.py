@@ -12,11 +12,12 @@ from support.members.group import Group
 
 from zkconsumer.sandbox import RELEASES, Sandbox
 
-# One for each way in which a broker is spoken to and keeps its messages: the protocol that cannot
-# be asked for its version and format v0, format v1, and the newest with format v2.
+# One release for each message format: 0.8.2.2 (v0; it does not answer ApiVersions), 0.10.2.2 (v1),
+# and 3.9.1 (v2).
 SOME = ("0.8.2.2", "0.10.2.2", "3.9.1")
 
-# The cleaner as quick as it gets, in little memory: compacted topics are what makes holes.
+# The log cleaner runs as often as possible, with little memory. Compacted topics have gaps in their
+# offsets.
 OVERRIDES = {
     "log.cleaner.enable": "true",
     "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
@@ -29,12 +30,14 @@ def _number(release: str) -> tuple[int, ...]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "since(release): what brokers before it do not have")
-    config.addinivalue_line("markers", "also(release): one more of which some are run")
+    config.addinivalue_line(
+        "markers", "since(release): the first release whose brokers support the subject"
+    )
+    config.addinivalue_line("markers", "also(release): run the test on this release, too")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test with a cluster on the selected releases that support its subject."""
+    """Run every test on a cluster of each selected release that supports its subject."""
     if "cluster" not in metafunc.fixturenames:
         return
     word = metafunc.config.getoption("--brokers")

@@ -17,7 +17,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
 MIB = 1 << 20
-# A broker's own format, and those that a topic may be told to keep; 3.9 no longer listens to that.
+# The broker's own format, and those that a topic may set; 3.9 ignores that setting.
 FORMATS: dict[str, dict[str, int]] = {
     "0.8.2.2": {"": 0},
     "0.9.0.1": {"": 0},

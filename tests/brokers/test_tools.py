@@ -55,7 +55,7 @@ def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
         assert bool(client.exists(paths.topic(OFFSETS_TOPIC))) is bool(stored)
 
 
-# Seconds ago that the older segments of a log were written to.
+# Age of the older segments of a log, in seconds.
 AGO_S = 7200
 
 

@@ -15,7 +15,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 
 
 def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
-    """One transaction of five messages for each value of `ends`, the messages' value."""
+    """Run a transaction of five messages for each value of `ends`; the messages have this value."""
     one = producer(cluster, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for end in ends:

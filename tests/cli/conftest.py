@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
-# Seconds that a whole run may take; the longest, a demo, takes ten where nothing else goes on.
+# Time limit of a whole run, in seconds. The longest is a demo: ten seconds on an idle machine.
 RUN_LIMIT_S = 200
 
 Spawn = Callable[..., subprocess.Popen[bytes]]

@@ -33,7 +33,7 @@ LOAD = {
     Shell.ZSH: 'autoload -Uz compinit && compinit -u -D && eval "$(zkconsumer completion zsh)"',
     Shell.FISH: "zkconsumer completion fish | source",
 }
-# What is typed before Tab, and what the shell then has typed.
+# The text before Tab, and the text after the completion.
 CASES = {
     "zkconsumer gro": "groups",
     "zkconsumer offsets sh": "shift",
@@ -87,10 +87,10 @@ class Terminal:
         self.written = ""
 
     def type(self, text: str, until: str, *, again: str = "") -> None:
-        """Type a text, and wait until the terminal shows another one.
+        """Type a text, and wait until the terminal shows the expected one.
 
-        On a busy machine ZooKeeper's answer may come too late, and nothing is completed; as a user
-        would, type `again` then.
+        On a busy machine ZooKeeper's answer may come too late, and nothing is completed. Then
+        `again` is typed, as a user would do.
         """
         self.written = ""
         os.write(self._mine, text.encode())

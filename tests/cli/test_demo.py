@@ -21,7 +21,7 @@ from zkconsumer.demo.group import ranges
 from zkconsumer.demo.group_judge import Seen, Tally, double_ownership, unowned_partition_seconds
 from zkconsumer.protocol.payloads import OwnerZnode
 
-# Seconds until everything of a run must have gone: it takes two, and more on a busy machine.
+# Seconds within which all processes and files of a run must be gone: two on an idle machine.
 PATIENCE_S = 60.0
 A, B = (OwnerZnode(f"demo_{name}-0", session, session) for name, session in (("a", 1), ("b", 2)))
 

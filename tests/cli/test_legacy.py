@@ -11,18 +11,19 @@ from support.jvm.tools import RELEASES, TOPICS, World, captured, produce, withou
 
 from zkconsumer.sandbox import Sandbox
 
-# Where we differ from a recorded run, and why. Everything else is equal, but for the JVM's stacks
-# of calls (`without_stacks`) and the place of a backup.
+# Where zkconsumer differs from a recorded run, and why. Everything else is equal, except the JVM's
+# stack traces (`without_stacks`) and the path of a backup.
 REFUSED = {
     "DIR/import.txt": "a line without a colon: the JVM threw an exception, we say which line it is",
     "DIR/import2.txt": "values that are no numbers: the JVM wrote them, and no member could start",
 }
-# Which partition comes first, and how messages of several mix, is the brokers' and threads' matter.
+# Brokers and threads determine the order of the partitions' messages.
 MIXED = "ConsoleConsumer"
-# The JVM has the partitions in the order of the broker's answer, we have them in theirs.
+# The JVM prints the partitions in the order of the broker's answer, zkconsumer in the order of
+# their numbers.
 SORTED = "GetOffsetShell"
 
-# The captures' standard error was cut there.
+# The captures have this many characters of standard error at most.
 CUT = 6000
 
 

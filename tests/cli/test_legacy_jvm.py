@@ -21,7 +21,7 @@ from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.topics import session
 
-# Seconds; three are usual, and a slow machine may do other things.
+# Time limit in seconds; three are usual on an idle machine.
 JVM_LIMIT_S = 120
 
 Unique = Callable[[str], str]

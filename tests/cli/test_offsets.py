@@ -20,7 +20,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES
 from zkconsumer.sandbox import ZooKeeperServer
 
-# As ExportZkOffsets of 0.8.2.2 has written it.
+# The text that ExportZkOffsets of 0.8.2.2 wrote.
 EXPORTED = "/consumers/toolg/offsets/tool/0:3\n/consumers/toolg/offsets/tool/1:0\n"
 
 Command = Callable[..., Result]

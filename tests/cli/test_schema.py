@@ -22,7 +22,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "schemas"
-# Schema -> commands whose JSON it describes; the broker of the scene does not answer.
+# Schema -> the commands whose JSON it describes. The broker of the scene does not answer.
 COMMANDS = {
     "lag": ["lag -g g", "lag"],
     "members": ["members", "members -g g"],

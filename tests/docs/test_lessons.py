@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "lessons"
 LESSONS = sorted(FOLDER.glob("*.md"))
 BLOCK = re.compile(r"```console\n\$ zkconsumer ([^\n]*)\n(.*?)```", re.DOTALL)
 
-# Lines of a lesson; a printed page has about so many.
+# Maximum number of lines of a lesson: about one printed page.
 MAX_LINES = 66
 
 

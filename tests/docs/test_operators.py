@@ -35,7 +35,7 @@ RECIPES = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BACKUP = re.compile(r"zkconsumer-backup-[\w.-]+?-\d{8}T[\d.]+Z-[0-9a-f]{12}\.json")
 ADDRESS = "zk1:2181/kafka"
-# What no two runs have in common, and how wide a column is.
+# Values that differ between runs, and the widths of columns.
 VARYING = {
     r"\d{4}-\d\d-\d\d[T ][\d:.,]+(Z|\+00:00)?": "TIME",
     r"0x[0-9a-f]+": "SESSION",
@@ -43,7 +43,7 @@ VARYING = {
     r"[ \t]+": " ",
 }
 HOURS_S = 3600
-# Seconds, for what happens at once on a machine that is not busy.
+# Time limit in seconds of steps that take no time on an idle machine.
 LIMIT_S = 60
 
 
@@ -138,7 +138,7 @@ def stage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Recipe]:
-    """An empty directory with the environment that the page requires."""
+    """An empty directory, with the environment that the page requires."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -264,7 +264,7 @@ def nothing(stage: Recipe) -> None:
 
 
 Step = Callable[[Recipe], None]
-# The sessions of the page in their order: what there is before, and what must be so after.
+# The sessions of the page in their order, each with its set-up and the check of its effect.
 SCENES: dict[str, list[tuple[Step, Step]]] = {
     "Move a group back an hour": [(at_rest, unmoved), (live, unmoved)],
     "Clone a group for a test": [(at_rest, copied_and_deleted)],
@@ -285,7 +285,8 @@ SESSIONS = [(name, number) for name, scenes in SCENES.items() for number in rang
 def steps(session: str) -> list[tuple[str, str, int]]:
     """The commands of a session, what each prints, and the exit code.
 
-    Which `echo $?` tells; else doctor's is 6 where it says that there is a problem, and others' 0.
+    `echo $?` prints the exit code. Without it, the code of `doctor` is 6 if it reports a problem,
+    and all other codes are 0.
     """
     found: list[tuple[str, str, int]] = []
     for part in session.replace("\\\n", "").split("$ ")[1:]:

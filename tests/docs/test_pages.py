@@ -22,7 +22,7 @@ from zkconsumer.trace import VERSION, text, transition
 DOCS = Path(__file__).parents[2] / "docs"
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
 TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
-# Kept by the coordinator itself, beside what the machine and the streams report.
+# Counters of the coordinator itself; the machine and the streams report the others.
 OWN_METRICS = [
     "rebalances",
     "commits",

@@ -26,7 +26,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES.append(ROOT / "docs" / "monitoring" / "README.md")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Seconds, for one command or program on a busy machine.
+# Time limit in seconds of one command or program on a busy machine.
 PROGRAM_LIMIT_S = 60
 SIZE_MAX = 9_000  # bytes; README.md is one page, and every other subject has its own page
 

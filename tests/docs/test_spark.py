@@ -18,7 +18,7 @@ from zkconsumer.spark.schema import SCHEMA
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 MINIMUM = {"zookeeper": "zk:2181", "subscribe": "a", "group.id": "g"}
-# Spark's own names, and the old API's, in the last column of the table of old names.
+# Names of Spark and of the old API in the last column of the table of old names.
 ELSEWHERE = {"endOffset", "checkpointLocation", "metadata.broker.list", "from_json", "legacy"}
 
 

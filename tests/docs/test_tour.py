@@ -18,7 +18,7 @@ from zkconsumer.sandbox.ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
 TOUR = PAGE.split("\n## Try the commands on your own machine\n")[1].split("\n## ")[0]
-# Seconds, for one command on a busy machine.
+# Time limit in seconds of one command on a busy machine.
 LIMIT_S = 60
 
 

@@ -16,7 +16,7 @@ from zkconsumer.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("topic")
 
-# Seconds from the look at the lease to the line in the log, on a busy machine.
+# Seconds between the check of the lease and the line in the log, on a busy machine.
 HAND_OVER_S = 0.25
 SLOW_S = 0.2
 

@@ -44,7 +44,7 @@ def test_all_data_of_the_group_is_wiped(
     assert len(before) == 8
     assert all(after[tp].czxid > before[tp].czxid for tp in before)
     crew.flowing(*pair)
-    wait_for(lambda: len(crew.observer.snapshot().offsets) == 8, "offsets to be stored anew")
+    wait_for(lambda: len(crew.observer.snapshot().offsets) == 8, "offsets to be stored again")
     crew.finish()
 
 
@@ -79,7 +79,7 @@ def test_the_right_to_claim_is_taken_and_given_back(
     owners = paths.owners_of(crew.group, topic)
     admin.set_acls(owners, _allowed(Permissions.READ, Permissions.DELETE, Permissions.ADMIN))
     second = crew.join_here(rebalance_max_retries=1)
-    wait_for(lambda: second.metrics().get("denied", 0) > 0, "the refusal to be told")
+    wait_for(lambda: second.metrics().get("denied", 0) > 0, "the refusal to be reported")
     assert second.owned == set()
     crew.flowing(first)
     admin.set_acls(owners, EVERYTHING)
@@ -96,13 +96,13 @@ def test_the_right_to_commit_is_taken_and_given_back(
     path = paths.offset(crew.group, tp)
     wait_for(lambda: admin.exists(path), "a first commit")
     admin.set_acls(path, _allowed(Permissions.READ, Permissions.ADMIN))
-    wait_for(lambda: member.metrics().get("commit_failed", 0) > 0, "the refusal to be told")
+    wait_for(lambda: member.metrics().get("commit_failed", 0) > 0, "the refusal to be reported")
     crew.flowing(*pair)
     stored = crew.observer.snapshot().offsets[tp]
     crew.flowing(*pair)
     assert crew.observer.snapshot().offsets[tp] == stored
     admin.set_acls(path, EVERYTHING)
-    wait_for(lambda: crew.observer.snapshot().offsets[tp] > stored, "commits to go on")
+    wait_for(lambda: crew.observer.snapshot().offsets[tp] > stored, "commits to continue")
     assert crew.finish().duplicates() == 0
 
 
@@ -121,7 +121,7 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
     ids = paths.ids(crew.group)
     admin.set_acls(ids, _allowed(Permissions.CREATE, Permissions.DELETE, Permissions.ADMIN))
     third = crew.join_here()
-    wait_for(lambda: third.metrics().get("denied", 0) > 0, "the refusal to be told")
+    wait_for(lambda: third.metrics().get("denied", 0) > 0, "the refusal to be reported")
     crew.flowing(*pair)
     admin.set_acls(ids, EVERYTHING)
     crew.settle(*pair, third)

@@ -1,4 +1,4 @@
-"""Captured groups: what each member computed, or threw, with the JVM's own assignors."""
+"""Captured groups: each member's share by the JVM's assignors, or its exception."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group_of(case: dict[str, Any]) -> GroupInput:
 
 
 def expected(case: dict[str, Any], release: str) -> dict[str, object]:
-    """Consumer -> its part, or the class that it threw."""
+    """Consumer -> its share, or the class of the exception that it threw."""
     (result,) = (r for r in case["results"] if release in r["releases"])
     errors = {one: error["class"] for one, error in (result.get("errors") or {}).items()}
     return result["assignment"] | errors

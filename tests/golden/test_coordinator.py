@@ -1,4 +1,4 @@
-"""What Kafka 3.9.1's own group coordinator answered to scripts of requests, answer by answer."""
+"""The answers of Kafka 3.9.1's group coordinator to scripts of requests, compared one by one."""
 
 from __future__ import annotations
 

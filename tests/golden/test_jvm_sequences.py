@@ -1,8 +1,8 @@
 """The simulator's JVM member sends the same requests in the same order as the real one.
 
-The captures are of Kafka 1.1.1. Two things are not compared: the order among siblings that comes
-from a Scala hash map (partitions are claimed and read in it), and in `expiry` the reads, where two
-of the real threads read at once.
+The captures are of Kafka 1.1.1. Two things are not compared. Claims and reads of sibling partitions
+follow the order of a Scala hash map. In `expiry` two threads of the real member read at the same
+time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def normal(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def masked(ops: Iterable[Op]) -> list[Op]:
-    """The requests with siblings made equal, whose order members may choose."""
+    """The requests with equal names for siblings, whose order each member may choose."""
     siblings = re.compile(r"/(owners/t|offsets/t|ids)/\w+$")
     in_order = ("setData", "delete")
     return [

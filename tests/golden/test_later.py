@@ -1,4 +1,4 @@
-"""What Kafka 3.9.1's own assignors, partitioners and AdminUtils computed, compared line by line."""
+"""Results of Kafka 3.9.1's assignors, partitioners and AdminUtils, compared line by line."""
 
 from __future__ import annotations
 

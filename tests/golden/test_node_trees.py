@@ -29,8 +29,8 @@ from zkconsumer.sandbox import Sandbox
 
 FILE = Path(__file__).with_name("trees.jsonl.gz")
 RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
-# One of the releases that left the same nodes -> partition -> messages that A consumed first, of
-# five in each: it took what came first.
+# A release -> partition -> number of messages that A consumed first, of five in each; the order of
+# arrival determined it. Other releases that left the same znodes have the numbers of this one.
 TAKEN_FIRST = {"0.9.0.1": {1: 5, 2: 3}, "1.1.1": {1: 3, 2: 5}}
 ALIKE = {"static": [{"0.8.2.2", "0.9.0.1"}, {"0.11.0.3", "1.1.1"}], "wildcard": [RELEASES]}
 LIMIT_S = 50.0  # longer than any step, shorter than the interval of automatic commits

@@ -15,7 +15,7 @@ from zkconsumer.protocol import paths
 
 pytestmark = pytest.mark.usefixtures("topic")
 
-# Seconds from the look at the lease to the line in the log, on a busy machine.
+# Seconds between the check of the lease and the line in the log, on a busy machine.
 HAND_OVER_S = 0.25
 LONG_SESSION_S = 6.0
 TROUBLE = ("ownership_lost", "foreign_offset_overwritten", "foreign_offset_left", "commit_failed")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 
 class Going(Enum):
-    """How far the client's own recovery is when the member continues with the phase."""
+    """How far the client has recovered when the member continues with the phase."""
 
     AT_ONCE = "its requests meet the session that is gone"
     RECONNECTED = "its requests, meant for the old session, meet the new one"
@@ -38,11 +38,11 @@ class Going(Enum):
 
 
 class Ambush:
-    """Expires a member's session the moment it enters a phase, before it does anything there.
+    """Expires a member's session when the member enters a phase, before its first action there.
 
-    It stands where the trace is written, on the member's own deciding thread. A session that
-    ZooKeeper expires has no lease any more, so the ambush shuts the gate first; and before others
-    have had time to take over, the lease of the machine is over, too.
+    It runs as the writer of the trace, on the thread of the member's coordinator. An expired
+    session has no lease, so the ambush closes the gate first. The machine's lease ends before other
+    members can take over.
     """
 
     def __init__(self, crew: Crew, member: LocalMember, phase: Phase, going: Going) -> None:
@@ -158,7 +158,7 @@ SCENES: dict[Phase, Scene] = {
     Phase.WAITING: _another_is_in_the_way,
     Phase.LEAVING: _it_leaves,
 }
-# Scenes in which nobody is there to overtake the member.
+# Scenes without another member that could take over.
 LONELY = (_another_leaves, _another_is_in_the_way)
 CASES = [
     (phase, going)

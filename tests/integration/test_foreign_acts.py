@@ -148,4 +148,4 @@ def test_a_marked_edit_is_honoured(
     wait_for(lambda: _given(member, tp).count(1) == 2, "the message at the edited offset")
     assert member.metrics()["operator_edit_honoured"] == 1
     assert _given(member, tp).count(0) == 1
-    wait_for(lambda: crew.observer.snapshot().offsets[tp] > 1, "commits to go on from there")
+    wait_for(lambda: crew.observer.snapshot().offsets[tp] > 1, "commits to continue from there")

@@ -36,7 +36,7 @@ CAPTURED = Path(__file__).parents[1] / "golden" / "kafka_commits.jsonl.gz"
 
 KAFKA = {"offsets_storage": "kafka", "dual_commit_enabled": False}
 DUAL = {"offsets_storage": "kafka"}
-# Nothing is committed but what a test asks for.
+# Only the test's own calls commit.
 BY_HAND = {"auto_commit_enable": False}
 MESSAGES = 20
 

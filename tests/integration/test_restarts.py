@@ -14,7 +14,7 @@ from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
 from zkconsumer.sandbox.topics import create_topic
 
 TICK_S = 0.1
-# A lease of four seconds: what pauses earlier does not pause because of the lease.
+# The lease is four seconds, so a stream that pauses earlier does not pause because of the lease.
 LONG_SESSION_S = 6.0
 
 

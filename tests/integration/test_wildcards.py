@@ -93,7 +93,7 @@ def test_topics_come_and_go(
     assert values(streams, 5) == Counter({f"{second}/{n}": 1 for n in range(5)})
     assert owners() == {"first-0": "m-0", "first-1": "m-1", "second-0": "m-0"}
     sandbox.delete_topic(first)
-    wait_for(lambda: owners() == {"second-0": "m-0"}, "the deleted topic to be let go")
+    wait_for(lambda: owners() == {"second-0": "m-0"}, "the deleted topic to be released")
     sandbox.produce(second, 5)
     assert values(streams, 5).total() == 5
 

@@ -1,4 +1,4 @@
-"""Scenarios run two at a time: most of their time they wait for a session to expire."""
+"""Two scenarios run at a time, because each mostly waits for a session to expire."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AT_ONCE = 2
 RANGE = tuple(Cast((release,)) for release in RELEASES)
 ROUND_ROBIN = tuple(Cast((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
 WILDCARD = tuple(replace(cast, pattern=Pattern.WHITE_LIST) for cast in RANGE + ROUND_ROBIN)
-# Some by a pattern and some by name, of either kind.
+# Members of both kinds subscribe by a pattern, and others by name.
 PATTERN_AND_NAME = tuple(
     replace(cast, pattern=Pattern.WHITE_LIST, by_name=frozenset({OURS, SECOND})) for cast in RANGE
 )
-# Two releases at once; round-robin has one order up to 0.11, and another one from 1.0 on.
+# Two releases in one group; round-robin has one order up to 0.11, and another from 1.0 on.
 TWO = (
     Cast(("0.8.2.2", "1.1.1")),
     Cast(("0.9.0.1", "0.11.0.3")),
@@ -37,7 +37,7 @@ TWO = (
     Cast(("0.8.2.2", "0.9.0.1"), Strategy.ROUND_ROBIN),
     Cast(("0.10.2.2", "0.11.0.3"), Strategy.ROUND_ROBIN),
 )
-# One old JVM and the newest, on each release of ZooKeeper.
+# The oldest and the newest JVM release, on each release of ZooKeeper.
 ZOOKEEPERS = tuple(
     replace(cast, zookeeper=release)
     for release in ZOOKEEPER_RELEASES
@@ -48,7 +48,7 @@ OLD_BROKER = tuple(
     replace(cast, broker="0.8.2.2") for cast in RANGE + ROUND_ROBIN if cast.releases == ("0.8.2.2",)
 )
 ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
-# Of the newest release each strategy by name and by pattern; range by both at once.
+# The newest release with each strategy, by name and by pattern; range with both in one group.
 NEWEST = (
     ROUND_ROBIN[-1],
     replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST),
@@ -67,7 +67,7 @@ def casts_of(mixed: str, zookeeper: str) -> tuple[Cast, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test of a scenario runs with the scenarios that the options select."""
+    """Run each test with the scenarios that the options select."""
     if "cast" in metafunc.fixturenames:
         option = metafunc.config.getoption
         casts = casts_of(option("--mixed"), option("--zookeeper"))
@@ -80,7 +80,7 @@ PLAYED = pytest.StashKey[dict[str, Outcome]]()
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """With `--mixed all`, the figures of every scenario, as docs/compatibility.md has them."""
+    """Print the figures of scenarios with `--mixed all`, in the form of docs/compatibility.md."""
     played = config.stash.get(PLAYED, {})
     if config.getoption("--mixed") == "all" and played:
         terminalreporter.section("mixed groups, beside JVM members alone")
@@ -102,8 +102,7 @@ def pytest_terminal_summary(
 def sandbox_of(
     request: pytest.FixtureRequest, zookeeper_release: str
 ) -> Iterator[Callable[[str, str], Sandbox]]:
-    """Returns the session's servers of a broker's release and of ZooKeeper's, the shared one if
-    that is empty."""
+    """Return the servers of these releases; the shared ZooKeeper if its release is empty."""
     with ExitStack() as stack:
 
         @functools.cache

@@ -52,7 +52,7 @@ def test_a_member_of_each_release(
         first = member.last("session")
         expire(sandbox.zookeeper_connect, (first["id"], bytes.fromhex(first["password"])))
         node = paths.member(group, member.consumer)
-        wait_for(lambda: client.exists(node), "it to register anew")
+        wait_for(lambda: client.exists(node), "it to register again")
         member.tell("session")
         assert member.wait("session", after=1)["id"] != first["id"]
         member.tell("consume")

@@ -18,11 +18,12 @@ from zkconsumer import OffsetAndMetadata
 from zkconsumer.sandbox import Sandbox
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "1.1.1")
-# On the newest broker, and on brokers of their own release, which know older requests only.
+# JVM releases on the newest broker, and on brokers of their own release, which have only older
+# requests.
 ON_THE_NEWEST = tuple((release, NEWEST_BROKER) for release in RELEASES)
 ON_THEIR_OWN = (("0.8.2.2", "0.8.2.2"), ("0.9.0.1", "0.9.0.1"))
 MESSAGES = 30
-# The same for both, under each one's names: Kafka alone, and Kafka and ZooKeeper.
+# The same settings for both kinds of members: offsets in Kafka, and in Kafka and ZooKeeper.
 STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kafka": (
         {"offsets_storage": "kafka", "dual_commit_enabled": False},

@@ -1,8 +1,8 @@
 """zkconsumer members in a group with JVM consumers, compared with a group of JVM consumers.
 
-What happens is in `scenario.py`: joins, clean leaves, SIGKILL on either side, an expired session, a
-process that stands still for ten seconds and comes back, added partitions, a created topic. After
-each of these both groups own what the assignor says, and everybody is given messages again.
+`mixed_scenario.py` has the events: joins, clean leaves, SIGKILL of either kind, an expired session,
+a process that is frozen for ten seconds, added partitions, a created topic. After each event both
+groups own what the assignor computes, and all members get messages again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import pytest
 from support.members.mixed_groups import SETTINGS, Cast
 from support.members.mixed_scenario import ALL_OURS, MESSAGES, Outcome
 
-# A JVM member without a session stores its old offsets anew when it has one again, and did so
-# twice in a scenario: after its expiry, and after it stood still. That is nobody else's doing, and
-# whether the write comes before the next owner's is chance, with JVM members alone, too.
+# A JVM member that loses its session commits its old offsets again in the next session. In a
+# scenario this happens twice: after the expiry, and after the freeze. The commit may come before or
+# after the next owner's, also in a group of JVM members only.
 STALE_COMMITS = 2
-# In a scenario two members are killed, and one is stopped. What each was given since its last
-# commit comes again; when in the interval it happened is chance. It is more than an interval has
-# where much came at once: what a partition or topic that is new to the group held already (335
-# messages in the last 0.2 s of a member that was killed then).
+# In a scenario two members are killed and one is frozen. The messages since the last commit of each
+# are redelivered. Their number depends on the time since that commit. It is high if a new partition
+# or topic already had many messages (335 messages in the last 0.2 s of a killed member).
 STOPPED = 3
 BACKLOG_S = 0.8
 

@@ -13,7 +13,7 @@ from zkconsumer.errors import InvalidNameError, MalformedZnodeError
 from zkconsumer.protocol import paths, payloads, registrations
 
 WHERE = "/the/znode"
-# Processor seconds for one payload in one decoder: a thousandth of it is usual.
+# Limit of processor seconds for one payload in one decoder; a thousandth of it is usual.
 LIMIT_S = 1.0
 
 VALUES = [

@@ -37,7 +37,7 @@ HOSTILE = {
     "large": "x" * LARGE,
 }
 IN_A_PATH = {name: text for name, text in HOSTILE.items() if name in ("turned round", "invisible")}
-"""ZooKeeper refuses the others in the name of a znode."""
+"""ZooKeeper refuses the other texts in the name of a znode."""
 
 
 def assert_harmless(text: str, limit: int = 50_000) -> None:

@@ -33,7 +33,7 @@ SASL = {
     "zookeeper_acl": "creator",
 }
 
-# G, T, Z: group, topic, and where ZooKeeper is. `-o json`, where it can be had, is added.
+# G, T, Z: group, topic, and the address of ZooKeeper. `-o json` is added to commands that have it.
 READING = (
     "topics list",
     "topics show T",
@@ -81,7 +81,8 @@ CHANGING = (
 class World:
     """A group in a protected ZooKeeper.
 
-    `settings` are those of one who may, `config` its file; `stranger`: those of one who may not.
+    `settings` are those of an authorised client, `config` is its file; `stranger` are those of a
+    client without rights.
     """
 
     group: str

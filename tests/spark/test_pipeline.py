@@ -16,7 +16,7 @@ import pytest
 from zkconsumer.demo.pipeline_judge import Row, Verdict, judge
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_pipeline_demo.py"
-# Seconds until everything of a run must have gone: it takes two, and more on a busy machine.
+# Seconds within which all processes and files of a run must be gone: two on an idle machine.
 PATIENCE_S = 60.0
 # Seconds for a run, which takes 60 on a quiet machine.
 LIMIT_S = 500.0

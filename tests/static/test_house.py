@@ -15,7 +15,7 @@ PACKAGE = ROOT / "zkconsumer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
-# The pure rooms decide; their callers bring input, output, time and chance.
+# The pure rooms make decisions; their callers provide input, output, time and randomness.
 IMPURE = {"kazoo", "confluent_kafka", "threading", "time", "random", "socket", "logging", "os"}
 IMPURE |= {"subprocess", "asyncio", "concurrent", "multiprocessing", "pathlib", "secrets", "uuid"}
 MAX_FUNCTION, MAX_COMMAND = 60, 80  # lines
@@ -188,9 +188,10 @@ def test_every_test_states_its_claim() -> None:
     assert not found, _report(found)
 
 
-# Private parts that tests may touch: names that begin with an underscore and yet are public.
+# Names that begin with an underscore and are public; tests may use them.
 NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit", "_UNKNOWN_PARTITION"}
-# File of tests -> how many private parts it touches at most, and why no public interface will do.
+# File of tests -> the highest number of private names that it uses, and why no public interface
+# suffices.
 PRIVATE_PARTS = {
     "support/internals.py": (10, "each function states its reason"),
     "zk/test_kazoo_internals.py": (5, "lists the private parts of kazoo on which `zk` depends"),

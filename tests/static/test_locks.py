@@ -1,4 +1,4 @@
-"""What is pinned: scripts/locks satisfy setup.cfg and are installed; images have digests."""
+"""Pinned versions: scripts/locks satisfy setup.cfg and are installed; images have digests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "scripts"))
 bootstrap = importlib.import_module("_bootstrap")
 LOCKS = ROOT / bootstrap.LOCKS
 EXTRAS = {"sandbox": ["sandbox"], "sandbox-spark": ["sandbox", "spark"], "test": ["test"]}
-# An entry: name, version, perhaps a marker, and then a line for each hash.
+# An entry: name, version, an optional marker, and then a line for each hash.
 ENTRY = re.compile(
     r"^([\w.-]+)==([\w.!+]+)( ; [^\\\n]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
     re.MULTILINE,
@@ -31,7 +31,7 @@ def _lock(name: str) -> dict[str, str]:
 
 
 def _asked(extras: list[str]) -> list[Requirement]:
-    """What setup.cfg requires for these extras, those of the extras that they contain included."""
+    """The requirements of these extras in setup.cfg, with those of the extras that they contain."""
     declared = ConfigParser()
     declared.read(ROOT / "setup.cfg")
     lines = declared["options"]["install_requires"].splitlines()

@@ -21,7 +21,7 @@ from zkconsumer.trace.story import story
 HERE = Path(__file__).parent
 JVM = "zookeeper-jvm"
 
-# Its point is a group of both kinds of members.
+# This story needs a group of both kinds of members.
 WITHOUT_JVM = {"a-jvm-peer-joins"}
 
 CASES = [

@@ -1,7 +1,7 @@
-"""Golden traces: "What happens when…", as stories that are read, reviewed and kept.
+"""Golden traces: "What happens when…", as stories that reviewers read.
 
-A change of what members do shows here as a change of a story. `pytest tests/traces --rewrite`
-writes them anew; then the diff is read, and committed only if it is understood and wanted.
+A change of members' behaviour changes a story here. `pytest tests/traces --rewrite` writes the
+stories again. Read the diff, and commit it only if each change is intended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zkconsumer.trace.story import story
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "behaviour.md").read_text(encoding="utf-8")
 
-# Rows of the page that are not of the group protocol: their tests are all there is to see.
+# Rows of the page that do not concern the group protocol: they have tests, and no story.
 WITHOUT_STORY = {
     "an offset is out of range, or there is none",
     "another member's registration is malformed",

@@ -13,7 +13,7 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """Members that a test lets join leave at its end."""
+    """A group whose members leave at the end of the test."""
     topic = unique("topic1")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:

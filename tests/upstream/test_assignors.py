@@ -54,7 +54,7 @@ def _shares(
 
 
 def _is_even(owned: Mapping[TopicPartition, str], counts: Counts) -> bool:
-    """No thread has two partitions more than another."""
+    """Return whether the numbers of partitions of any two threads differ by at most one."""
     threads = {f"{name}-{n}" for name, of in counts.items() for n in range(max(of.values()))}
     load = Counter({thread: 0 for thread in threads} | Counter(owned.values()))
     return max(load.values()) - min(load.values()) <= 1

@@ -78,7 +78,7 @@ class Place(World):
 
 @pytest.fixture
 def place(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Place]:
-    """A place without any group but those of the test."""
+    """A place with only the groups of the test."""
     topic = unique("upstream")
     sandbox.create_topic(topic)
     with ExitStack() as stack:
