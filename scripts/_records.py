@@ -348,6 +348,8 @@ def _mixed() -> str:
 
 def _history() -> str:
     found = records("history")
+    if not found:
+        return "No run is recorded."
     keys = ("simulated", "real", "missed", "invented")
     rows = [
         (

@@ -312,7 +312,7 @@ def test_offsets_deleted(hands: Hands, command: Command) -> None:
         (["offsets", "set", "-g", "a/b", "t:0=1"], 2, "not a legal group"),
         (["offsets", "set", "-g", "g\n", "t:0=1"], 2, "not a legal group"),
         (["offsets", "set", "t:0=1"], 2, "no group is named"),
-        (["offsets", "reset", "-g", "g", "--to-latest"], 2, "not selected by exactly one"),
+        (["offsets", "reset", "-g", "g", "--to-latest"], 2, "exactly one option must select"),
         (["offsets", "reset", "-g", "g", "--all-topics"], 2, "exactly one"),
         (["offsets", "reset", "-g", "g", "-t", "t", "--to-latest", "--to-current"], 2, "exactly"),
         (["offsets", "reset", "-g", "g", "--topic-regex", "x.*", "--to-latest"], 2, "matches"),
