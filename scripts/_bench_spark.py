@@ -182,7 +182,7 @@ def amplification_case(bench: Bench, case: str) -> list[Result]:
     rate = count / (time.perf_counter() - started)
     print(f"  {case}: {fetched:,} bytes for {count:,} messages, {rate:,.0f}/s", file=sys.stderr)
     ratio = fetched / (count * (LIMITED.size + LIMITED.key_size))
-    return [at_most(case, "fetched_per_delivered", ratio, "", 1.3)]
+    return [at_most(case, "fetched_per_delivered", ratio, "", 1.2)]
 
 
 def _bytes_received(port: int) -> dict[int, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Message
+from kazoo.client import KazooClient
 from support.kafka.streams import Log, log_cases, opened, settings_for
 from support.wait import LIMIT_S, eventually
 
@@ -266,4 +268,37 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
             seen.add((topic, number, offset, value))
         assert time.monotonic() - start < LIMIT_S
     assert seen == {(topic, 1, at, topic.encode()) for topic in topics for at in (0, 1)}
+    fetcher.close()
+
+
+def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """Columns wait as long as the broker asks for, without a fault, and no message is missing."""
+    topic, client = unique("quota"), unique("slow")
+    sandbox.create_topic(topic, partitions=1)
+    sandbox.produce(topic, ["x" * 1000] * 60)
+    # What kafka-configs --add-config consumer_byte_rate=8000 writes (`kafka.zk.AdminZkClient`).
+    path = f"/config/clients/{client}"
+    config = {"version": 1, "config": {"consumer_byte_rate": "8000"}}
+    change = {"version": 2, "entity_path": f"clients/{client}"}
+    zookeeper = KazooClient(sandbox.zookeeper_connect)
+    zookeeper.start(LIMIT_S)
+    try:
+        zookeeper.create(path, json.dumps(config).encode(), makepath=True)
+        changes = "/config/changes/config_change_"
+        zookeeper.create(changes, json.dumps(change).encode(), sequence=True)
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    fetcher = ColumnFetcher({**settings_for(sandbox.bootstrap), "client.id": client})
+    tp, start = TopicPartition(topic, 0), time.monotonic()
+
+    def throttled() -> bool:
+        fetcher.assign({tp: 0})
+        assert offsets(fetcher, 0, 60) == list(range(60))
+        fetcher.unassign([tp])
+        return fetcher.throttled_s > 0
+
+    eventually(throttled)
+    assert time.monotonic() - start >= fetcher.throttled_s
+    assert not fetcher.faults
     fetcher.close()

@@ -21,8 +21,11 @@ from zkconsumer import (
     ConsumerConnector,
     FetchError,
     Message,
+    SparkSourceError,
 )
 from zkconsumer.cli import app
+from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.task_reader import ReadSettings, read_ranges
 
 Secured = Callable[[str], SecureBroker]
 
@@ -90,6 +93,35 @@ def test_a_member_reads_and_commits(
         found = read(server, listener, topic, {}, offsets_storage="kafka")
     assert len(found) == MESSAGES
     assert PASSWORD not in caplog.text
+
+
+@pytest.mark.parametrize("listener", RELEASES)
+def test_columns_are_read_on_every_listener(secured: Secured, listener: str, topic: str) -> None:
+    """`poll_arrow` reads all messages; with a mechanism that columns lack, through librdkafka."""
+    server = filled(secured(listener), topic)
+    given = server.settings(listener)
+    config = ConsumerConfig(group_id=topic, auto_offset_reset="smallest", **given)
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        assert stream.has_columns is (listener != "OAUTH")
+        count = 0
+        while count < MESSAGES:
+            more = stream.poll_arrow(timeout_s=LIMIT_S).num_rows
+            assert more
+            count += more
+
+
+def test_columns_refuse_a_mechanism_in_one_sentence(secured: Secured, topic: str) -> None:
+    """With fetch.engine=columns, streams and tasks of Spark name the mechanisms to choose from."""
+    server = filled(secured("OAUTH"), topic)
+    given = server.settings("OAUTH")
+    told = "fetch.engine=columns does not support the SASL mechanism OAUTHBEARER.*use PLAIN, SCRAM"
+    config = ConsumerConfig(group_id=topic, fetch_engine="columns", **given)
+    with ConsumerConnector(config) as connector, pytest.raises(ConfigError, match=told):
+        connector.create_message_streams({topic: 1})
+    settings = ReadSettings(client=given["kafka"], patience_s=1.0, engine="columns")
+    with pytest.raises(SparkSourceError, match=told):
+        list(read_ranges([OffsetRange(topic, 0, 0, 1)], ["value"], settings))
 
 
 @pytest.mark.parametrize(

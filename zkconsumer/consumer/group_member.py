@@ -40,7 +40,13 @@ from zkconsumer.errors import (
     displayed,
 )
 from zkconsumer.kafka.access import check_properties
-from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings, servers
+from zkconsumer.kafka.client_settings import (
+    Brokers,
+    broker_settings,
+    fetch_settings,
+    mechanism_without_columns,
+    servers,
+)
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
 from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
@@ -472,22 +478,22 @@ def fetcher_pool(
 # because plain Python is slower than librdkafka.
 _NEEDED: Final = ("pyarrow", "google_crc32c")
 _COMPILER: Final = "numba"
-# SASL mechanisms that the columnar reader supports; the empty string stands for no SASL.
-_MECHANISMS: Final = frozenset({"", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
     """Return the factory of columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
 
     The call imports no package, because numba alone takes 0.15 s. Raises ConfigError if
-    `fetch.engine=columns` lacks a package.
+    `fetch.engine=columns` lacks a package, or has no login for `kafka.sasl.mechanism`.
     """
     needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
     missing = [name for name in needed if find_spec(name) is None]
-    mechanism = str(config.kafka.get("sasl.mechanism") or config.kafka.get("sasl.mechanisms", ""))
-    lacks = bool(missing) or mechanism.upper() not in _MECHANISMS
+    refused = mechanism_without_columns(config.kafka)
+    lacks = bool(missing) or refused is not None
     if config.fetch_engine == "librdkafka" or (lacks and config.fetch_engine == "auto"):
         return None
+    if refused is not None:
+        raise ConfigError(refused.what, where=refused.where, remedy=refused.remedy)
     if missing:
         raise ConfigError(
             f"fetch.engine=columns needs {' and '.join(missing)}",

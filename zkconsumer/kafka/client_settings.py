@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self, TypeAlias
 
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
@@ -89,6 +89,25 @@ def _ms(seconds: float) -> int:
 def _within(lowest: int, value: int, highest: int) -> int:
     """Limit Kafka's value to librdkafka's range, which is narrower for some properties."""
     return max(lowest, min(value, highest))
+
+
+# The SASL mechanisms of zkconsumer's own reader.
+_COLUMN_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def mechanism_without_columns(kafka: Mapping[str, object]) -> FetchError | None:
+    """Return why the columnar reader cannot log in; None if it can.
+
+    `kafka` are librdkafka's properties.
+    """
+    name = str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "").upper()
+    if name in ("", *_COLUMN_MECHANISMS):
+        return None
+    return FetchError(
+        f"fetch.engine=columns does not support the SASL mechanism {name}",
+        where="kafka.sasl.mechanism",
+        remedy=f"use {', '.join(_COLUMN_MECHANISMS)}, or set fetch.engine=librdkafka or auto",
+    )
 
 
 # ---- brokers -------------------------------------------------------------------------------------

@@ -29,7 +29,13 @@ from pyspark.sql.datasource import InputPartition
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
-from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
+from zkconsumer.kafka.client_settings import (
+    Brokers,
+    Settings,
+    broker_settings,
+    fetch_settings,
+    mechanism_without_columns,
+)
 from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.logs import SHORT_LOG_S
 from zkconsumer.protocol.model import TopicPartition
@@ -410,9 +416,16 @@ class _Reader:
 
 
 def _reads_columns(settings: ReadSettings) -> bool:
-    """Return whether this process reads with the columnar reader; log which package is missing."""
+    """Return whether this process reads with the columnar reader; log which package is missing.
+
+    Raises SparkSourceError if `fetch.engine=columns` has no login for the SASL mechanism.
+    """
     needed = ("google_crc32c",) if settings.engine == "columns" else ("google_crc32c", "numba")
     if settings.engine == "librdkafka":
+        return False
+    if (refused := mechanism_without_columns(settings.client)) is not None:
+        if settings.engine == "columns":
+            raise SparkSourceError(refused.what, where=refused.where, remedy=refused.remedy)
         return False
     missing = [name for name in needed if find_spec(name) is None]
     if missing:

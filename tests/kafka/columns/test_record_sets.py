@@ -19,6 +19,7 @@ from zkconsumer.kafka.columns import loops
 from zkconsumer.kafka.columns.record_sets import (
     ROWS,
     SCHEMA,
+    Batches,
     CorruptError,
     Engine,
     RecordSet,
@@ -230,6 +231,19 @@ def test_a_wrong_checksum(engine: Engine) -> None:
     found, error = rows_of(good + bytes(bad), engine)
     assert found == [(0, None, b"a", 7, 0)]
     assert error == "the batch before offset 2 has a wrong checksum"
+
+
+def test_the_sizes_of_batches(engine: Engine) -> None:
+    """Equal batches have a size; the bytes for each offset count records before the wanted ones."""
+    equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
+    size = len(equal[0])
+    found = RecordSet(TP, pa.py_buffer(b"".join(equal) + equal[0][:50]), engine, first=7)
+    assert found.sizes() == Batches(size / 10, size)
+    other = batch([Record(30, None, bytes(100), 5)])
+    unequal = RecordSet(TP, pa.py_buffer(b"".join([*equal, other])), engine)
+    assert unequal.sizes() == Batches((3 * size + len(other)) / 31, 0)
+    old = message_set([Record(n, None, bytes(100)) for n in range(4)], magic=0)
+    assert RecordSet(TP, pa.py_buffer(old), engine).sizes() == Batches(len(old) / 4, 0)
 
 
 def test_control_batches_are_holes(engine: Engine) -> None:

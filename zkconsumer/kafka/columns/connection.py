@@ -20,8 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from zkconsumer.errors import FetchError
-from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.client_settings import Settings, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
 
@@ -258,12 +257,8 @@ def _with_tls(raw: socket.socket, host: str, settings: Settings) -> ssl.SSLSocke
 def _log_in(connection: Connection, settings: Settings, deadline: float) -> None:
     """Authenticate with PLAIN or SCRAM. Raises AuthenticationError, or FetchError."""
     mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms", "")).upper()
-    if mechanism not in _MECHANISMS:
-        raise FetchError(
-            f"fetch.engine=columns does not support the SASL mechanism {mechanism}",
-            where="sasl.mechanism",
-            remedy=f"use {', '.join(sorted(_MECHANISMS))}, or set fetch.engine=librdkafka",
-        )
+    if (error := mechanism_without_columns(settings)) is not None:
+        raise error
     user, password = (str(settings.get(f"sasl.{name}", "")) for name in ("username", "password"))
 
     def left_s() -> float:

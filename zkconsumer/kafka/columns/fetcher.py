@@ -13,6 +13,7 @@ each broker, and receives the next one only when all records of the current one 
 
 from __future__ import annotations
 
+import math
 import selectors
 import socket
 import threading
@@ -34,6 +35,7 @@ from zkconsumer.kafka.columns.connection import AuthenticationError, Connection,
 from zkconsumer.kafka.columns.lookups import LOST, OUT_OF_RANGE, PERMANENT, Lookup, name_of, why
 from zkconsumer.kafka.columns.record_sets import (
     BYTES,
+    Batches,
     CorruptError,
     Engine,
     RecordSet,
@@ -55,13 +57,17 @@ T = TypeVar("T")
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
-# A request for a range of offsets asks for this number of bytes: (remaining offsets) * (bytes for
-# each offset in the last response) * the first number + the second number. The margin is needed
-# because a response can end within a batch. The first request asks for the third number of bytes,
-# to measure the bytes for each offset.
+# A request for a range of offsets asks for whole batches, if those in the last response had about the
+# same size. Otherwise it asks for this number of bytes: (remaining offsets) * (bytes for each
+# offset) * the first number + the second number, because a response can end within a batch. The
+# first request asks for the third number of bytes, to measure the sizes.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
+
+# From this version of Fetch on, a client that exceeds its quota waits as long as the broker says. For
+# older versions the broker holds the response back instead (KIP-219).
+_CLIENT_WAITS: Final = 8
 
 # Maximum back-off, in seconds, before the next attempt to reach a broker; librdkafka is configured
 # with the same value.
@@ -140,6 +146,7 @@ class _Broker:
         self.connection: Connection | None = None
         self.asked: dict[TopicPartition, _Partition] | None = None
         self.overdue_at = 0.0
+        self.throttled_until = 0.0
         self.retry_at = 0.0
         self.pause_s = 0.0
 
@@ -193,10 +200,11 @@ class ColumnFetcher:
         self._wake.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lookup = Lookup(settings)
-        # topic -> bytes for each offset in the last response, for the size of range requests.
-        self._density: dict[str, float] = {}
+        # topic -> the sizes of the batches in the last response, for the size of range requests.
+        self._batches: dict[str, Batches] = {}
         self._closed = False
         self.fetched_bytes = 0
+        self.throttled_s = 0.0  # how long brokers asked this client to wait, by their quotas
 
     # ---- called by the stream --------------------------------------------------------------------
 
@@ -326,7 +334,8 @@ class ColumnFetcher:
                 if now >= broker.overdue_at:
                     self._lose(node, TimeoutError())
             elif broker.connection is not None:
-                self._ask(node, broker, partitions)
+                if now >= broker.throttled_until:
+                    self._ask(node, broker, partitions)
             else:
                 self._connect(node, broker, now)
 
@@ -405,10 +414,12 @@ class ColumnFetcher:
         """Return how many bytes to request: a little more than the rest of the range needs."""
         if partition.limit or partition.until == loops.MAX_OFFSET:
             return max(share, partition.limit)
-        density = self._density.get(partition.tp.topic)
-        if density is None:
+        batches = self._batches.get(partition.tp.topic)
+        if batches is None:
             return min(share, _PROBE_BYTES)
-        left = (partition.until - partition.offset) * density
+        left = (partition.until - partition.offset) * batches.bytes_per_offset
+        if batches.equal_size:
+            return min(share, math.ceil(left / batches.equal_size) * batches.equal_size)
         return min(share, int(_RANGE_MARGIN * left) + _RANGE_SLACK)
 
     def _watch(self, connection: Connection, node: int) -> None:
@@ -425,7 +436,8 @@ class ColumnFetcher:
         now = time.monotonic()
         dues = [self._metadata_at] if self._metadata is None else []
         for broker in self._brokers.values():
-            dues.append(broker.overdue_at if broker.asked is not None else broker.retry_at)
+            idle_until = max(broker.retry_at, broker.throttled_until)
+            dues.append(broker.overdue_at if broker.asked is not None else idle_until)
         left = [due - now for due in dues if due > now]
         for key, _ in self._selector.select(min([timeout_s, *left])):
             if key.fileobj is self._woken:
@@ -447,12 +459,15 @@ class ColumnFetcher:
             self.fetched_bytes += response.size
             version = connection.versions[requests.FETCH]
             reader = Reader(memoryview(response).cast("B"), 4)
-            code, found = requests.fetched(version, reader)
+            throttled_ms, code, found = requests.fetched(version, reader)
         except LOST as error:
             self._lose(node, error)
             return
         asked, broker.asked = broker.asked or {}, None
         broker.pause_s = 0.0
+        if throttled_ms > 0 and version >= _CLIENT_WAITS:
+            self.throttled_s += throttled_ms / 1000
+            broker.throttled_until = time.monotonic() + throttled_ms / 1000
         if code:
             self._lose(node, ConnectionError(name_of(code)))
             return
@@ -498,9 +513,8 @@ class ColumnFetcher:
             with_headers=self._with_headers,
         )
         if found.next_offset > partition.offset:
-            self._density[partition.tp.topic] = found.stopped_at / (
-                found.next_offset - partition.offset
-            )
+            if partition.until < loops.MAX_OFFSET:
+                self._batches[partition.tp.topic] = found.sizes()
             partition.offset = found.next_offset
             partition.limit = 0
             # Put the other partitions first in the next request.

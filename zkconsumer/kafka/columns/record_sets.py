@@ -29,6 +29,9 @@ from zkconsumer.protocol.model import TopicPartition
 ROWS: Final = 20_000
 BYTES: Final = 2 << 20
 
+# Batches have about the same size if the smallest has at least this share of the largest one's bytes.
+_ABOUT_EQUAL: Final = 0.95
+
 # Maximum depth of nested compressed sets. The old producers wrote one level.
 _MAX_NESTED: Final = 4
 
@@ -197,6 +200,14 @@ class _Piece(NamedTuple):
     rows: int
 
 
+class Batches(NamedTuple):
+    """What a record set tells of the size of its topic's batches."""
+
+    bytes_per_offset: float
+    equal_size: int
+    """The bytes of the largest batch, if all are about as large; else 0."""
+
+
 class RecordSet:
     """The batches of one partition in a Fetch response.
 
@@ -247,6 +258,18 @@ class RecordSet:
         """The size in bytes of the incomplete batch at `stopped_at`; 0 if it is not known."""
         size = bytes(memoryview(self._data)[self.stopped_at + 8 : self.stopped_at + 12])
         return 12 + int.from_bytes(size, "big") if len(size) == 4 else 0
+
+    def sizes(self) -> Batches:
+        """Return the sizes of the complete batches; there must be one."""
+        rows = _as_rows(self._table, self._rows)
+        is_new = bool(rows) and all(row[loops.FORMAT] == 2 for row in rows)
+        first = rows[0][loops.BASE] if is_new else self._first
+        density = self.stopped_at / max(1, self.next_offset - first)
+        if not is_new:
+            return Batches(density, 0)
+        found = [row[loops.END] - row[loops.POSITION] + loops.HEADER_V2 for row in rows]
+        is_equal = min(found) >= _ABOUT_EQUAL * max(found)
+        return Batches(density, max(found) if is_equal else 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as record batches of up to `ROWS` rows or about `BYTES` bytes.

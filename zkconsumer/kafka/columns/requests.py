@@ -276,10 +276,9 @@ def fetch_request(
     return body + (text("") if version >= 11 else b"")  # rack
 
 
-def fetched(version: int, response: Reader) -> tuple[int, list[Fetched]]:
-    """Return the error of the whole response, and the partitions."""
-    if version >= 1:
-        response.int32()  # throttle time
+def fetched(version: int, response: Reader) -> tuple[int, int, list[Fetched]]:
+    """Return the throttle time in ms, the error of the whole response, and the partitions."""
+    throttled_ms = response.int32() if version >= 1 else 0
     error = 0
     if version >= 7:
         error = response.int16()
@@ -308,4 +307,4 @@ def fetched(version: int, response: Reader) -> tuple[int, list[Fetched]]:
             for number, *rest in response.each(partition)
         )
 
-    return error, [one for part in response.each(topic) for one in part]
+    return throttled_ms, error, [one for part in response.each(topic) for one in part]
