@@ -206,8 +206,10 @@ class Bench:
     def __init__(self, sandbox: Sandbox, topic: str, partitions: int, members: int) -> None:
         self._connect, self._topic = sandbox.zookeeper_connect, topic
         self._partitions, self._members = partitions, members
-        self._shares = _shares(members)
         self.goals = GOALS.get((partitions, members), GOALS[512, 8])
+        # SIGKILL ends a process with all its members, so the first process has one.
+        kills = "kill" in self.goals
+        self._shares = [1, *_shares(members - 1)] if kills else _shares(members)
         self.figures: dict[tuple[str, str], list[float]] = {}
 
     def repeat(self, client: KazooClient, group: str) -> None:

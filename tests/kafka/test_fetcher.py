@@ -223,6 +223,26 @@ def test_an_unused_fetcher_is_destroyed_at_once() -> None:
         gc.enable()
 
 
+def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """While three partitions have messages, none is ahead of another by more than two responses."""
+    topic = unique("turns")
+    sandbox.create_topic(topic, partitions=3)
+    for partition in range(3):
+        sandbox.produce(topic, [b"x" * 10_000] * 400, partition=partition)
+    settings = {**settings_for(sandbox.bootstrap), "fetch.message.max.bytes": 1_000_000}
+    fetcher = ColumnFetcher({**settings, "fetch.max.bytes": 1_100_000})
+    tps = [TopicPartition(topic, number) for number in range(3)]
+    fetcher.assign(dict.fromkeys(tps, 0))
+    seen = dict.fromkeys(tps, 0)
+    deadline = time.monotonic() + LIMIT_S
+    while max(seen.values()) < 400:
+        assert time.monotonic() < deadline
+        for run in fetcher.fetch(0.05):
+            seen[run.tp] += run.batch.num_rows
+            assert max(seen.values()) - min(seen.values()) <= 2 * 110
+    fetcher.close()
+
+
 @real
 def test_an_unknown_partition_is_waited_for(
     sandbox: Sandbox, unique: Callable[[str], str], make: Make
