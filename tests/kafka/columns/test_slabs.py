@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+
 import pyarrow as pa
 import pytest
 from support.kafka.record_sets import Record, batch
+from support.wait import LIMIT_S
 
 from zkconsumer.kafka.columns.record_sets import Engine, RecordSet, compiled_engine, plain_engine
 from zkconsumer.kafka.columns.slabs import Slabs
@@ -48,6 +52,22 @@ def test_one_column_keeps_the_memory(engine: Engine) -> None:
     others = [read(engine, fill) for fill in (2, 3)]
     assert kept.to_pylist() == [bytes([1]) * 200_000]
     assert len({address(one) for one in (kept, *(one["value"] for one in others))}) == 3
+
+
+def test_a_child_process_has_its_own_memory(engine: Engine) -> None:
+    """After a fork, batches of the child do not change those of the parent."""
+    kept = [read(engine, 1)]
+
+    def child() -> None:
+        before = address(kept.pop()["value"])
+        second = read(engine, 2)
+        os._exit(0 if address(second["value"]) == before else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(LIMIT_S)
+    assert process.exitcode == 0
+    assert kept[0]["value"].to_pylist() == [bytes([1]) * 200_000] * 2
 
 
 def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:

@@ -401,13 +401,12 @@ class ColumnFetcher:
 
     def _share(self, version: int, partitions: int) -> int:
         """Return how many bytes to request of each of so many partitions."""
-        if version < 3:
-            most = min(self._partition_bytes, _OLD_RESPONSE_BYTES // partitions)
-            least = min(self._partition_bytes, _LEAST_PARTITION_BYTES)
-        else:
-            most = least = self._partition_bytes
         # A response has fixed costs, and ends in an incomplete batch that is received in vain. So
-        # a partition alone may use the bytes of the whole response.
+        # each partition may use the bytes of the whole response, and they take turns.
+        if version >= 3:
+            return max(self._partition_bytes, self._ahead_bytes)
+        most = min(self._partition_bytes, _OLD_RESPONSE_BYTES // partitions)
+        least = min(self._partition_bytes, _LEAST_PARTITION_BYTES)
         return max(most, least, self._ahead_bytes // partitions)
 
     def _bytes_for(self, partition: _Partition, share: int) -> int:
