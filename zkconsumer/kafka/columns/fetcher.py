@@ -57,16 +57,16 @@ T = TypeVar("T")
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
-# A request for a range of offsets asks for whole batches, if those in the last response had about the
-# same size. Otherwise it asks for this number of bytes: (remaining offsets) * (bytes for each
+# A request for a range of offsets asks for whole batches, if those in the last response had about
+# the same size. Otherwise it asks for this number of bytes: (remaining offsets) * (bytes for each
 # offset) * the first number + the second number, because a response can end within a batch. The
 # first request asks for the third number of bytes, to measure the sizes.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
 
-# From this version of Fetch on, a client that exceeds its quota waits as long as the broker says. For
-# older versions the broker holds the response back instead (KIP-219).
+# From this version of Fetch on, a client that exceeds its quota waits as long as the broker says.
+# For older versions the broker holds the response back instead (KIP-219).
 _CLIENT_WAITS: Final = 8
 
 # Maximum back-off, in seconds, before the next attempt to reach a broker; librdkafka is configured

@@ -29,7 +29,8 @@ from zkconsumer.protocol.model import TopicPartition
 ROWS: Final = 20_000
 BYTES: Final = 2 << 20
 
-# Batches have about the same size if the smallest has at least this share of the largest one's bytes.
+# Batches have about the same size if the smallest has at least this share of the bytes of the
+# largest.
 _ABOUT_EQUAL: Final = 0.95
 
 # Maximum depth of nested compressed sets. The old producers wrote one level.
