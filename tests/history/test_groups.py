@@ -11,8 +11,10 @@ from support.zk.history_logs import LogWriter, changed, created, multi, number, 
 from zkconsumer.history import inputs
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Described, Description
+from zkconsumer.history.groups import GroupHistory
 from zkconsumer.history.incidents import KINDS
-from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.inputs import History, find_servers
+from zkconsumer.history.snapshots import Tree, Znode
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
@@ -282,6 +284,32 @@ def test_a_block_that_ended(story: Story, told) -> None:  # type: ignore[no-unty
     blocked = next(one for one in found.tables.incidents if one.kind == "blocked partition")
     assert blocked.ended_ms == blocked.time_ms + 30_000
     assert found.tables.rebalances[-1].settled_ms == blocked.ended_ms
+
+
+def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
+    """A partition that was blocked in the snapshot is reported from the first log on."""
+    data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+    tree = Tree.fresh()
+    tree.zxid = 10
+    for path, content, owner in (
+        (ROOT + paths.topic("t"), TOPIC, 0),
+        (ROOT + paths.member("g", "g_a"), data, 1),
+        (ROOT + paths.owner("g", TopicPartition("t", 0)), b"g_a-0", 1),
+        (ROOT + paths.owner("g", TopicPartition("t", 1)), b"g_gone-0", 2),
+    ):
+        tree.add(path, Znode(content, -1, 1, 1, 5, 5, 0, 0, 0, owner, 1))
+    story = Story(zxid=10)
+    for n in range(3):
+        story.commit(1, 0, n, 10_000)
+    story.write(tmp_path, "log.b")
+    (batch,) = History(find_servers([tmp_path])).batches()
+    history = GroupHistory()
+    history.begin(tree, "snapshot.a")
+    history.from_ms = batch.time_ms
+    history.apply(batch.rows, batch.file)
+    (incident,) = history.finish().incidents
+    assert incident.what.startswith("t-1 is held by g_gone-0 (session 0x2)")
+    assert (incident.time_ms, incident.ended_ms) == (batch.time_ms, batch.time_ms + 20_000)
 
 
 def test_an_owner_without_a_registration_is_not_settled(story: Story, told) -> None:  # type: ignore[no-untyped-def]
