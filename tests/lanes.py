@@ -155,6 +155,10 @@ def _normal(why: str, *where: str) -> tuple[Rule, ...]:
 # Tests that need no server, and yet would make the quick lane longer than a minute.
 LONG_TESTS = (
     *_normal(
+        "Takes 5 s. In the quick lane, test_a_kill_at_each_step kills runs.",
+        "tests/spark/test_history_pipeline.py::test_any_order_of_files_and_kills",
+    ),
+    *_normal(
         "Takes 20 s in a new checkout. `scripts/check` runs it alone.",
         "tests/static/test_checks.py::test_nothing_is_found[mypy]",
     ),
