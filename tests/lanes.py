@@ -221,6 +221,7 @@ SINGLE_TESTS = (
     *_later(
         "Each case takes 7 s or more, because it starts several exports. The normal lane runs "
         "test_killed[before the commit] and test_everything_once[parquet].",
+        "tests/cli/test_export.py::test_the_reader_is_compiled_before_the_idle_time",
         "tests/cli/test_export.py::test_everything_once[arrow]",
         "tests/cli/test_export.py::test_everything_once[jsonl]",
         "tests/cli/test_export.py::test_killed[before the file is synced]",

@@ -77,6 +77,22 @@ def named_twice(err: str) -> Counter[tuple[int, int]]:
     return found
 
 
+def test_the_reader_is_compiled_before_the_idle_time(
+    sandbox: Sandbox, topic: str, export: tuple[str, ...], tmp_path: Path
+) -> None:
+    """On a machine that has not compiled the reader yet, a short idle time-out loses no message."""
+    sandbox.produce(topic, [f"value {one}" for one in range(30)], key="k")
+    done = subprocess.run(
+        [sys.executable, "-m", "zkconsumer", *export, "--output", "jsonl", "--idle-timeout", "2"],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "compiling the columnar reader, once on this machine" in done.stderr
+    assert "30 messages in" in done.stderr
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
 def test_everything_once(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], run: Run, tmp_path: Path, kind: str

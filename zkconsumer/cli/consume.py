@@ -53,6 +53,8 @@ LAST_WRITE_S = 2.0
 LAST_FILE_WRITE_S = 60.0
 # The maximum number of messages of one poll for files: the size of a batch of columns.
 COLUMNS_BATCH = 20_000
+# Seconds after which the command says what it is doing before it joins the group.
+SILENT_S = 1.0
 # Seconds between two checks of the progress of an export.
 LOOK_S = 0.25
 
@@ -283,6 +285,9 @@ class Sink(Protocol):
     last_write_s: float  # seconds that the exit waits for a thread that is writing
     callbacks: RebalanceCallbacks | None
 
+    def prepare(self, config: ConsumerConfig) -> None:
+        """Do what takes long, before the member claims partitions and the idle time begins."""
+
     def attach(self, connector: ConsumerConnector) -> None: ...
     def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
         """Poll once, write the messages, and return their number."""
@@ -303,6 +308,9 @@ class _Lines:
         self._lines = lines
         self._out = threading.Lock()
         self.callbacks: RebalanceCallbacks | None = None
+
+    def prepare(self, config: ConsumerConfig) -> None:
+        """Do nothing: librdkafka is ready at once."""
 
     def attach(self, connector: ConsumerConnector) -> None:
         """Do nothing: this sink does not need the connector."""
@@ -351,6 +359,22 @@ class _Files:
         self._connector: ConsumerConnector | None = None
         self._progress = Progress("messages")
         self._began_s = self._ended_s = 0.0
+
+    def prepare(self, config: ConsumerConfig) -> None:
+        """Compile the columnar reader, which takes some seconds once on a machine."""
+        from zkconsumer.consumer.group_member import engine
+
+        if engine(config) is not None:
+            from zkconsumer.kafka.columns.record_sets import fastest_engine
+
+            note = threading.Timer(
+                SILENT_S, say, ["compiling the columnar reader, once on this machine"]
+            )
+            note.start()
+            try:
+                fastest_engine()
+            finally:
+                note.cancel()
 
     def attach(self, connector: ConsumerConnector) -> None:
         self._connector = connector
@@ -423,6 +447,7 @@ class Run:
         from zkconsumer import ConsumerConnector
 
         sink = self._sink
+        sink.prepare(config)
         with (
             ConsumerConnector(config, callbacks=sink.callbacks) as connector,
             self._signals(),
@@ -434,6 +459,7 @@ class Run:
                 streams = [stream for topic in wanted for stream in made[topic]]
             else:
                 streams = connector.create_message_streams_by_filter(wanted, threads)
+            self._last_message_s = time.monotonic()
             workers = [
                 threading.Thread(target=self._work, args=(stream,), daemon=True)
                 for stream in streams

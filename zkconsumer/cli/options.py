@@ -447,6 +447,7 @@ def _prepare(connection: Connection) -> None:
     if connection.debug:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("kazoo").setLevel(logging.DEBUG)
+        logging.getLogger("numba").setLevel(logging.INFO)  # else each step of its compiler
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:

@@ -530,7 +530,7 @@ def can_compile() -> bool:
 def compiled() -> Loops:
     """Return the functions as machine code, which does not hold the global interpreter lock.
 
-    The first call on a machine compiles them, which takes about two seconds. Later processes load
+    The first call on a machine compiles them, which takes 5 to 20 seconds. Later processes load
     them from numba's cache, which is next to this file or in `NUMBA_CACHE_DIR`.
     """
     from numba import njit, types  # noqa: PLC0415 - costs 0.15 s
