@@ -10,9 +10,13 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Return Debian's Chromium, which the suite's set-up installs; fail in CI if it is missing."""
+    """Return Debian's Chromium, which the suite's set-up installs; fail in CI if it is missing.
+
+    It ends with the module: until then Playwright's event loop counts as running, so that
+    `asyncio.run` raises in all tests of this worker.
+    """
     path = shutil.which("chromium")
     if path is None:
         assert not os.environ.get("CI"), "scripts/test has not installed Chromium"
