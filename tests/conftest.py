@@ -139,16 +139,17 @@ TESTS = Path(__file__).parent
 
 # Folders whose modules one worker runs one after the other, because they share servers that no
 # other folder uses: a Spark session, ZooKeeper and brokers of old releases, servers in containers,
-# a ZooKeeper with TLS, a browser and a lab.
+# a ZooKeeper with TLS, a lab. The lab has the worker of the containers, because Chromium ends its
+# requests when the network interface of a container appears or disappears.
 TOGETHER = {
     "spark": "spark",
-    "zk/contract": "zookeepers",
-    "zkreleases": "zookeepers",
-    "containers": "zookeepers",
+    "zk/contract": "containers",
+    "zkreleases": "containers",
+    "containers": "containers",
     "brokers": "brokers",
     "mixed": "mixed",
     "security": "security",
-    "lab": "lab",
+    "lab": "containers",
 }
 
 # The longest groups and modules start first, so that no worker ends with one of them alone. The

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
 LIMIT_MS = 20_000
 """How long a test waits for what the page should show; a busy machine is slow."""
@@ -59,25 +59,45 @@ def lab() -> Iterator[LabProcess]:
         yield process
 
 
+CUT = "ERR_NETWORK_CHANGED"
+OPENINGS = 5
+
+
 class Opened:
     """A page of the lab; errors of its scripts fail the test."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.errors: list[str] = []
+        self._is_cut = False
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._said)
 
     def _said(self, message: ConsoleMessage) -> None:
+        self._is_cut |= CUT in message.text
         # The page itself handles a server that is away, or that has another token.
-        handled = ("ERR_CONNECTION", "403 (Forbidden)", "ERR_EMPTY_RESPONSE", "CHUNKED")
+        handled = ("ERR_CONNECTION", "403 (Forbidden)", "ERR_EMPTY_RESPONSE", "CHUNKED", CUT)
         if message.type == "error" and not any(one in message.text for one in handled):
             self.errors.append(message.text)
 
-    def go(self, address: str) -> Opened:
-        self.page.goto(address)
-        self.page.wait_for_selector(".picture")
-        return self
+    def go(self, address: str, ready: str = ".picture", limit_ms: int = LIMIT_MS) -> Opened:
+        """Open an address, and wait until the page shows the element `ready`.
+
+        Chromium ends all its requests when a network interface of this machine appears or
+        disappears, for example a container's. Then the page is opened again.
+        """
+        for _ in range(OPENINGS):
+            self._is_cut = False
+            try:
+                self.page.goto("about:blank")  # else an address with another fragment loads nothing
+                self.page.goto(address)
+                expect(self.page.locator(ready).first).to_be_visible(timeout=limit_ms)
+            except (Error, AssertionError) as error:
+                if not self._is_cut and CUT not in str(error):
+                    raise
+            else:
+                return self
+        raise AssertionError(f"{address} could not be opened {OPENINGS} times: {CUT}")
 
     def keys(self, *names: str) -> None:
         for name in names:

@@ -50,8 +50,7 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     one.page.on(
         "request", lambda it: None if it.url.startswith((site, "data:")) else foreign.append(it.url)
     )
-    one.page.goto(site + '#world={"members":2,"partitions":4}&moves=3,kill:1,150')
-    one.page.wait_for_selector(".picture", timeout=SLOW_MS)
+    one.go(site + '#world={"members":2,"partitions":4}&moves=3,kill:1,150', limit_ms=SLOW_MS)
     _, frames = Engine().command(
         {"do": "open", "world": {"members": 2, "partitions": 4}, "moves": "3,kill:1,150"}
     )

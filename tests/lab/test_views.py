@@ -47,9 +47,7 @@ def test_every_view_fits(
     width, height = SIZES[size]
     one = open_page(viewport={"width": width, "height": height})
     for name, (address, ready) in VIEWS.items():
-        one.page.goto("about:blank")
-        one.page.goto(lab.url + address)
-        expect(one.page.locator(ready).first).to_be_visible(timeout=LIMIT_MS)
+        one.go(lab.url + address, ready)
         assert one.page.evaluate("document.documentElement.scrollWidth") <= width, name
         one.page.screenshot(path=tmp_path / f"{name}-{size}.png")
     with capsys.disabled():
