@@ -81,7 +81,7 @@ class Opened:
             self.errors.append(message.text)
 
     def go(self, address: str, ready: str = ".picture", limit_ms: int = LIMIT_MS) -> Opened:
-        """Open an address, and wait until the page shows the element `ready`.
+        """Open an address, and wait until the page shows the element `ready` and takes keys.
 
         Chromium ends all its requests when a network interface of this machine appears or
         disappears, for example a container's. Then the page is opened again.
@@ -92,6 +92,10 @@ class Opened:
                 self.page.goto("about:blank")  # else an address with another fragment loads nothing
                 self.page.goto(address)
                 expect(self.page.locator(ready).first).to_be_visible(timeout=limit_ms)
+                # Until then the page ignores keys.
+                expect(self.page.locator(".lab[aria-busy=false]")).to_have_count(
+                    1, timeout=limit_ms
+                )
             except (Error, AssertionError) as error:
                 if not self._is_cut and CUT not in str(error):
                     raise

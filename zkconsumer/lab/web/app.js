@@ -439,7 +439,7 @@ class App extends Component {
     const picture = run.picture(state.at);
     const sessions = new Map(run.last.members.map((member, who) => [member.ses, who]));
     const band = BANDS[state.compared ? "compared" : run.kind === "live" && state.about.sandbox ? "sandbox" : run.kind];
-    return html`<div class="lab ${run.kind} ${band === BANDS.sandbox ? "sandbox" : ""}">
+    return html`<div class="lab ${run.kind} ${band === BANDS.sandbox ? "sandbox" : ""}" aria-busy=${!state.ready}>
       ${this.header(run, band)}
       ${state.compared ? html`<main><${Compare} compared=${state.compared} runs=${this.runs} close=${() => this.setState({ compared: null })} change=${() => this.setState({ dialog: "compare" })} /></main>
         ${this.dialog()}${this.notices()}` : this.workbench(run, picture, sessions, state)}</div>`;
