@@ -72,9 +72,9 @@ def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server
     reply = session.later(lambda it: it.delete("/p0"))
     assert server.until(lambda: other.exists("/p0") is None)
     proxy.cut()
+    proxy.wire = Wire.PASS
     with pytest.raises(ZkError, match="ConnectionLoss"):
         reply.result(LIMIT_S)
-    proxy.wire = Wire.PASS
     assert server.until(lambda: is_back(session))
     assert refusal(session.delete, "/p0") == "NoNode"
 
