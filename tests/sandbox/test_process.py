@@ -6,10 +6,12 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from threading import Lock, Thread
+from types import FrameType, SimpleNamespace
 
 import pytest
 
+from zkconsumer.sandbox import process
 from zkconsumer.sandbox.process import uninterrupted
 
 
@@ -91,3 +93,32 @@ def test_an_error_is_raised_in_the_caller() -> None:
 
     with pytest.raises(OSError, match="the disk is full"):
         uninterrupted(work)
+
+
+class _Interrupted:
+    """A lock whose second `acquire` is interrupted just after it has succeeded."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._calls = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        got = self._lock.acquire(blocking, timeout)
+        self._calls += 1
+        if self._calls == 2:
+            raise KeyboardInterrupt
+        return got
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_an_interrupt_just_after_the_end_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Ctrl-C arrives when the work has ended and nobody has noticed yet, it is raised."""
+    locks = iter((Lock(), _Interrupted()))
+    module = SimpleNamespace(Lock=lambda: next(locks), Thread=Thread)
+    monkeypatch.setattr(process, "threading", module)
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(lambda: done.append("all"))
+    assert done == ["all"]

@@ -167,6 +167,10 @@ def launch(
     uninterrupted(spawn)
 
 
+LOOK_S = 0.05
+"""Seconds between two looks whether an interrupted `uninterrupted` has ended its work."""
+
+
 def uninterrupted(work: Callable[[], object]) -> None:
     """Run `work` completely or not at all, even if Ctrl-C arrives. Raises what `work` raises.
 
@@ -180,6 +184,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
     """
     claim, end = threading.Lock(), threading.Lock()
     failures: list[BaseException] = []
+    ended: list[bool] = []
     end.acquire()
 
     def run() -> None:
@@ -190,6 +195,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
         except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
             failures.append(error)
         finally:
+            ended.append(True)
             end.release()
 
     try:
@@ -197,7 +203,9 @@ def uninterrupted(work: Callable[[], object]) -> None:
         end.acquire()
     except BaseException:
         if not claim.acquire(blocking=False):
-            end.acquire()
+            # If the interrupt came just after `end` was acquired, nobody releases it again.
+            while not ended:
+                end.acquire(timeout=LOOK_S)
         raise
     if failures:
         raise failures[0]
