@@ -167,10 +167,6 @@ def launch(
     uninterrupted(spawn)
 
 
-LOOK_S = 0.05
-"""Seconds between two looks whether an interrupted `uninterrupted` has ended its work."""
-
-
 def uninterrupted(work: Callable[[], object]) -> None:
     """Run `work` completely or not at all, even if Ctrl-C arrives. Raises what `work` raises.
 
@@ -205,7 +201,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
         if not claim.acquire(blocking=False):
             # If the interrupt came just after `end` was acquired, nobody releases it again.
             while not ended:
-                end.acquire(timeout=LOOK_S)
+                end.acquire(timeout=_LOOK_S)
         raise
     if failures:
         raise failures[0]

@@ -400,8 +400,8 @@ class ColumnFetcher:
             self._lose(node, error)
 
     def _share(self, version: int, partitions: int) -> int:
-        """Return how many bytes to request of each of so many partitions."""
-        # A response has fixed costs, and ends in an incomplete batch that is received in vain. So
+        """Return how many bytes a request asks for from each of its `partitions` partitions."""
+        # A response has fixed costs, and ends in an incomplete batch, which the reader drops. So
         # each partition may use the bytes of the whole response, and they take turns.
         if version >= 3:
             return max(self._partition_bytes, self._ahead_bytes)

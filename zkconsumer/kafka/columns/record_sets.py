@@ -202,7 +202,7 @@ class _Piece(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What a record set tells of the size of its topic's batches."""
+    """The sizes of the batches in a record set, which predict those of the next fetch."""
 
     bytes_per_offset: float
     equal_size: int
