@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from lab.conftest import LIMIT_MS, LabProcess, Opened, running_lab
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Route, expect
 
 from zkconsumer.lab.tours import TOURS
 
@@ -168,3 +168,54 @@ def test_an_unreadable_address(lab: LabProcess, open_page: Open) -> None:
     one = open_page().go(lab.url + "#world={oops&moves=<img src=x onerror=alert(1)>")
     expect(one.page.get_by_role("status")).to_contain_text("is not", timeout=LIMIT_MS)
     assert one.page.locator("img[src=x]").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "body", "words"),
+    [
+        ("lanes.js", None, "lanes.js cannot be loaded"),
+        ("app.js", "throw new Error('broken on purpose')", "broken on purpose in app.js"),
+        ("about.json", None, "the lab's server does not answer"),
+        ("colours.js", "export const other = 1", "'paint'"),
+    ],
+)
+def test_a_page_that_cannot_start_says_so(
+    lab: LabProcess, chromium: Browser, file: str, body: str | None, words: str
+) -> None:
+    """A script that is missing or fails gives one sentence, and the page loads no longer."""
+    context = chromium.new_context()
+    page = context.new_page()
+    page.route(
+        f"**/{file}",
+        lambda route: (
+            route.fulfill(status=404, body="")
+            if body is None
+            else route.fulfill(content_type="text/javascript", body=body)
+        ),
+    )
+    page.goto(lab.url)
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The lab cannot start: ", timeout=LIMIT_MS)
+    expect(alert).to_contain_text("Reload the page")
+    expect(alert).to_have_count(1)
+    expect(alert).to_contain_text(words)
+    expect(page.locator("[aria-busy=true], .loading:visible")).to_have_count(0)
+    context.close()
+
+
+def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) -> None:
+    """A static site whose worker cannot load Pyodide gives one sentence."""
+    context = chromium.new_context()
+    page = context.new_page()
+
+    def as_a_site(route: Route) -> None:
+        reply = route.fetch()
+        mark = '<meta name="lab-worker" content="1"><meta charset'
+        route.fulfill(response=reply, body=reply.text().replace("<meta charset", mark))
+
+    page.route(lab.url, as_a_site)
+    page.goto(lab.url)
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("pyodide.mjs cannot be loaded", timeout=LIMIT_MS)
+    expect(page.locator("[aria-busy=true], .loading:visible")).to_have_count(0)
+    context.close()

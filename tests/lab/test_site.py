@@ -135,4 +135,4 @@ def test_both_exports_list_the_same_scripts() -> None:
     assert found is not None
     assert tuple(re.findall(r'"([^"]+)"', found[1])) == MODULES
     scripts = {str(path.relative_to(WEB))[:-3] for path in WEB.rglob("*.js")}
-    assert scripts == {*MODULES, "worker"}
+    assert scripts == {*MODULES, "start", "worker"}

@@ -221,13 +221,15 @@ def player(events: Sequence[Mapping[str, Json]], title: str) -> str:
         imports[f"lab/{name.rpartition('/')[2]}"] = _data("text/javascript", source)
     icon = _data("image/svg+xml", (WEB / "icon.svg").read_text(encoding="utf-8"))
     style = (WEB / "style.css").read_text(encoding="utf-8")
+    start = (WEB / "start.js").read_text(encoding="utf-8")
     run = json.dumps(events, separators=(",", ":")).replace("<", "\\u003c")
     shown = title.replace("&", "&amp;").replace("<", "&lt;")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{RUN_POLICY}">\n'
-        f'<title>{shown}</title><link rel="icon" href="{icon}"><style>{style}</style>\n'
+        f"<title>{shown}</title><script>{start}</script>"
+        f'<link rel="icon" href="{icon}"><style>{style}</style>\n'
         f'<script type="importmap">{json.dumps({"imports": imports})}</script></head>\n'
         '<body><div id="app"><p class="loading">The player is loading …</p></div>\n'
         f'<script id="recorded" type="application/json">{run}</script>\n'

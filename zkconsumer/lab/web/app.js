@@ -170,7 +170,8 @@ class App extends Component {
       }
     }
     const events = await this.command(command);
-    if (events[0].event === "error") await this.command({ do: "open" });
+    if (events[0].event === "error") [events[0]] = await this.command({ do: "open" });
+    if (events[0].event === "error") throw new Error(events[0].text);
     const at = given.has("at") ? Number(given.get("at")) : given.get("scenario") ? 0 : this.run.length;
     this.seek(at);
   }

@@ -46,21 +46,22 @@ async function pageOf(run) {
   if (!template) {
     const style = await (await fetch("style.css")).text();
     const icon = await (await fetch("icon.svg")).text();
+    const start = await (await fetch("start.js")).text();
     const imports = {};
     for (const name of MODULES) {
       const source = await (await fetch(`${name}.js`)).text();
       imports[`lab/${name.split("/").pop()}`] = `data:text/javascript;base64,${base64(source.replace(/from "\.\/(?:vendor\/)?([\w-]+)\.js"/g, 'from "lab/$1"'))}`;
     }
-    template = pageText(style, `data:image/svg+xml;base64,${base64(icon)}`, imports);
+    template = pageText(style, start, `data:image/svg+xml;base64,${base64(icon)}`, imports);
   }
   return template.replace('"%RUN%"', () => JSON.stringify(eventsOf(run)).replaceAll("<", "\\u003c"));
 }
 
-function pageText(style, icon, imports) {
+function pageText(style, start, icon, imports) {
   return `<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:">
-<title>zkconsumer lab: a recorded run</title><link rel="icon" href="${icon}"><style>${style}</style>
+<title>zkconsumer lab: a recorded run</title><script>${start}</script><link rel="icon" href="${icon}"><style>${style}</style>
 <script type="importmap">${JSON.stringify({ imports })}</script></head>
 <body><div id="app"><p class="loading">The player is loading …</p></div>
 <script id="recorded" type="application/json">"%RUN%"</script>

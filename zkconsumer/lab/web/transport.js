@@ -11,7 +11,8 @@ export class HttpTransport {
   }
 
   async about() {
-    const reply = await fetch("about.json", { cache: "no-store" });
+    const reply = await fetch("about.json", { cache: "no-store" }).catch(() => null);
+    if (!reply?.ok) throw new Error("the lab's server does not answer");
     const about = await reply.json();
     this.token = about.token;
     return about;
@@ -65,12 +66,22 @@ export class WorkerTransport {
     this.number = 0;
     this.worker.onmessage = ({ data }) => {
       if (data.progress) onProgress(data.progress);
+      else if (data.failed) this.fail(data.failed);
       else {
-        const done = this.waiting.get(data.number);
+        const [done] = this.waiting.get(data.number);
         this.waiting.delete(data.number);
         done(JSON.parse(data.events));
       }
     };
+    // The event has a message only if the worker's script raised an error.
+    this.worker.onerror = (event) => this.fail(event.message || "worker.js or pyodide/pyodide.mjs cannot be loaded");
+  }
+
+  // The engine cannot start, so no command gets an answer.
+  fail(what) {
+    this.failure = new Error(what);
+    for (const [, refuse] of this.waiting.values()) refuse(this.failure);
+    this.waiting.clear();
   }
 
   async about() {
@@ -79,8 +90,9 @@ export class WorkerTransport {
 
   send(command) {
     const number = ++this.number;
-    return new Promise((done) => {
-      this.waiting.set(number, done);
+    return new Promise((done, refuse) => {
+      if (this.failure) return refuse(this.failure);
+      this.waiting.set(number, [done, refuse]);
       this.worker.postMessage({ number, command: JSON.stringify(command) });
     });
   }

@@ -3,10 +3,18 @@
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 const ready = start();
+ready.catch((error) => self.postMessage({ failed: `the engine in the browser has failed: ${lastLine(error)}` }));
+
+function lastLine(error) {
+  return String(error?.message || error).trim().split("\n").pop();
+}
 
 async function start() {
   self.postMessage({ progress: "Python is loading: about 6 MB, once …" });
-  const modules = fetch("zkconsumer.zip").then((reply) => reply.arrayBuffer());
+  const modules = fetch("zkconsumer.zip").then((reply) => {
+    if (!reply.ok) throw new Error(`zkconsumer.zip cannot be loaded: HTTP status ${reply.status}`);
+    return reply.arrayBuffer();
+  });
   const python = await loadPyodide({ indexURL: new URL("./pyodide/", self.location.href).href });
   self.postMessage({ progress: "The lab's modules are loading …" });
   python.FS.writeFile("/zkconsumer.zip", new Uint8Array(await modules));
@@ -22,11 +30,13 @@ def command(text):
 }
 
 self.onmessage = async ({ data }) => {
+  const command = await ready.catch(() => null);
+  if (!command) return; // the page has been told
   let events;
   try {
-    events = (await ready)(data.command);
+    events = command(data.command);
   } catch (error) {
-    events = JSON.stringify([{ event: "error", text: `The engine has failed: ${error.message.split("\n").slice(-2).join(" ")}` }]);
+    events = JSON.stringify([{ event: "error", text: `The engine has failed: ${lastLine(error)}` }]);
   }
   self.postMessage({ number: data.number, events });
 };
