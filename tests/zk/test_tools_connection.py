@@ -14,7 +14,7 @@ from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError
 from zkconsumer.protocol.requests import Code, Create, Right
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.client import ZooKeeperClient
-from zkconsumer.zk.kazoo_transport import AT_ONCE
+from zkconsumer.zk.kazoo_transport import MAX_MULTI_READ
 
 
 def _config(server: ZooKeeperServer) -> ConsumerConfig:
@@ -85,19 +85,19 @@ def test_a_server_that_takes_single_reads_only(
 ) -> None:
     """A server before 3.6 gets single reads, also after a reconnect from a newer one."""
     server, root = zookeeper_of(release), f"/{unique('single')}"
-    paths = [f"{root}/{n}" for n in range(4 * AT_ONCE)]
+    paths = [f"{root}/{n}" for n in range(4 * MAX_MULTI_READ)]
     with ZooKeeperClient(_config(server)) as connection:
         session = session_of(connection)
         sender = session._sender  # the client's view of the server
         assert session.server_release() == tuple(map(int, release.split(".")))
-        assert not sender.takes_many
+        assert not sender.has_multi_read
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
         assert list(connection.read([*paths, "/none"])) == paths
         # The view is that of a newer server, before the connection moved: this server refuses the
         # request and closes the connection.
-        sender.takes_many = True
+        sender.has_multi_read = True
         assert list(connection.read([*paths, "/none"])) == paths
-        assert not sender.takes_many
+        assert not sender.has_multi_read
 
 
 def test_a_server_that_was_away(tmp_path: Path) -> None:

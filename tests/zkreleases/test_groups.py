@@ -22,7 +22,7 @@ from zk.test_tools_connection import test_reads_that_travel_together
 from zkconsumer.cli import Exit, app
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk import kazoo_transport
-from zkconsumer.zk.kazoo_transport import ManyReads
+from zkconsumer.zk.kazoo_transport import MultiRead
 
 __all__ = [
     "group",
@@ -120,8 +120,8 @@ def test_no_request_is_sent_that_the_server_lacks(
     crew: Crew, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
     """A member and the tools ask 3.4 for nothing newer, and read in one request from 3.6 on."""
-    sandbox.add_partitions(topic, partitions=3 * kazoo_transport.WORTH_IT)
-    crew.feed(topic, 3 * kazoo_transport.WORTH_IT)
+    sandbox.add_partitions(topic, partitions=3 * kazoo_transport.MIN_MULTI_READ)
+    crew.feed(topic, 3 * kazoo_transport.MIN_MULTI_READ)
     with Ledger(sandbox.zookeeper_connect) as ledger:
         # The offsets of a member that commits may change between a tool's reading and its write.
         member = crew.join(zookeeper=ledger.address, auto_commit_interval_s=3600.0)
@@ -135,6 +135,6 @@ def test_no_request_is_sent_that_the_server_lacks(
             assert result.exit_code in (Exit.OK, Exit.FOUND), (words, result.output)
         member.leave()
         asked = ledger.operations
-    takes_many = release_number(sandbox.zookeeper.release) >= kazoo_transport.SINCE
-    assert asked - KNOWN_TO_3_4 == ({ManyReads.type} if takes_many else set())
+    has_multi_read = release_number(sandbox.zookeeper.release) >= kazoo_transport.SINCE
+    assert asked - KNOWN_TO_3_4 == ({MultiRead.type} if has_multi_read else set())
     assert {1, 3, 4, 8, 14} <= asked

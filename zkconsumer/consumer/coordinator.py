@@ -19,10 +19,10 @@ from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.listener import (
+    AssignmentObserver,
     Callbacks,
     ConsumerRebalanceListener,
     ListenerThread,
-    PartitionNews,
 )
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import Tally
@@ -141,7 +141,7 @@ class Coordinator(threading.Thread):
             self._observers["trace"] = trace.write
         self._log = NoticeLog(logger, settings.consumer, gate.clock)
         self._listener: ListenerThread | None = None
-        self._news: PartitionNews | None = None
+        self._assignment_observer: AssignmentObserver | None = None
         if listener is not None or callbacks is not None:
             self._listen(listener, callbacks)
         if store is not None:
@@ -158,8 +158,8 @@ class Coordinator(threading.Thread):
             clock=self.clock,
         )
         if callbacks is not None:
-            self._news = PartitionNews(self._listener.tell)
-            self._observers["callbacks"] = self._news.observe
+            self._assignment_observer = AssignmentObserver(self._listener.queue_callback)
+            self._observers["callbacks"] = self._assignment_observer.observe
 
     @property
     def state(self) -> State:
@@ -207,9 +207,11 @@ class Coordinator(threading.Thread):
 
     def revoke_all(self, limit_s: float) -> None:
         """Call the user's callbacks because the member leaves; wait at most `limit_s` seconds."""
-        if self._news is not None:
+        if self._assignment_observer is not None:
             has_session = self.failure is None and self.state.session is not None
-            self._news.end("on_revoked" if has_session else "on_lost", limit_s)
+            self._assignment_observer.remove_all(
+                "on_revoked" if has_session else "on_lost", limit_s
+            )
 
     def leave(self, purpose: Purpose) -> None:
         self.post(LeaveRequested(purpose))
@@ -304,13 +306,13 @@ class Coordinator(threading.Thread):
 
     def _crashed(self, error: BaseException) -> None:
         """End the member after an exception in its own code, which is a bug."""
-        told = ZkConsumerError(
+        failure = ZkConsumerError(
             f"the coordinator stopped: {type(error).__name__}: {error}",
             where=self._settings.consumer,
             remedy="create a new connector; please report this",
         ).ending()
-        told.__cause__ = error
-        self._fail(told)
+        failure.__cause__ = error
+        self._fail(failure)
         self._loop.close()
         logger.error("%s: the coordinator failed", self._settings.consumer, exc_info=error)
 
@@ -322,8 +324,8 @@ class Coordinator(threading.Thread):
         self._lose_all()
 
     def _lose_all(self) -> None:
-        if self._news is not None:
-            self._news.end("on_lost", 0.0)
+        if self._assignment_observer is not None:
+            self._assignment_observer.remove_all("on_lost", 0.0)
 
     def _finish(self) -> None:
         """End the session, and then all other parts.

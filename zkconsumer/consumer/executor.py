@@ -235,7 +235,7 @@ def operation(command: commands.Command, me: MemberIdentity, now: float) -> tupl
         case commands.Sync(op):
             return op, _sync(me, now)
         case commands.RearmTopic() | commands.Diagnose():
-            return 0, _aside(command, me)
+            return 0, _unawaited(command, me)
     raise TypeError(f"not a command for ZooKeeper: {command!r}")
 
 
@@ -249,13 +249,13 @@ def _sync(me: MemberIdentity, sent_at: float) -> Generator[Batch, Sequence[Reply
     return Synced(sent_at) if reply.code is Code.OK else Interrupted()
 
 
-def _aside(command: commands.RearmTopic | commands.Diagnose, me: MemberIdentity) -> Operation:
+def _unawaited(command: commands.RearmTopic | commands.Diagnose, me: MemberIdentity) -> Operation:
     if isinstance(command, commands.Diagnose):
         return read_group.diagnose(me)
-    return _topic_back(command.topic)
+    return _wait_for_topic(command.topic)
 
 
-def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], object]:
+def _wait_for_topic(topic: str) -> Generator[Batch, Sequence[Reply], object]:
     there = yield from operations.wait_for_topic(topic)
     if not there:
         return None

@@ -110,7 +110,7 @@ class Callbacks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _QueuedCallback:
     """A queued call of a callback with its partitions; `done` is set when it has returned."""
 
     name: str
@@ -118,14 +118,17 @@ class _Told:
     done: threading.Event
 
 
-class PartitionNews:
+class AssignmentObserver:
     """Detects which partitions were assigned, revoked and lost, and queues the callbacks for them.
 
-    `observe` runs on the coordinator's thread, `end` on the thread that shuts down the connector.
+    `observe` runs on the coordinator's thread, `remove_all` on the thread that shuts down the
+    connector.
     """
 
-    def __init__(self, tell: Callable[[str, list[TopicPartition]], threading.Event]) -> None:
-        self._tell = tell
+    def __init__(
+        self, queue_callback: Callable[[str, list[TopicPartition]], threading.Event]
+    ) -> None:
+        self._queue_callback = queue_callback
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, int] = {}  # assigned partition -> its fencing token
 
@@ -138,43 +141,45 @@ class PartitionNews:
             return
         with self._lock:
             lost = [tp for tp, epoch in self._known.items() if owned.get(tp) != epoch]
-            self._gone("on_lost", lost)
+            self._remove("on_lost", lost)
             for command in commands:
                 if isinstance(command, CallListener) and command.callback is Callback.RELEASING:
-                    self._gone("on_revoked", [tp for tp in command.partitions if tp in self._known])
+                    self._remove(
+                        "on_revoked", [tp for tp in command.partitions if tp in self._known]
+                    )
                 elif isinstance(command, CallListener):
-                    self._came(owned)
+                    self._add(owned)
                 elif isinstance(command, StartFetching):
-                    self._came({tp: owned[tp] for tp in command.grants if tp in owned})
+                    self._add({tp: owned[tp] for tp in command.grants if tp in owned})
 
-    def end(self, name: str, limit_s: float) -> None:
+    def remove_all(self, name: str, limit_s: float) -> None:
         """Call the callback `name` with all reported partitions; wait at most `limit_s` seconds."""
         with self._lock:
             gone = list(self._known)
             self._known.clear()
         if gone:
-            self._tell(name, sorted(gone)).wait(limit_s)
+            self._queue_callback(name, sorted(gone)).wait(limit_s)
 
-    def _came(self, owned: Mapping[TopicPartition, int]) -> None:
-        news = sorted(tp for tp in owned if tp not in self._known)
-        self._known |= {tp: owned[tp] for tp in news}
-        if news:
-            self._tell("on_assigned", news)
+    def _add(self, owned: Mapping[TopicPartition, int]) -> None:
+        added = sorted(tp for tp in owned if tp not in self._known)
+        self._known |= {tp: owned[tp] for tp in added}
+        if added:
+            self._queue_callback("on_assigned", added)
 
-    def _gone(self, name: str, partitions: Iterable[TopicPartition]) -> None:
+    def _remove(self, name: str, partitions: Iterable[TopicPartition]) -> None:
         gone = sorted(partitions)
         for tp in gone:
             del self._known[tp]
         if gone:
-            self._tell(name, gone)
+            self._queue_callback(name, gone)
 
 
 class ListenerThread:
     """Calls a listener, one call at a time; `post` receives the event of the end of each call.
 
     While a call runs, at most three others wait. A new call replaces waiting calls that it makes
-    obsolete (see `call`). Callbacks that `tell` has queued run before the next call of the
-    listener. The listener, the callbacks and `post` run on this thread.
+    obsolete (see `call`). Callbacks that `queue_callback` has queued run before the next call of
+    the listener. The listener, the callbacks and `post` run on this thread.
     """
 
     def __init__(
@@ -188,9 +193,9 @@ class ListenerThread:
     ) -> None:
         self._listener, self._consumer_id = listener, consumer_id
         self._callbacks = callbacks or Callbacks()
-        self._told: list[_Told] = []
+        self._queued_callbacks: list[_QueuedCallback] = []
         self._post, self._clock = post, clock
-        self._waiting: list[CallListener] = []
+        self._queued_calls: list[CallListener] = []
         self._changed = threading.Condition()
         self._closed = False
         self.is_calling = False
@@ -209,11 +214,11 @@ class ListenerThread:
         assignments.
         """
         with self._changed:
-            before, self._waiting = self._waiting, merged([*self._waiting, command])
+            before, self._queued_calls = self._queued_calls, merged([*self._queued_calls, command])
             self._changed.notify()
-            return len(before) + 1 - len(self._waiting)
+            return len(before) + 1 - len(self._queued_calls)
 
-    def tell(self, name: str, partitions: list[TopicPartition]) -> threading.Event:
+    def queue_callback(self, name: str, partitions: list[TopicPartition]) -> threading.Event:
         """Queue a call of the callback `name`; the event is set when it has returned.
 
         If partitions are lost before `on_assigned` was called with them, no callback gets them.
@@ -221,16 +226,19 @@ class ListenerThread:
         with self._changed:
             if name == "on_lost":
                 unseen = {
-                    tp for one in self._told if one.name == "on_assigned" for tp in one.partitions
+                    tp
+                    for one in self._queued_callbacks
+                    if one.name == "on_assigned"
+                    for tp in one.partitions
                 }
-                for one in self._told:
+                for one in self._queued_callbacks:
                     if one.name == "on_assigned":
                         one.partitions[:] = [tp for tp in one.partitions if tp not in partitions]
                 partitions = [tp for tp in partitions if tp not in unseen]
-            told = _Told(name, partitions, threading.Event())
-            self._told.append(told)
+            queued = _QueuedCallback(name, partitions, threading.Event())
+            self._queued_callbacks.append(queued)
             self._changed.notify()
-            return told.done
+            return queued.done
 
     def close(self) -> None:
         """Stop calling the listener; queued callbacks still run. The call returns at once."""
@@ -238,39 +246,43 @@ class ListenerThread:
             self._closed = True
             self._changed.notify()
 
-    def _next(self) -> tuple[list[_Told], CallListener | None] | None:
+    def _next(self) -> tuple[list[_QueuedCallback], CallListener | None] | None:
         with self._changed:
             self.is_calling = False
-            self._changed.wait_for(lambda: self._waiting or self._told or self._closed)
-            told, self._told = self._told, []
-            if self._closed and not told:
+            self._changed.wait_for(
+                lambda: self._queued_calls or self._queued_callbacks or self._closed
+            )
+            queued, self._queued_callbacks = self._queued_callbacks, []
+            if self._closed and not queued:
                 return None
             self.is_calling = True
-            return told, self._waiting.pop(0) if self._waiting and not self._closed else None
+            return queued, self._queued_calls.pop(
+                0
+            ) if self._queued_calls and not self._closed else None
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
-            told, command = work
-            errors = [error for one in told if (error := self._call_back(one))]
+            queued, command = work
+            errors = [error for one in queued if (error := self._run_callback(one))]
             if command is not None:
-                error = self._called(command) or "; ".join(errors)
+                error = self._run_listener(command) or "; ".join(errors)
                 outcome = ListenerReturned(command.callback, error)
                 self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
 
-    def _call_back(self, told: _Told) -> str:
+    def _run_callback(self, queued: _QueuedCallback) -> str:
         """Call a callback; return the text of its exception, or an empty text."""
-        function = getattr(self._callbacks, told.name)
+        function = getattr(self._callbacks, queued.name)
         try:
-            if function is not None and told.partitions:
-                function(told.partitions)
+            if function is not None and queued.partitions:
+                function(queued.partitions)
         except Exception as error:  # the user's callback may raise anything
-            logger.exception("%s: %s raised", self._consumer_id, told.name)
-            return f"{told.name}: {type(error).__name__}: {error}"
+            logger.exception("%s: %s raised", self._consumer_id, queued.name)
+            return f"{queued.name}: {type(error).__name__}: {error}"
         finally:
-            told.done.set()
+            queued.done.set()
         return ""
 
-    def _called(self, command: CallListener) -> str:
+    def _run_listener(self, command: CallListener) -> str:
         """Call the listener; return the text of its exception, or an empty text."""
         if self._listener is None:
             return ""

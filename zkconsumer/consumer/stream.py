@@ -563,11 +563,11 @@ class Stream(Generic[K, V]):
     def seek(self, tp: TopicPartition, offset: int) -> bool:
         """Deliver `offset` next; return False if the partition is not served."""
 
-        def tell(epoch: int) -> None:
+        def report(epoch: int) -> None:
             text = f"the user continues from offset {offset}"
             self._report(StreamReport(ReportKind.SOUGHT, self.thread_id, text, tp, epoch, offset))
 
-        return self._partitions.seek(tp, offset, tell)
+        return self._partitions.seek(tp, offset, report)
 
     def fail(self, error: Exception) -> None:
         """Raise `error` once, when the user next asks for messages."""

@@ -309,18 +309,18 @@ class StreamPartitions:
         states = self._wanted.copy().values()
         return frozenset(state.tp for state in states if self.is_paused(state))
 
-    def seek(self, tp: TopicPartition, offset: int, tell: Callable[[int], None]) -> bool:
+    def seek(self, tp: TopicPartition, offset: int, report: Callable[[int], None]) -> bool:
         """Continue from `offset` under the same epoch; return False if the partition is not served.
 
-        `tell` is called with the epoch while neither the old nor the new position can be read. So a
-        commit never finds a lower position before the machine knows of the seek.
+        `report` is called with the epoch while neither the old nor the new position can be read. So
+        a commit never finds a lower position before the machine knows of the seek.
         """
         with self._writing:
             if not self.serves(tp):
                 return False
             old = self._wanted.pop(tp)
             old.granted = False
-            tell(old.epoch)
+            report(old.epoch)
             new = PartitionState(Grant(tp, offset, old.epoch), self._codec)
             new.unfinished = old.unfinished  # `take_requests` clears it
             self._wanted[tp] = new

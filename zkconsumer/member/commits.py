@@ -59,7 +59,7 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
         return state, ()
     if asked.purpose in URGENT:
         commits = replace(state.commits, queued=(asked, *queued), retry_at=None)
-        return pump(replace(state, commits=commits), now)
+        return start_next(replace(state, commits=commits), now)
     before, last = queued[:-1], queued[-1:]
     if last and last[0].purpose is asked.purpose:
         queued = (*before, _merged(last[0], asked))
@@ -68,7 +68,7 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
         return state, (AnswerCommit(asked.request, dict.fromkeys(asked.positions, reason)),)
     else:
         queued = (*queued, asked)
-    return pump(_with_queue(state, queued), now)
+    return start_next(_with_queue(state, queued), now)
 
 
 def _with_queue(state: State, queued: tuple[CommitRequest, ...]) -> State:
@@ -117,7 +117,7 @@ def touches(state: State, partitions: Container[TopicPartition]) -> bool:
     return any(tp in partitions for tp in (*plan.writes, *plan.checks, *plan.kafka))
 
 
-def pump(state: State, now: float) -> Step:
+def start_next(state: State, now: float) -> Step:
     """Start the first queued commit, unless one runs or none may start now."""
     commands: tuple[Command, ...] = ()
     while state.commits.queued and state.commits.running is None and _may_start(state, now):
@@ -133,7 +133,7 @@ def due(state: State, now: float) -> Step:
     """Start the next commit if the back-off after a refusal by Kafka is over."""
     if state.commits.retry_at is None or state.commits.retry_at > now:
         return state, ()
-    return pump(replace(state, commits=replace(state.commits, retry_at=None)), now)
+    return start_next(replace(state, commits=replace(state.commits, retry_at=None)), now)
 
 
 def _may_start(state: State, now: float) -> bool:
@@ -287,15 +287,15 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     left = dict.fromkeys({*again.writes, *unasked}, "other clients keep writing this offset")
     if left and not outcome.denied and running.tries < MAX_TRIES:
         state, more = _start(state, asked, running.tries + 1)
-        return then((state, commands + more), lambda s: pump(s, now))
+        return then((state, commands + more), lambda s: start_next(s, now))
     if outcome.unavailable and asked.retries:
         reasons = {**outcome.unavailable, **outcome.denied}
         state, notice = _again_later(state, asked, reasons, now)
-        return then((state, (*commands, notice)), lambda s: pump(s, now))
+        return then((state, (*commands, notice)), lambda s: start_next(s, now))
     failures = left | dict(outcome.unavailable) | dict(outcome.denied)
     failures |= _not_stored(state, asked, {*outcome.versions, *outcome.kafka})
     state = _not_finished(state, asked, failures)
-    return then((state, commands + _answer(asked, failures)), lambda s: pump(s, now))
+    return then((state, commands + _answer(asked, failures)), lambda s: start_next(s, now))
 
 
 def _ended(state: State) -> Commits:
@@ -335,7 +335,7 @@ def denied(state: State, outcome: Denied, now: float) -> Step:
     state = replace(state, commits=replace(state.commits, running=None))
     failures = dict.fromkeys({**running.plan.writes, **running.plan.kafka}, outcome.reason)
     state = _not_finished(state, running.request, failures)
-    return then((state, _answer(running.request, failures)), lambda s: pump(s, now))
+    return then((state, _answer(running.request, failures)), lambda s: start_next(s, now))
 
 
 def _not_finished(state: State, asked: CommitRequest, failures: Container[TopicPartition]) -> State:

@@ -26,11 +26,11 @@ from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition
 
 def look_for_idle_peers(state: State) -> Step:
     """List the owner znodes of the member's topics."""
-    state, op = start_op(look_at(state, None))
+    state, op = start_op(schedule_check(state, None))
     return state, (ListOwners(op, frozenset(own_topics(state))),)
 
 
-def look_at(state: State, at: float | None) -> State:
+def schedule_check(state: State, at: float | None) -> State:
     """Set the time of the next check for idle peers; None for never."""
     return replace(state, idle_peers=replace(state.idle_peers, look_at=at))
 
@@ -64,9 +64,9 @@ def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
     diagnose: tuple[Command, ...] = (Diagnose(),) if notices else ()
     nudge_s = settings.nudge_s
     if nudge_s is None:
-        return look_at(state, now + patience_s(state)), notices + diagnose
+        return schedule_check(state, now + patience_s(state)), notices + diagnose
     if now < before.nudged_at + nudge_s:
-        return look_at(state, before.nudged_at + nudge_s), notices + diagnose
+        return schedule_check(state, before.nudged_at + nudge_s), notices + diagnose
     state, op = start_op(state)
     state = replace(state, idle_peers=replace(state.idle_peers, nudged_at=now, nudge_op=op))
     return state, (*notices, *diagnose, Nudge(op, state.wall_ms))

@@ -54,7 +54,7 @@ def read_view(
         _own_node(member, known),
         _list_brokers(known),
     )
-    if known is not None and ids.code is Code.OK and not known.vouches_for(ids.value):
+    if known is not None and ids.code is Code.OK and not known.has_same_registrations(ids.value):
         known = None
         own, brokers = yield from together(_own_node(member, None), _list_brokers(None))
     for reply, where in ((ids, paths.ids(member.group)), (brokers, paths.BROKER_IDS)):

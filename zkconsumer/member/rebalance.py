@@ -236,7 +236,9 @@ def revoke(state: State, to_revoke: frozenset[TopicPartition], now: float) -> St
     if not asked:
         if commits.pending(state, Purpose.RELEASE):
             # A lost connection has aborted the last rebalance before its commit ended.
-            return pump(enter(replace(state, op=None, grace_at=None), Phase.COMMITTING), now)
+            return start_next_commit(
+                enter(replace(state, op=None, grace_at=None), Phase.COMMITTING), now
+            )
         return before_release(state, now)
     state = enter(replace(state, op=None, grace_at=now + state.settings.grace_s), Phase.STOPPING)
     return state, (AskRelease(asked),)
@@ -295,12 +297,12 @@ def released(state: State, outcome: Released, now: float) -> Step:
         for tp, reason in sorted(outcome.denied.items())
     )
     advanced = then((state, notices), lambda s: advance(s, now))
-    return then(advanced, lambda s: pump(s, now))
+    return then(advanced, lambda s: start_next_commit(s, now))
 
 
-def pump(state: State, now: float) -> Step:
+def start_next_commit(state: State, now: float) -> Step:
     """Start queued commits, and continue the phase if it waited for one that has ended."""
-    return then(commits.pump(state, now), lambda s: after_commit(s, now))
+    return then(commits.start_next(state, now), lambda s: after_commit(s, now))
 
 
 def after_commit(state: State, now: float) -> Step:

@@ -144,7 +144,7 @@ def renew(state: State, now: float) -> Step:
 
 def synced(state: State, outcome: events.Synced, now: float) -> Step:
     state = replace(state, lease=state.lease.granted(outcome.sent_at))
-    return then(_open(state, now), lambda s: rebalance.pump(s, now))
+    return then(_open(state, now), lambda s: rebalance.start_next_commit(s, now))
 
 
 def _open(state: State, now: float) -> Step:
@@ -156,7 +156,7 @@ def _open(state: State, now: float) -> Step:
 def unfence(state: State, now: float, following: Callable[[State], Step]) -> Step:
     """Resume delivery and queued commits, because the member's owner znodes are known again."""
     result = _open(replace(state, fenced=False), now)
-    return then(then(result, following), lambda s: rebalance.pump(s, now))
+    return then(then(result, following), lambda s: rebalance.start_next_commit(s, now))
 
 
 # ---- the registration ---------------------------------------------------------------------------

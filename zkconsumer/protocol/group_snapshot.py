@@ -73,7 +73,7 @@ class Known:
     listing: Names
     watched: frozenset[str] = frozenset()
 
-    def vouches_for(self, now: Names) -> bool:
+    def has_same_registrations(self, now: Names) -> bool:
         """Return whether all consumers in both listings still have the same registrations."""
         changes = len(frozenset(self.listing.names).symmetric_difference(now.names))
         return now.cversion - self.listing.cversion == changes

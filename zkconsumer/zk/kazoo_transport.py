@@ -3,12 +3,13 @@
 - `observe_connection` and `limit_attempts` wrap two private methods of kazoo's connection.
 - `InOrderHandler` and `BulkHandler` replace kazoo's threads and sockets. They deliver watches and
   replies in one order, and need few system calls.
-- `ManyReads` and `Arm` are two requests that kazoo does not have. `ManyReads` is ZooKeeper's
+- `MultiRead` and `SetWatches` are two requests that kazoo does not have. `MultiRead` is ZooKeeper's
   `multiRead` (`ZooDefs.OpCode.multiRead`, since 3.6.0), which puts many reads into one request. A
   single read costs kazoo about 60 us of Python; a read in a request of a hundred reads costs a
   tenth of that. Each read has its own result, as if it had been sent alone. An older server closes
-  the connection. `multiRead` sets no watches, so `Arm` sets the watches on payloads. It sends the
-  request that ZooKeeper's own client sends after a reconnect (`ZooDefs.OpCode.setWatches`).
+  the connection. `multiRead` sets no watches, so `SetWatches` sets the watches on payloads. It
+  sends the request that ZooKeeper's own client sends after a reconnect
+  (`ZooDefs.OpCode.setWatches`).
 - `Sender` sends batches of requests and returns their replies as values. It bypasses kazoo's own
   calls where possible. Each of those makes an object with a lock and a condition, and queues its
   result separately, which causes half of the cost of a request.
@@ -166,7 +167,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_socket_pair(self) -> tuple[FromKazoo, FromKazoo]:
         """Return the reading and the writing end of the pair that wakes kazoo's thread."""
-        wake = _Wake(*super().create_socket_pair())
+        wake = _WakeReader(*super().create_socket_pair())
         return wake, wake.other
 
     def dispatch_callback(self, callback: Callback) -> None:
@@ -208,7 +209,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
         )
 
 
-class _Wake:
+class _WakeReader:
     """The reading end of a pair of sockets with at most one byte in transit.
 
     For each request kazoo writes one byte to wake its thread, and the thread reads one byte before
@@ -219,7 +220,7 @@ class _Wake:
     def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
         self._reader, self._writer = reader, writer
         self._count, self._lock = 0, threading.Lock()
-        self.other = _Waker(self, writer)
+        self.other = _WakeWriter(self, writer)
 
     def fileno(self) -> int:
         return self._reader.fileno()
@@ -245,10 +246,10 @@ class _Wake:
         self._reader.close()
 
 
-class _Waker:
+class _WakeWriter:
     """The writing end of the pair of sockets."""
 
-    def __init__(self, wake: _Wake, plain: socket.socket) -> None:
+    def __init__(self, wake: _WakeReader, plain: socket.socket) -> None:
         self._wake, self._plain = wake, plain
 
     def send(self, data: bytes) -> int:
@@ -267,7 +268,7 @@ class BulkHandler(InOrderHandler):
     """
 
     def create_connection(self, *args: FromKazoo, **kwargs: FromKazoo) -> FromKazoo:
-        return _Bulk(super().create_connection(*args, **kwargs))
+        return _BufferedSocket(super().create_connection(*args, **kwargs))
 
     def select(
         self,
@@ -277,12 +278,12 @@ class BulkHandler(InOrderHandler):
         timeout: float | None = None,
     ) -> tuple[list[FromKazoo], list[FromKazoo], list[FromKazoo]]:
         """Wait for sockets; before that, send the buffered requests."""
-        if wlist and all(isinstance(one, _Bulk) and one.has_room() for one in wlist):
+        if wlist and all(isinstance(one, _BufferedSocket) and one.has_room() for one in wlist):
             return [], list(wlist), []
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
             return held, [], []
-        full = [one for one in (*rlist, *wlist) if isinstance(one, _Bulk) and one.waits]
+        full = [one for one in (*rlist, *wlist) if isinstance(one, _BufferedSocket) and one.waits]
         if full:
             others = [one for one in rlist if one not in full]
             ready = super().select(others, [], xlist, 0)
@@ -293,7 +294,7 @@ class BulkHandler(InOrderHandler):
         return super().select(rlist, wlist, xlist, timeout)
 
 
-class _Bulk:
+class _BufferedSocket:
     """A socket with buffers for both directions; `pending` is the number of bytes read ahead."""
 
     _AT_ONCE = 65_536  # bytes per system call: about 500 replies, or 1,000 requests
@@ -354,10 +355,10 @@ _FLUSH_LIMIT_S = 5.0
 SINCE = (3, 6)
 """The first release of ZooKeeper that supports `multiRead`."""
 
-WORTH_IT = 20
+MIN_MULTI_READ = 20
 """Minimum number of reads in a batch that are sent as one request."""
 
-AT_ONCE = 100
+MAX_MULTI_READ = 100
 """Maximum number of reads in one request; further reads need another request.
 
 A server builds the whole reply in memory, and each payload may take 1 MiB. More reads per request
@@ -386,7 +387,7 @@ def release_in(answer: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else ()
 
 
-class ManyReads:
+class MultiRead:
     """One `multiRead` request, as kazoo serializes it and reads its response.
 
     The result of each read is a Node (also for Exists), the names of the children, or ZooKeeper's
@@ -436,7 +437,7 @@ class ManyReads:
                 found.append(Node(payload, Stat(czxid, mzxid, version, owner, mtime)))
 
 
-class Arm:
+class SetWatches:
     """One `setWatches` request for the payloads of many znodes, as kazoo serializes it.
 
     It is sent before the reads, so no change is missed. It sets no watch on a znode that does not
@@ -464,20 +465,20 @@ class Arm:
         """Return nothing: the reply consists of its header."""
 
 
-def go_together(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
+def are_plain_reads(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
     """Return whether all requests are reads that set no watches except on payloads."""
     return all(
         isinstance(one, PlainRead) and (not one.watch or isinstance(one, Get)) for one in batch
     )
 
 
-def pieces(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
+def split_reads(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
     """Split the reads into lists of which each fits into one request."""
     piece: list[PlainRead] = []
     size = 0
     for read in reads:
         more = 4 * len(read.path) + 32  # upper bound, without the chroot
-        if piece and (len(piece) == AT_ONCE or size + more > REQUEST_BYTES):
+        if piece and (len(piece) == MAX_MULTI_READ or size + more > REQUEST_BYTES):
             yield piece
             piece, size = [], 0
         piece.append(read)
@@ -514,12 +515,12 @@ _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "c
 class Sender:
     """Sends batches over a client; `watch` receives the watches that fire.
 
-    `takes_many` says whether the server supports many reads in one request.
+    `has_multi_read` says whether the server supports many reads in one request.
     """
 
     def __init__(self, client: KazooClient, watch: Callable[[FromKazoo], None]) -> None:
         self._client, self._watch = client, watch
-        self.takes_many = False
+        self.has_multi_read = False
 
     def send(self, batch: Sequence[Sent], done: Done) -> None:
         """Send all requests together; `done` receives the replies once, in order.
@@ -535,21 +536,21 @@ class Sender:
             else:
                 done(replies)
 
-        gathering = _Gathering(len(batch), hand_over)
-        if self.takes_many and len(batch) >= WORTH_IT and go_together(batch):
-            self._send_together(batch, gathering)
+        batch_reply = _BatchReply(len(batch), hand_over)
+        if self.has_multi_read and len(batch) >= MIN_MULTI_READ and are_plain_reads(batch):
+            self._send_together(batch, batch_reply)
             return
         for index, request in enumerate(batch):
-            self.send_one(request, _Slot(gathering, index, request))
+            self.send_one(request, _SingleReply(batch_reply, index, request))
 
-    def _send_together(self, batch: Sequence[PlainRead], gathering: _Gathering) -> None:
+    def _send_together(self, batch: Sequence[PlainRead], batch_reply: _BatchReply) -> None:
         index = 0
-        for piece in pieces(batch):
-            slots = _Slots(self, gathering, index, piece)
+        for piece in split_reads(batch):
+            slots = _MultiReadReply(self, batch_reply, index, piece)
             watched = [self._full(read.path) for read in piece if read.watch]
             if watched:
-                self._client._call(Arm(watched), _Armed(self, slots, watched))
-            self._client._call(ManyReads(piece, self._client.chroot), slots)
+                self._client._call(SetWatches(watched), _SetWatchesReply(self, slots, watched))
+            self._client._call(MultiRead(piece, self._client.chroot), slots)
             index += len(piece)
 
     def register_watches(self, paths: Sequence[str]) -> None:
@@ -557,7 +558,7 @@ class Sender:
         for path in paths:
             self._client._data_watchers[path].add(self._watch)
 
-    def send_one(self, request: Sent, slot: _Slot) -> None:
+    def send_one(self, request: Sent, slot: _SingleReply) -> None:
         """Send one request; its reply goes to `slot`."""
         client = self._client
         match request:
@@ -603,7 +604,7 @@ class Sender:
                 return CheckVersion(path, version)
 
 
-class _Gathering:
+class _BatchReply:
     """Collects the replies of a batch.
 
     kazoo's thread adds replies; the sender's thread adds replies for requests that are not sent.
@@ -624,13 +625,13 @@ class _Gathering:
             self._done(self._replies)  # type: ignore[arg-type]
 
 
-class _Slot:
+class _SingleReply:
     """Receives one reply, with the methods of an async object that kazoo uses."""
 
-    __slots__ = ("_gathering", "_index", "_request")
+    __slots__ = ("_batch_reply", "_index", "_request")
 
-    def __init__(self, gathering: _Gathering, index: int, request: Sent) -> None:
-        self._gathering, self._index, self._request = gathering, index, request
+    def __init__(self, batch_reply: _BatchReply, index: int, request: Sent) -> None:
+        self._batch_reply, self._index, self._request = batch_reply, index, request
 
     def set(self, value: FromKazoo) -> None:
         self.reply(_reply(self._request, value))
@@ -646,18 +647,18 @@ class _Slot:
             self.set_exception(result.exception)
 
     def reply(self, reply: Reply) -> None:
-        self._gathering.reply(self._index, reply)
+        self._batch_reply.reply(self._index, reply)
 
 
-class _Slots:
+class _MultiReadReply:
     """Receives the common reply to many reads."""
 
-    __slots__ = ("_first", "_gathering", "_reads", "_sender")
+    __slots__ = ("_batch_reply", "_first", "_reads", "_sender")
 
     def __init__(
-        self, sender: Sender, gathering: _Gathering, first: int, reads: Sequence[PlainRead]
+        self, sender: Sender, batch_reply: _BatchReply, first: int, reads: Sequence[PlainRead]
     ) -> None:
-        self._sender, self._gathering = sender, gathering
+        self._sender, self._batch_reply = sender, batch_reply
         self._first, self._reads = first, reads
 
     def set(self, found: Sequence[rq.Node | list[str] | int]) -> None:
@@ -668,26 +669,26 @@ class _Slots:
             if one == kz.NoAuthError.code and isinstance(read, rq.Exists):
                 # Before 3.8.3, reading a stat needs no right (ZOOKEEPER-2590). But `multiRead`
                 # reads the payload, which needs one.
-                self._sender.send_one(read, _Slot(self._gathering, index, read))
+                self._sender.send_one(read, _SingleReply(self._batch_reply, index, read))
             else:
-                self._gathering.reply(index, _read_reply(read, one))
+                self._batch_reply.reply(index, _read_reply(read, one))
 
     def set_exception(self, error: Exception) -> None:
         if _code(error) is not Code.BROKEN:
             # The client has reconnected to a server older than 3.6, which refuses the request and
             # closes the connection.
-            self._sender.takes_many = False
+            self._sender.has_multi_read = False
         reply = Reply(Code.BROKEN, f"{type(error).__name__} {error}".strip())
         for index in range(self._first, self._first + len(self._reads)):
-            self._gathering.reply(index, reply)
+            self._batch_reply.reply(index, reply)
 
 
-class _Armed:
-    """Receives the reply to `Arm`; if it is refused, the reads fail with the same error."""
+class _SetWatchesReply:
+    """Receives the reply to `SetWatches`; if it is refused, the reads fail with the same error."""
 
     __slots__ = ("_paths", "_sender", "_slots")
 
-    def __init__(self, sender: Sender, slots: _Slots, paths: Sequence[str]) -> None:
+    def __init__(self, sender: Sender, slots: _MultiReadReply, paths: Sequence[str]) -> None:
         self._sender, self._slots, self._paths = sender, slots, paths
 
     def set(self, _: None) -> None:

@@ -228,7 +228,7 @@ class ZooKeeperSession:
                 where=where,
                 remedy="correct it, or create the chroot: a consumer never creates it",
             )
-        self._sender.takes_many = self.server_release() >= kazoo_transport.SINCE
+        self._sender.has_multi_read = self.server_release() >= kazoo_transport.SINCE
         tick_s = self._tick_time_s()
         if not tick_s:
             logger.warning(
@@ -293,7 +293,7 @@ class ZooKeeperSession:
         dead, self._death = self._client, None
         client = self._new_client()
         sender = Sender(client, self._watch)
-        sender.takes_many = self._sender.takes_many
+        sender.has_multi_read = self._sender.has_multi_read
         self._client, self._sender = client, sender
         client.start_async()
         _in_background(lambda: _stopped(dead))

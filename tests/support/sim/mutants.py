@@ -331,7 +331,7 @@ def _everyone_first() -> list[Patch]:
 
 
 def _known_by_name() -> list[Patch]:
-    return [(group_snapshot.Known, "vouches_for", lambda self, now: True)]
+    return [(group_snapshot.Known, "has_same_registrations", lambda self, now: True)]
 
 
 def _fired_watch_forgotten() -> list[Patch]:
@@ -1107,15 +1107,15 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "seek told too late",
+        "seek reported too late",
         "the new position can be read before the seek is reported",
         "seek back",
         (
-            ("            tell(old.epoch)\n", ""),
+            ("            report(old.epoch)\n", ""),
             (
                 "            self._wanted[tp] = new\n        self.notify()\n        return True\n",
                 "            self._wanted[tp] = new\n"
-                "            tell(old.epoch)\n"
+                "            report(old.epoch)\n"
                 "        self.notify()\n"
                 "        return True\n",
             ),

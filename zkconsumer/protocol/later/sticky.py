@@ -53,14 +53,14 @@ class Ownership:
 
     Attributes:
         owned: the partitions of each member, in Java's order of the members.
-        twice: the partitions that two members of one generation claim; neither keeps them.
-        equal: whether all members subscribe to the same topics.
+        claimed_twice: the partitions that two members of one generation claim; neither keeps them.
+        equal_subscriptions: whether all members subscribe to the same topics.
         generation: the highest generation of a member.
     """
 
     owned: Owned = field(default_factory=StringMap)
-    twice: set[TopicPartition] = field(default_factory=set)
-    equal: bool = True
+    claimed_twice: set[TopicPartition] = field(default_factory=set)
+    equal_subscriptions: bool = True
     generation: int = NO_GENERATION
 
 
@@ -147,7 +147,7 @@ def ownership(topics: Topics, members: Members, data: dict[str, MemberData]) -> 
         if not wanted:
             wanted.update(subscription.topics)
         elif len(subscription.topics) != len(wanted) or not wanted.issuperset(subscription.topics):
-            found.equal = False
+            found.equal_subscriptions = False
         generation = data[member].generation
         generation = NO_GENERATION if generation is None else generation
         found.generation = max(found.generation, generation)
@@ -162,7 +162,7 @@ def ownership(topics: Topics, members: Members, data: dict[str, MemberData]) -> 
                     continue
                 remove_first(found.owned[other], partition)
                 if generation == others:
-                    found.twice.add(partition)
+                    found.claimed_twice.add(partition)
             if other is None or generation > others:
                 own.append(partition)
             claims[partition] = member
@@ -230,7 +230,7 @@ class Constrained:
             else:
                 owned.append(partition)
         owned.sort(key=lambda one: (one.partition, utf16_key(one.topic)))
-        for partition in self._before.twice:
+        for partition in self._before.claimed_twice:
             remove_first(owned, partition)
         if len(owned) < self._min:
             self._under_min.append(member)
@@ -332,7 +332,7 @@ class Constrained:
     def _give(self, partition: TopicPartition, member: str) -> None:
         self._assignment[member].append(partition)
         revoked_from = self._maybe_revoked.get(partition, member)
-        if revoked_from != member or partition in self._before.twice:
+        if revoked_from != member or partition in self._before.claimed_twice:
             self.transferring[partition] = member
 
     def _verify(self) -> None:
@@ -682,7 +682,7 @@ def _assign_sticky(
     topics = subscribed(topics, members)
     racks = Racks(topics, members)
     before = ownership(topics, members, data)
-    if before.equal:
+    if before.equal_subscriptions:
         constrained = Constrained(topics, racks, before)
         return constrained.build(), constrained.transferring
     return General(topics, racks, before, members, data).build(), None

@@ -112,14 +112,14 @@ def racks_decide(
     return any(set(of_partition) != racks for of_partition in of_partitions)
 
 
-class _OfTopic(Hashable, Protocol):
+class _HasTopic(Hashable, Protocol):
     """A partition, whose topic is a name or an id."""
 
     @property
     def topic(self) -> Hashable: ...
 
 
-P = TypeVar("P", bound=_OfTopic)
+P = TypeVar("P", bound=_HasTopic)
 
 
 class Movements(Generic[P]):
