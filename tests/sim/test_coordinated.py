@@ -8,7 +8,7 @@ import pytest
 from support.sim.later_mutants import MUTANTS, Mutant
 
 from zkconsumer.later import group_phases
-from zkconsumer.sim.coordinated.search import PROTOCOLS, drawn, replay, report, run, shrunk
+from zkconsumer.sim.coordinated.search import PROTOCOLS, replay, report, run, run_recorded, shrunk
 
 FIXED = range(5)
 FRESH = 15
@@ -52,7 +52,7 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
     """The numbers that a seed draws give the same run again."""
-    numbers, result = drawn(3, protocol)
+    numbers, result = run_recorded(3, protocol)
     assert result == run(3, protocol)
     again = replay(protocol, numbers)
     assert (again.deliveries, again.rebalances) == (result.deliveries, result.rebalances)
@@ -63,7 +63,7 @@ def test_a_failing_seed_is_shrunk() -> None:
     mutant = next(one for one in MUTANTS if one.name == "assigns before the release")
     with mutant.planted():
         seed = next(n for n in range(40) if run(n, mutant.protocol).violation)
-        numbers, _ = drawn(seed, mutant.protocol)
+        numbers, _ = run_recorded(seed, mutant.protocol)
         found = shrunk(mutant.protocol, numbers, limit_s=5.0)
         assert len(found.script) < len(numbers.script) / 2
         assert len(found.late) < len(numbers.late) / 2

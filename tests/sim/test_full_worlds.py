@@ -83,7 +83,7 @@ def test_a_query_that_was_killed_runs_its_batch_again() -> None:
     assert [one.end for one in first.checkpoint.batch] == [4]
     world.act(Action(Do.KILL, 0))
     world.act(Action(Do.REVIVE, 0))
-    assert monitor.done[tp] == 4
+    assert monitor.finished_below[tp] == 4
     second = until_planned()
     assert second is not first
     assert [(one.start, one.end) for one in second.checkpoint.batch] == [(4, 6)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.later import group_phases
-from zkconsumer.sim.coordinated.stories import ASSIGNORS, STORIES, WITHOUT, tell
+from zkconsumer.sim.coordinated.stories import ASSIGNORS, STORIES, WITHOUT, run_story
 from zkconsumer.sim.recorder import Recorder, root_of
 from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
 from zkconsumer.sim.stage import stage
@@ -48,7 +48,7 @@ def told(protocol: str, name: str) -> str:
         lines = [*head, *story(entries, names_of(one.plan.members), root=root_of(world))]
         return "\n".join(lines) + "\n"
     later = STORIES[name]
-    ended = tell(later, protocol, entries.append)
+    ended = run_story(later, protocol, entries.append)
     assert (ended.violation, ended.rest) == ("", "")
     decided = f"Protocol: {protocol}. Decided in {later.decided_in(protocol)}."
     head = [later.title, "=" * len(later.title), later.lesson, decided, ""]

@@ -16,7 +16,7 @@ from zkconsumer.cli.output import Column, Output, write, write_document
 from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.coordinated.stories import Told
+    from zkconsumer.sim.coordinated.stories import StoryRun
     from zkconsumer.sim.lessons import Lesson
     from zkconsumer.sim.plan import Do
     from zkconsumer.sim.scenarios import NarratedRun, Scenario
@@ -182,17 +182,17 @@ def _list_later(output: Output) -> None:
 
 def _coordinated(protocol: str, scenario: str | None, output: Output, group: _Group) -> None:
     """Print a scenario or a random run of a group with a coordinator."""
-    from zkconsumer.sim.coordinated.stories import STORIES, tell, tell_seed
+    from zkconsumer.sim.coordinated.stories import STORIES, run_story, run_story_of_seed
     from zkconsumer.sim.scenarios import names_of
 
     if scenario is not None:
         story = STORIES[_known_later(scenario)]
         show = _Show(story.title, names_of(story.members), output)
-        ended = tell(story, protocol, show.add)
+        ended = run_story(story, protocol, show.add)
     else:
         number = 1 if group.seed is None else group.seed
         show = _Show(f"seed {number}", names_of(group.members), output)
-        ended = tell_seed(
+        ended = run_story_of_seed(
             number,
             protocol,
             members=group.members,
@@ -315,7 +315,7 @@ class _Show:
             case _:
                 self._entries.append(entry)
 
-    def end(self, ended: NarratedRun | Told) -> None:
+    def end(self, ended: NarratedRun | StoryRun) -> None:
         """Print the rest and the result. Exits with code 6 if a guarantee was broken."""
         from zkconsumer.trace.page import page
 

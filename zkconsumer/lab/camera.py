@@ -34,7 +34,7 @@ from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
-from zkconsumer.sim.lessons import Counter
+from zkconsumer.sim.lessons import RequestCounter
 from zkconsumer.sim.plan import Delivered, Do
 from zkconsumer.sim.world import World
 from zkconsumer.sim.znodes import Change, End
@@ -60,7 +60,7 @@ COUNTERS = (
 """The counters of a picture, in their order."""
 
 
-class Camera(Counter):
+class Camera(RequestCounter):
     """Watches a world, and turns each move into a frame."""
 
     def __init__(self) -> None:
@@ -281,7 +281,7 @@ class Camera(Counter):
         node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
         stored = None if node is None else _text(node.data)
         owner = self._owners.get(tp, NOBODY)
-        return [owner, stored, world.handed.get(tp, 0), world.log_end.get(tp, 0)]
+        return [owner, stored, world.handed_out.get(tp, 0), world.log_end.get(tp, 0)]
 
     # ---- called by the world ---------------------------------------------------------------------
 

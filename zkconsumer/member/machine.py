@@ -184,7 +184,7 @@ def _phase_tick(state: State, now: float) -> Step:
         return rebalance.read_everything(state)
     if Deadline.PEERS in due:
         if not state.connected:
-            return peers.look_at(state, None), ()
+            return peers.schedule_check(state, None), ()
         return peers.look_for_idle_peers(state)
     if Deadline.RETRY not in due:
         return state, ()

@@ -149,7 +149,7 @@ def settle_or_wait(state: State, missing: Sequence[TopicPartition], now: float) 
         due = state.retry_at
         retry_at = now + state.settings.backoff_s if due is None else due
         return enter(replace(state, op=None, retry_at=retry_at), Phase.WAITING), ()
-    state = peers.look_at(state, now + peers.patience_s(state))
+    state = peers.schedule_check(state, now + peers.patience_s(state))
     state = replace(state, op=None, retry_at=None, refresh_at=_refresh_at(state, now))
     return enter(state, Phase.SETTLED), ()
 

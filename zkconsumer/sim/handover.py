@@ -5,10 +5,10 @@ compiles them from their sources with a call before each read and write of an at
 share, so the production code has no hooks. At each of these calls the scheduler may let another
 thread continue. The threads are real threads; one runs at a time.
 
-The search is stateless: it replays a list of choices and continues from there. It cuts a schedule
-at a state that an earlier schedule has reached. A state consists of the shared data, the judge's
-state, and what each thread has read since its operation began. A thread's local variables follow
-from what it has read, so two schedules that reach the same state continue in the same way.
+The search is stateless: it replays a list of choices and continues from there. It prunes a
+schedule at a state that an earlier schedule has reached. A state consists of the shared data, the
+judge's state, and what each thread has read since its operation began. A thread's local variables
+follow from what it has read, so two schedules that reach the same state continue in the same way.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class HandOverViolation(AssertionError):
     """A promise of the hand-over was broken."""
 
 
-class _Cut(BaseException):
+class _ScheduleEnded(BaseException):
     """Raised in the threads of a schedule that has ended, to unwind them."""
 
 
 # ---- the production code, with points -----------------------------------------------------------
 
 
-class _Points(ast.NodeTransformer):
+class _PointInserter(ast.NodeTransformer):
     """Replaces `x.shared` by `__point__(x, "shared", is_read).shared`."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -129,7 +129,7 @@ class Code:
         def make(grant: Grant, codec: Codec[Observed, Observed]) -> Observed:
             state = original(grant, codec)
             assert self.scheduler is not None
-            self.scheduler.made.append(state)
+            self.scheduler.created_states.append(state)
             return state
 
         self.partitions.PartitionState = make
@@ -142,7 +142,7 @@ class Code:
             source = source.replace(old, edits.pop(old))
         module = ModuleType(name)
         sys.modules[name] = module
-        tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
+        tree = ast.fix_missing_locations(_PointInserter().visit(ast.parse(source)))
         module.__dict__["__point__"] = self._point
         exec(compile(tree, spec.origin, "exec"), module.__dict__)
         locks = SimpleNamespace(
@@ -276,18 +276,19 @@ class _Thread:
 
 
 Choose = Callable[[list["_Thread"]], "_Thread | None"]
-"""Picks the thread that continues; the first thread of the list is the one that ran last. None cuts
-the schedule."""
+"""Picks the thread that continues; the first thread of the list is the one that ran last. None
+prunes the schedule.
+"""
 
 
 class Scheduler:
     """Runs one schedule; only the running thread calls its methods, except `run`."""
 
     def __init__(self, choose: Choose) -> None:
-        self.made: list[Observed] = []  # every PartitionState of this schedule
+        self.created_states: list[Observed] = []  # every PartitionState of this schedule
         self.active = False
         self.over = False
-        self.cut = False
+        self.pruned = False
         self.points = 0
         self._threads: list[_Thread] = []
         self._choose = choose
@@ -304,7 +305,7 @@ class Scheduler:
         return self._threads
 
     def run(self, bodies: dict[str, Callable[[], None]]) -> None:
-        """Run the threads until each has ended, none can continue, or `choose` cuts them off."""
+        """Run the threads until each has ended, none can continue, or `choose` prunes it."""
         self._threads = [_Thread(name, body) for name, body in bodies.items()]
         workers = [
             threading.Thread(target=self._work, args=(one,), daemon=True) for one in self._threads
@@ -313,7 +314,7 @@ class Scheduler:
         self.active = True
         for worker in workers:
             worker.start()
-        self._go_on(None)
+        self._switch(None)
         self._end.acquire()  # released when the schedule is over
         for thread in self._threads:
             thread.baton.release()
@@ -329,7 +330,7 @@ class Scheduler:
         try:
             if not self.over:
                 me.body()
-        except _Cut:
+        except _ScheduleEnded:
             return
         except BaseException as error:  # noqa: BLE001  # `run` raises it
             me.error = error
@@ -338,7 +339,7 @@ class Scheduler:
             self._finish()
             return
         me.finished = True
-        self._go_on(None)
+        self._switch(None)
 
     def _finish(self) -> None:
         self.over = True
@@ -348,21 +349,21 @@ class Scheduler:
     def point(self) -> None:
         """Let another thread continue here."""
         if self.over:
-            raise _Cut
+            raise _ScheduleEnded
         me = self.current
         self.points += 1
         me.steps += 1
         self.observed(None)  # a write also counts as progress of the thread
         if self.points > MAX_POINTS:
             raise HandOverViolation("the schedule does not end")
-        self._go_on(me)
+        self._switch(me)
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Continue when `ready()`; if that never becomes true, the schedule ends here."""
         me = self.current
         while not ready():
             me.waits_for = ready
-            self._go_on(me)
+            self._switch(me)
         me.waits_for = None
 
     def wait_for_others(self) -> None:
@@ -404,20 +405,22 @@ class Scheduler:
         """Return a name of a PartitionState: its grant, and its number among the states of that
         grant.
         """
-        same = [one for one in self.made if (one.tp, one.epoch) == (state.tp, state.epoch)]
+        same = [
+            one for one in self.created_states if (one.tp, one.epoch) == (state.tp, state.epoch)
+        ]
         return state.tp, state.epoch, next(n for n, one in enumerate(same) if one is state)
 
-    def _go_on(self, me: _Thread | None) -> None:
+    def _switch(self, me: _Thread | None) -> None:
         runnable = [one for one in self._threads if one.runnable]
         if me in runnable:
             runnable.remove(me)
             runnable.insert(0, me)
         chosen = self._choose(runnable) if len(runnable) > 1 else next(iter(runnable), None)
         if chosen is None:
-            self.cut = bool(runnable)
+            self.pruned = bool(runnable)
             self._finish()
             if me is not None:
-                raise _Cut
+                raise _ScheduleEnded
             return
         self._running = chosen
         if chosen is me:
@@ -426,13 +429,13 @@ class Scheduler:
         if me is not None:
             me.baton.acquire()
             if self.over:
-                raise _Cut
+                raise _ScheduleEnded
 
 
 # ---- cases and the judge -------------------------------------------------------------------------
 
 Op = tuple[Observed, ...]
-"""A call and its arguments: a method of `_Play`."""
+"""A call and its arguments: a method of `_Schedule`."""
 
 
 @dataclass(frozen=True)
@@ -459,7 +462,7 @@ class Explored:
     """The result of a search.
 
     Attributes:
-        outcomes: the hashes of the states in which uncut schedules ended.
+        outcomes: the hashes of the states in which the schedules ended that were not pruned.
         violation: the first broken promise; `path` names the threads that continued up to it.
     """
 
@@ -491,7 +494,7 @@ class _Done:
             raise HandOverViolation(f"the release of {self.partitions} is answered twice")
         self.called = True
         for key in self.partitions:
-            if self._judge.hands.get(key):
+            if self._judge.unfinished.get(key):
                 raise HandOverViolation(
                     f"the release of {key} is answered before its message is finished"
                 )
@@ -503,26 +506,26 @@ class _Judge:
     """Remembers what happened, and raises HandOverViolation at the call that breaks a promise.
 
     Attributes:
-        hands: the offsets that the user got and has not finished.
+        unfinished: the offsets that the user got and has not finished.
         next: the offset that must be delivered next.
-        sought: an offset that a seek allows instead, and whether the seek has returned.
+        seeks: an offset that a seek allows instead, and whether the seek has returned.
         finished: the offset below which the user has finished every message that it got.
         answered: partitions of answered releases; none of their messages may be delivered.
         stopped: partitions that no call that begins from now on may deliver.
-        barred: the stopped partitions at the start of the user's current call.
+        forbidden: the stopped partitions at the start of the user's current call.
         read: the highest position that `positions` has returned, by kind.
         claimed: positions of delivered messages that the user's current call must still return.
     """
 
-    hands: dict[Key, list[int]] = field(default_factory=dict)
+    unfinished: dict[Key, list[int]] = field(default_factory=dict)
     next: dict[Key, int] = field(default_factory=dict)
-    sought: dict[Key, tuple[int, bool]] = field(default_factory=dict)
+    seeks: dict[Key, tuple[int, bool]] = field(default_factory=dict)
     finished: dict[Key, int] = field(default_factory=dict)
     answered: set[Key] = field(default_factory=set)
     stopped: set[Key] = field(default_factory=set)
     paused: set[Key] = field(default_factory=set)
-    barred: set[Key] = field(default_factory=set)
-    told: dict[Key, int] = field(default_factory=dict)
+    forbidden: set[Key] = field(default_factory=set)
+    reported_seeks: dict[Key, int] = field(default_factory=dict)
     read: dict[tuple[str, Key], int] = field(default_factory=dict)
     claimed: dict[Key, int] = field(default_factory=dict)
     asked: list[_Done] = field(default_factory=list)
@@ -550,33 +553,33 @@ class _Judge:
 
     # ---- called by the user's thread -------------------------------------------------------------
 
-    def begins(self) -> None:
+    def call_begins(self) -> None:
         """The user asks for messages, so it has finished those that it got before."""
-        self.hands.clear()
+        self.unfinished.clear()
         self.is_inside = True
         for key, offset in self.next.items():
             self.finished[key] = max(self.finished.get(key, 0), offset)
-        self.barred = self.stopped | self.paused
+        self.forbidden = self.stopped | self.paused
         if self.is_closed or self.is_shut:
-            self.barred |= self.next.keys()
-        for key, (offset, returned) in list(self.sought.items()):
+            self.forbidden |= self.next.keys()
+        for key, (offset, returned) in list(self.seeks.items()):
             if returned:
                 self.next[key] = offset
-                del self.sought[key]
+                del self.seeks[key]
 
-    def returns(self, messages: Iterable[tuple[Key, int]]) -> None:
+    def call_returns(self, messages: Iterable[tuple[Key, int]]) -> None:
         self.is_inside = False
         for key, offset in messages:
             if key in self.answered:
                 raise HandOverViolation(f"{key} at {offset} comes after its release was answered")
-            if key in self.barred:
+            if key in self.forbidden:
                 raise HandOverViolation(f"{key} at {offset} comes although delivery was stopped")
             if offset != self.next[key]:
-                if offset != self.sought.get(key, (None,))[0]:
+                if offset != self.seeks.get(key, (None,))[0]:
                     raise HandOverViolation(f"{key} at {offset} comes instead of {self.next[key]}")
-                del self.sought[key]
+                del self.seeks[key]
             self.next[key] = offset + 1
-            self.hands.setdefault(key, []).append(offset)
+            self.unfinished.setdefault(key, []).append(offset)
         self._settle_claims()
 
     def _settle_claims(self) -> None:
@@ -589,11 +592,11 @@ class _Judge:
 
     def bounds(self) -> dict[Key, int]:
         """Return the highest positions that cover only finished messages."""
-        found = {key: min(self.hands.get(key) or [at]) for key, at in self.next.items()}
-        return {key: max(at, self.sought.get(key, (0,))[0]) for key, at in found.items()}
+        found = {key: min(self.unfinished.get(key) or [at]) for key, at in self.next.items()}
+        return {key: max(at, self.seeks.get(key, (0,))[0]) for key, at in found.items()}
 
-    def positions(self, which: Coverage, told: dict[Key, int], found: dict[Key, int]) -> None:
-        """Check positions; `told` are the seeks that were reported before the positions were
+    def positions(self, which: Coverage, reported: dict[Key, int], found: dict[Key, int]) -> None:
+        """Check positions; `reported` are the seeks that were reported before the positions were
         requested.
         """
         bounds = self.bounds()
@@ -601,26 +604,32 @@ class _Judge:
             if which is Coverage.FINISHED:
                 if offset > max(bounds[key], self.finished.get(key, 0)):
                     raise HandOverViolation(f"the position of {key} is {offset}, not finished")
-            elif key not in self.sought:
+            elif key not in self.seeks:
                 self.claimed[key] = max(self.claimed.get(key, 0), offset)
-            if key in told and key in self.sought and offset > told[key] + 1:
+            if key in reported and key in self.seeks and offset > reported[key] + 1:
                 raise HandOverViolation(f"the position of {key} is {offset}, from before the seek")
-            if offset < self.read.get((which.name, key), 0) and key not in self.told:
-                raise HandOverViolation(f"the position of {key} went back to {offset} untold")
+            if offset < self.read.get((which.name, key), 0) and key not in self.reported_seeks:
+                raise HandOverViolation(
+                    f"the position of {key} went back to {offset} without a report"
+                )
             self.read[which.name, key] = offset
         if not self.is_inside:
             self._settle_claims()
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def ends(self, user_waits: bool, attention: bool, messages: dict[TopicPartition, int]) -> None:
+    def schedule_ends(
+        self, user_waits: bool, attention: bool, messages: dict[TopicPartition, int]
+    ) -> None:
         """Check the end of a schedule, at which no thread can continue."""
         if not user_waits:
             self._settle_claims()
         for done in self.asked:
             # After a seek, a finished message counts as unfinished until the user asks again,
             # because only then does the user's thread find the new PartitionState.
-            held = any(self.hands.get(key) or key in self.told for key in done.partitions)
+            held = any(
+                self.unfinished.get(key) or key in self.reported_seeks for key in done.partitions
+            )
             if not (done.called or (held and not user_waits)):
                 raise HandOverViolation(f"the release of {done.partitions} is not answered")
         if not user_waits:
@@ -658,7 +667,7 @@ class _Fetcher(MemoryFetcher):
         return super().consume(max_messages, timeout_s)
 
 
-class _Play:
+class _Schedule:
     """One schedule of a case: the stream, the judge, and the threads' scripts."""
 
     def __init__(self, code: Code, case: Case, choose: Choose) -> None:
@@ -683,7 +692,7 @@ class _Play:
             timeout_s=None,
             retry_s=0.0,
             codec=Codec(),
-            report=self._told,
+            report=self._on_report,
             turn_s=IDLE_S,
         )
         code.locks = [self.stream._partitions._writing]
@@ -699,10 +708,10 @@ class _Play:
             bodies[f"other {number}"] = partial(self._script, script)
         scheduler = self.scheduler
         scheduler.run(bodies)
-        if not scheduler.cut:
+        if not scheduler.pruned:
             partitions = self.stream._partitions
             user_waits = not scheduler.threads[0].finished
-            self.judge.ends(user_waits, partitions.has_changed, self.messages)
+            self.judge.schedule_ends(user_waits, partitions.has_changed, self.messages)
         self.code.scheduler = None
 
     def _script(self, ops: tuple[Op, ...]) -> None:
@@ -727,7 +736,7 @@ class _Play:
         ]
         states = [
             (label(one), one.granted, *map(described, (one.start, one.last, one.unfinished)))
-            for one in scheduler.made
+            for one in scheduler.created_states
         ]
         names = {one: one.name for one in scheduler.threads}
         locks = [
@@ -773,19 +782,19 @@ class _Play:
 
     def _ask(self, ask: Callable[[], list[Observed]]) -> None:
         judge = self.judge
-        judge.begins()
+        judge.call_begins()
         try:
             messages = ask()
         except (StopIteration, ConnectorClosedError):
-            judge.returns([])
+            judge.call_returns([])
             if not self.stream.closed or judge.failures:
                 raise HandOverViolation("the stream ends although it is open, or failed") from None
         except FetchError:
-            judge.returns([])
+            judge.call_returns([])
             judge.failures -= 1
         else:
             self._held = messages[-1]._held if messages else None
-            judge.returns(
+            judge.call_returns(
                 ((TopicPartition(one.topic, one.partition), one.token), one.offset)
                 for one in messages
             )
@@ -837,28 +846,28 @@ class _Play:
         self.scheduler.observed(remembered)
 
     def positions(self, which: Coverage) -> dict[Key, int]:
-        told = dict(self.judge.told)
+        reported = dict(self.judge.reported_seeks)
         read = self.stream.positions(self.code.partitions.Coverage[which.name])
         found = {(tp, at.epoch): at.offset for tp, at in read.items()}
-        self.judge.positions(which, told, found)
+        self.judge.positions(which, reported, found)
         return found
 
     def seek(self, number: int, offset: int) -> None:
         (key,) = self._keys(number)
-        self.judge.sought[key] = offset, False
+        self.judge.seeks[key] = offset, False
         self.judge.claimed.pop(key, None)
         if not self.stream.seek(key[0], offset):
-            self.judge.sought.pop(key, None)
+            self.judge.seeks.pop(key, None)
             return
-        if key not in self.judge.told:
-            raise HandOverViolation(f"{key} was sought without a report")
-        if key in self.judge.sought:
-            self.judge.sought[key] = offset, True
+        if key not in self.judge.reported_seeks:
+            raise HandOverViolation(f"{key} was moved by a seek without a report")
+        if key in self.judge.seeks:
+            self.judge.seeks[key] = offset, True
 
-    def _told(self, report: Observed) -> None:
+    def _on_report(self, report: Observed) -> None:
         self.scheduler.point()  # a report goes into an inbox, which threads share
         if report.offset is not None:
-            self.judge.told[report.tp, report.epoch] = report.offset
+            self.judge.reported_seeks[report.tp, report.epoch] = report.offset
 
     def pause(self, *numbers: int) -> None:
         keys = self._keys(*numbers)
@@ -868,7 +877,7 @@ class _Play:
     def resume(self, *numbers: int) -> None:
         keys = self._keys(*numbers)
         self.judge.paused -= keys
-        self.judge.barred -= keys
+        self.judge.forbidden -= keys
         self.stream.resume([tp for tp, _ in keys])
 
     def fail(self) -> None:
@@ -891,7 +900,7 @@ class _Play:
 
     def open(self) -> None:
         self.judge.is_shut = False
-        self.judge.barred = self.judge.stopped | self.judge.paused
+        self.judge.forbidden = self.judge.stopped | self.judge.paused
         self.gate.open(1.0)
 
 
@@ -909,18 +918,18 @@ def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float(
     outcomes: set[Hashable] = set()
 
     def found(complete: bool, violation: HandOverViolation | None = None) -> Explored:
-        path = tuple([play.scheduler.threads[one].name for one in taken]) if violation else ()
+        path = tuple([schedule.scheduler.threads[one].name for one in taken]) if violation else ()
         seconds = time.monotonic() - started
         return Explored(
             len(open_), schedules, seconds, complete, frozenset(outcomes), violation, path
         )
 
     def choose(runnable: list[_Thread]) -> _Thread | None:
-        threads = play.scheduler.threads
+        threads = schedule.scheduler.threads
         if len(taken) < len(prefix):
             taken.append(prefix[len(taken)])
             return threads[taken[-1]]
-        key = hash(play.state()) if prune else (*taken, None)
+        key = hash(schedule.state()) if prune else (*taken, None)
         left = open_.get(key)
         if left is None:
             left = open_[key] = [threads.index(one) for one in reversed(runnable)]
@@ -933,13 +942,13 @@ def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float(
     while time.monotonic() - started < max_s:
         taken: list[int] = []
         schedules += 1
-        play = _Play(code, case, choose)
+        schedule = _Schedule(code, case, choose)
         try:
-            play.run()
+            schedule.run()
         except HandOverViolation as violation:
             return found(False, violation)
-        if not play.scheduler.cut:
-            outcomes.add(hash(play.state()))
+        if not schedule.scheduler.pruned:
+            outcomes.add(hash(schedule.state()))
         while todo and not open_[todo[0][1]]:
             todo.popleft()
         if not todo:

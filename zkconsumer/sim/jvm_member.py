@@ -657,12 +657,12 @@ class MixedMonitor(Monitor):
         if message.who not in self._jvm:
             super().delivered(world, message)
             return
-        tp, prefix = message.tp, self.prefix.get(message.tp, 0)
-        if message.offset > prefix:
-            raise InvariantViolation("I5", f"{tp} skips from {prefix} to {message.offset}: lost")
+        tp, end = message.tp, self.delivered_below.get(message.tp, 0)
+        if message.offset > end:
+            raise InvariantViolation("I5", f"{tp} skips from {end} to {message.offset}: lost")
         self.deliveries += 1
-        self.duplicates += message.offset < prefix
-        self.prefix[tp] = max(prefix, message.offset + 1)
+        self.duplicates += message.offset < end
+        self.delivered_below[tp] = max(end, message.offset + 1)
         self.edited.pop(tp, None)  # a JVM member may or may not continue from an edit
 
     def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
@@ -689,7 +689,7 @@ class MixedMonitor(Monitor):
         if who not in self._jvm:
             super()._offset_written(world, who, tp, data)
             return
-        if int(data or 0) > self.prefix.get(tp, 0):
+        if int(data or 0) > self.delivered_below.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {data!r}, not all handed out")
         self.edited.pop(tp, None)  # its commit overwrites an operator's edit
         super()._offset_written(world, -1, tp, data)

@@ -47,7 +47,7 @@ KINDS = ("JVM", "zkconsumer")
 
 
 @dataclass
-class Counter(Watcher):
+class RequestCounter(Watcher):
     """Counts what a change costs ZooKeeper."""
 
     notifications: int = 0
@@ -63,7 +63,7 @@ class Counter(Watcher):
         self.notifications += 1
 
 
-class Crowd(MixedWorld):
+class LargeGroup(MixedWorld):
     """A large group, which runs without a list of all possible actions at each step."""
 
     def run(self) -> None:
@@ -135,11 +135,11 @@ def _number(cell: object) -> float:
     return float(cell) or 1.0
 
 
-def _cost(size: int, kind: str) -> Counter:
+def _cost(size: int, kind: str) -> RequestCounter:
     plan = Plan(members=size + 1, partitions=size * PER_MEMBER, messages=0)
     jvm = frozenset(range(size + 1)) if kind == "JVM" else frozenset[int]()
-    counter = Counter()
-    world = Crowd(plan, counter, jvm=jvm)
+    counter = RequestCounter()
+    world = LargeGroup(plan, counter, jvm=jvm)
     for who in range(size):
         world._do_join(who)
     world.run()
@@ -157,28 +157,28 @@ LOOK_S = 0.1
 
 
 @dataclass
-class Witness(Watcher):
+class SplitBrainCounter(Watcher):
     """Counts deliveries by members that have lost the partition, and other effects of two views."""
 
     # Deliveries by a member that does not own the partition, after deliveries by the owner.
-    doubles: int = 0
+    late: int = 0
     moved_back: int = 0
     refused: int = 0
-    handed: int = 0
+    deliveries: int = 0
     duplicates: int = 0
     seen: int = 0
     owners: dict[TopicPartition, int] = field(default_factory=dict)
     stored: dict[TopicPartition, int] = field(default_factory=dict)
-    prefix: dict[TopicPartition, int] = field(default_factory=dict)
+    delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
 
     def delivered(self, world: World, message: Delivered) -> None:
         tp, offset = message.tp, message.offset
-        self.handed += 1
-        self.duplicates += offset < self.prefix.get(tp, 0)
-        self.prefix[tp] = max(self.prefix.get(tp, 0), offset + 1)
+        self.deliveries += 1
+        self.duplicates += offset < self.delivered_below.get(tp, 0)
+        self.delivered_below[tp] = max(self.delivered_below.get(tp, 0), offset + 1)
         owner = world.owner(tp)
         foreign = owner is None or owner[1] != world.links[message.who].session
-        self.doubles += foreign and self.owners.get(tp, message.who) != message.who
+        self.late += foreign and self.owners.get(tp, message.who) != message.who
         if not foreign:
             self.owners[tp] = message.who
 
@@ -229,7 +229,7 @@ def split_brain() -> Iterator[Lesson]:
     yield lesson
 
 
-def _stage(kind: str, members: int) -> tuple[Stage, Witness]:
+def _stage(kind: str, members: int) -> tuple[Stage, SplitBrainCounter]:
     plan = Plan(
         members=members,
         partitions=12,
@@ -240,13 +240,13 @@ def _stage(kind: str, members: int) -> tuple[Stage, Witness]:
         settings=lambda one: replace(one, auto_commit_s=2.0),
     )
     jvm = frozenset(range(members)) if kind == "JVM" else frozenset[int]()
-    witness, recorder = Witness(), Recorder(lambda entry: None)
-    world = MixedWorld(plan, Watchers(recorder, witness), jvm=jvm)
-    return Stage(world, recorder), witness
+    counter, recorder = SplitBrainCounter(), Recorder(lambda entry: None)
+    world = MixedWorld(plan, Watchers(recorder, counter), jvm=jvm)
+    return Stage(world, recorder), counter
 
 
 def _split(kind: str) -> tuple[object, ...]:
-    on, witness = _stage(kind, 4)
+    on, counter = _stage(kind, 4)
     on.join(0, 1, 2, 3)
     on.wait(2.0)
 
@@ -256,11 +256,11 @@ def _split(kind: str) -> tuple[object, ...]:
         on.do(Do.REJOIN, 1)
         yield 30.0
 
-    return _row(f"{kind}, cut-off server", on, witness, events)
+    return _row(f"{kind}, cut-off server", on, counter, events)
 
 
 def _hung(kind: str) -> tuple[object, ...]:
-    on, witness = _stage(kind, 2)
+    on, counter = _stage(kind, 2)
     on.join(0)
     on.wait(2.0)
 
@@ -271,27 +271,27 @@ def _hung(kind: str) -> tuple[object, ...]:
         on.do(Do.THAW, 0)
         yield 38.0
 
-    return _row(f"{kind}, hung owner", on, witness, events)
+    return _row(f"{kind}, hung owner", on, counter, events)
 
 
 def _row(
-    name: str, on: Stage, witness: Witness, events: Callable[[], Iterator[float]]
+    name: str, on: Stage, counter: SplitBrainCounter, events: Callable[[], Iterator[float]]
 ) -> tuple[object, ...]:
     """Perform the events, and sample every 0.1 s how many partitions have no owner."""
     unowned = 0.0
-    witness.refused = 0
+    counter.refused = 0
     for seconds in events():
         for _ in range(round(seconds / LOOK_S)):
             on.wait(LOOK_S)
             unowned += LOOK_S * _unowned(on.world)
     return (
         name,
-        witness.refused,
+        counter.refused,
         round(unowned, 1),
         _unowned(on.world),
-        witness.doubles,
-        witness.moved_back,
-        witness.duplicates,
+        counter.late,
+        counter.moved_back,
+        counter.duplicates,
     )
 
 

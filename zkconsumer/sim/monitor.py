@@ -111,7 +111,7 @@ class Scene(Protocol):
     @property
     def zookeeper(self) -> Sessions: ...
     @property
-    def ghosts(self) -> Sequence[int]: ...
+    def old_sessions(self) -> Sequence[int]: ...
     @property
     def kafka(self) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
     def owner(self, tp: TopicPartition) -> tuple[str, int, int] | None: ...
@@ -157,8 +157,8 @@ class Monitor(Watcher):
 
     Attributes:
         by_hand: partitions whose ownership another client has changed.
-        prefix: partition -> the offset below which every message has been delivered.
-        done: partition -> the offset below which every message has been finished.
+        delivered_below: partition -> the offset below which every message has been delivered.
+        finished_below: partition -> the offset below which every message has been finished.
         committable: the highest offset that may be stored.
         next_offset: (partition, ownership) -> the offset that must be delivered next.
         newest: the newest ownership that has delivered a message.
@@ -173,22 +173,22 @@ class Monitor(Watcher):
             wrote.
         deleted: ownerships of partitions whose topic was deleted; none of their offsets is
             committed.
-        owed: (ownership, offset, able seconds of the owner) of the first finished message that is
-            not stored.
-        able_s: member -> seconds in which it could commit.
-        able: the members that can commit now.
+        owed: (ownership, offset, the owner's `could_commit_s`) of the first finished message that
+            is not stored.
+        could_commit_s: member -> seconds in which it could commit.
+        can_commit: the members that can commit now.
         simulated: whether the world is simulated, so that times and the order of actions are exact.
         asked: member -> explicit commits without an answer.
         rewound: partition -> (ownership, offsets) to which `auto.offset.reset` or the user has
             moved its position, in this order; a write may lower the stored offset to one of them.
-        named: partition -> offsets that a user has named in commits.
+        given: partition -> offsets that a user has named in commits.
     """
 
     JUDGES_COMMITS: ClassVar = True
 
     by_hand: set[TopicPartition] = field(default_factory=set)
-    prefix: dict[TopicPartition, int] = field(default_factory=dict)
-    done: dict[TopicPartition, int] = field(default_factory=dict)
+    delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
+    finished_below: dict[TopicPartition, int] = field(default_factory=dict)
     committable: dict[TopicPartition, int] = field(default_factory=dict)
     next_offset: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     newest: dict[TopicPartition, int] = field(default_factory=dict)
@@ -201,13 +201,13 @@ class Monitor(Watcher):
     excused: set[TopicPartition] = field(default_factory=set)
     deleted: dict[TopicPartition, int] = field(default_factory=dict)
     owed: dict[TopicPartition, tuple[int, int, float]] = field(default_factory=dict)
-    able_s: dict[int, float] = field(default_factory=dict)
-    able: set[int] = field(default_factory=set)
+    could_commit_s: dict[int, float] = field(default_factory=dict)
+    can_commit: set[int] = field(default_factory=set)
     looked_at: float = 0.0
     simulated: bool = False
     asked: dict[int, int] = field(default_factory=dict)
     rewound: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    named: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
+    given: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
     seen: int = 0
     deliveries: int = 0
     duplicates: int = 0
@@ -300,8 +300,8 @@ class Monitor(Watcher):
         if event.purpose is Purpose.GIVEN:
             for tp, (_, offset) in event.positions.items():
                 self.committable[tp] = max(self.committable.get(tp, 0), offset)
-                self.named[tp] = self.named.get(tp, frozenset()) | {offset}
-                self.done[tp] = min(self.done.get(tp, 0), offset)
+                self.given[tp] = self.given.get(tp, frozenset()) | {offset}
+                self.finished_below[tp] = min(self.finished_below.get(tp, 0), offset)
                 self.edited.pop(tp, None)  # the user has the last word
         if event.purpose in (Purpose.EXPLICIT, Purpose.GIVEN):
             self.asked[who] = self.asked.get(who, 0) + 1
@@ -361,7 +361,7 @@ class Monitor(Watcher):
 
     def finished(self, world: Scene, who: int, tp: TopicPartition, offset: int) -> None:
         if not self._too_late(world, who, tp):
-            self.done[tp] = max(self.done.get(tp, 0), offset)
+            self.finished_below[tp] = max(self.finished_below.get(tp, 0), offset)
             if self.simulated and (mine := world.members[who].state.owned.get(tp)) is not None:
                 self.finished_in[tp] = (mine.epoch, offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
@@ -374,11 +374,11 @@ class Monitor(Watcher):
     def delivered(self, world: Scene, message: Delivered) -> None:
         tp, offset, epoch = message.tp, message.offset, message.epoch
         self.deliveries += 1
-        prefix = self.prefix.get(tp, 0)
-        if offset > prefix:
-            raise InvariantViolation("I5", f"{tp} skips from {prefix} to {offset}: lost")
-        self.duplicates += offset < prefix
-        self.prefix[tp] = max(prefix, offset + 1)
+        end = self.delivered_below.get(tp, 0)
+        if offset > end:
+            raise InvariantViolation("I5", f"{tp} skips from {end} to {offset}: lost")
+        self.duplicates += offset < end
+        self.delivered_below[tp] = max(end, offset + 1)
         if offset <= self.edited.get(tp, -1):
             del self.edited[tp]
         self._order(tp, offset, epoch)
@@ -399,7 +399,7 @@ class Monitor(Watcher):
             raise InvariantViolation("I4", f"{tp} starts at {offset}, below {self.stored[tp]}")
         if expected is not None and offset != expected:
             raise InvariantViolation("I4", f"{tp} delivers {offset} after {expected - 1}")
-        if not self.harmed and offset < self.done.get(tp, 0):
+        if not self.harmed and offset < self.finished_below.get(tp, 0):
             raise InvariantViolation("I13", f"{tp} repeats {offset}, finished, without a fault")
 
     def _ownership(self, world: Scene, message: Delivered) -> None:
@@ -437,9 +437,9 @@ class Monitor(Watcher):
             is_edited = tp in self.lowered  # the position may be another client's offset
             if known is not None and start <= known <= end and not is_edited:
                 raise InvariantViolation("I4", f"{tp} is reset, although {known} is in range")
-            self.prefix[tp] = max(self.prefix.get(tp, 0), offset)
+            self.delivered_below[tp] = max(self.delivered_below.get(tp, 0), offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
-        self.done[tp] = min(self.done.get(tp, 0), offset)
+        self.finished_below[tp] = min(self.finished_below.get(tp, 0), offset)
         self.rewound[tp] = epoch, (*self._asked(tp, epoch), offset)
         self.edited.pop(tp, None)  # the user's seek overrides the edit, or the edit is out of range
         self.next_offset[tp, epoch] = offset
@@ -492,10 +492,10 @@ class Monitor(Watcher):
             return
         self.simulated = True
         elapsed, self.looked_at = world.now - self.looked_at, world.now
-        for who in self.able:
-            self.able_s[who] = self.able_s.get(who, 0.0) + elapsed
-        self.able = {who for who in range(len(world.members)) if _can_commit(world, who)}
-        for who in self.able:
+        for who in self.can_commit:
+            self.could_commit_s[who] = self.could_commit_s.get(who, 0.0) + elapsed
+        self.can_commit = {who for who in range(len(world.members)) if _can_commit(world, who)}
+        for who in self.can_commit:
             state = world.members[who].state
             interval = state.settings.auto_commit_s
             for tp in state.serving if interval is not None else ():
@@ -510,14 +510,14 @@ class Monitor(Watcher):
         if owner != epoch or offset <= stored or is_excused:
             self.owed.pop(tp, None)
             return
-        able_s = self.able_s.get(who, 0.0)
-        ownership, first, since_s = self.owed.get(tp, (epoch, offset, able_s))
+        could_s = self.could_commit_s.get(who, 0.0)
+        ownership, first, since_s = self.owed.get(tp, (epoch, offset, could_s))
         if ownership != epoch or first <= stored:
-            first, since_s = offset, able_s
+            first, since_s = offset, could_s
         self.owed[tp] = epoch, first, since_s
-        if able_s - since_s > limit_s:
+        if could_s - since_s > limit_s:
             raise InvariantViolation(
-                "I13", f"{who} has not stored {first} of {tp} for {able_s - since_s:.1f} s"
+                "I13", f"{who} has not stored {first} of {tp} for {could_s - since_s:.1f} s"
             )
 
     def written(self, world: Scene, entry: Change) -> None:
@@ -588,14 +588,14 @@ class Monitor(Watcher):
             self.excused.add(tp)
             self.stored[tp] = value
             if not self.deliveries:  # an earlier run of the group has read up to this offset
-                self.prefix.setdefault(tp, value)
+                self.delivered_below.setdefault(tp, value)
                 self.committable.setdefault(tp, value)
             return
         if tp in self.edited:
             raise InvariantViolation("I7", f"{who} writes {value} over an operator's edit of {tp}")
         if value > self.committable.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {value}, not all finished")
-        is_named = value in self.named.get(tp, ())
+        is_named = value in self.given.get(tp, ())
         if value < self.stored.get(tp, 0) and not is_named:
             self._lowered(world, tp, value)
         self.stored[tp] = value
@@ -639,7 +639,9 @@ class Monitor(Watcher):
         live = [member for member, link in pairs if not (link.dead or link.frozen)]
         if not live:
             return ""
-        gone = {link.session for _, link in pairs if link.dead or link.frozen} | {*world.ghosts}
+        gone = {link.session for _, link in pairs if link.dead or link.frozen} | {
+            *world.old_sessions
+        }
         if gone.intersection(world.zookeeper.sessions):
             return "a dead member's session has not expired"
         owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
@@ -651,7 +653,7 @@ class Monitor(Watcher):
         left = {
             tp: end
             for tp, end in world.log_end.items()
-            if tp.topic in read and self.prefix.get(tp, 0) < end
+            if tp.topic in read and self.delivered_below.get(tp, 0) < end
         }
         if left:
             return f"not delivered: {left}; owners are {owners}"

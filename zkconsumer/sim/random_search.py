@@ -513,17 +513,17 @@ def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int,
 
 def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
     """Write the file of the run with these decisions; `name` names its bug."""
-    result, text = _told(name, decisions)
+    result, text = _as_text(name, decisions)
     path.write_text(text, encoding="utf-8")
     return result
 
 
 def report(decisions: Sequence[int], *, name: str = "a broken promise") -> str:
     """Shrink a run that breaks a promise; return the text of the file that `save` would write."""
-    return _told(name, shrunk(decisions))[1]
+    return _as_text(name, shrunk(decisions))[1]
 
 
-def _told(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
+def _as_text(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
     result, entries, world = record(Decisions(decisions))
     numbers = textwrap.fill(" ".join(map(str, decisions)), 100)
     names = [member.name for member in world.members]

@@ -224,7 +224,7 @@ def _slow(stage: Stage) -> None:
     """The partition moves after the grace; the message in hand is redelivered."""
     stage.say("g_0 joins; its user keeps the first message of t-1 for a long time")
     stage.join(0)
-    stage.until(lambda: stage.world.handed.get(TopicPartition("t", 1)), "a message of t-1")
+    stage.until(lambda: stage.world.handed_out.get(TopicPartition("t", 1)), "a message of t-1")
     stage.do(Do.SLOW, 0)
     stage.say("g_1 joins")
     stage.join(1)

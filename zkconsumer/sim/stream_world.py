@@ -133,7 +133,7 @@ class StreamWorld(World):
         for tp, start, end, epoch in query.plan(self.now):
             for offset in range(start, end):
                 self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
-            self.handed[tp] = max(self.handed.get(tp, 0), end)
+            self.handed_out[tp] = max(self.handed_out.get(tp, 0), end)
 
     def _do_revive(self, who: int) -> None:
         """A query that starts again first runs the last batch of its checkpoint."""
@@ -154,7 +154,7 @@ class StreamWorld(World):
         for tp, offset in member.finished_by(user):
             self.watcher.finished(self, who, tp, offset)
         for tp, offset, epoch in member.ask(user, self.now, is_poll=is_poll):
-            self.handed[tp] = max(self.handed.get(tp, 0), offset + 1)
+            self.handed_out[tp] = max(self.handed_out.get(tp, 0), offset + 1)
             self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
 
     def _do_give(self, who: int) -> None:
@@ -176,7 +176,7 @@ class StreamWorld(World):
 
     def _do_seek(self, tp: TopicPartition) -> None:
         """A user continues at a position that a member has reached."""
-        self._server(tp).seek(tp, self._chosen(self.handed.get(tp, 0)), self.now)
+        self._server(tp).seek(tp, self._chosen(self.handed_out.get(tp, 0)), self.now)
 
     def _do_retain(self, tp: TopicPartition) -> None:
         """Retention deletes messages, including those that no member has read."""

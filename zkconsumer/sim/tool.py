@@ -112,7 +112,7 @@ class Tool:
         """Plan to set every stored offset to 0 or to half of its value, and apply the plan as
         `LIVES[variant]`.
         """
-        self._take_up(Plan.of("offsets reset", "", self._changes()), LIVES[variant])
+        self._begin_plan(Plan.of("offsets reset", "", self._changes()), LIVES[variant])
 
     @property
     def has_work(self) -> bool:
@@ -133,13 +133,13 @@ class Tool:
             )
         return changes
 
-    def _take_up(self, plan: Plan, live: Live) -> None:
+    def _begin_plan(self, plan: Plan, live: Live) -> None:
         self.plan, self._live, self.is_over = plan, live, plan.is_empty
         self.written, self._backup = Counter(), None
         if not plan.is_empty:
-            self.again()
+            self.apply_again()
 
-    def again(self) -> None:
+    def apply_again(self) -> None:
         """Apply the plan, or what remains of it."""
         plan, live = self.plan, self._live
         assert plan is not None
@@ -171,7 +171,7 @@ class Tool:
         def task(connection: ZooKeeperClient) -> None:
             made[:] = [plan_undo(connection, done)]
 
-        self._start(task, then=lambda: self._take_up(made[0], self._live))
+        self._start(task, then=lambda: self._begin_plan(made[0], self._live))
 
     def kill(self) -> None:
         """End the tool's process; a request that is not executed yet will never be executed."""
@@ -188,9 +188,9 @@ class Tool:
     def _start(self, task: Task, then: Callable[[], None] | None = None) -> None:
         self._task, self._then, self._replies = task, then, []
         self._run = Counter()
-        self._go_on()
+        self._run_task()
 
-    def _go_on(self) -> None:
+    def _run_task(self) -> None:
         assert self._task is not None
         self.pending = None
         try:
@@ -204,9 +204,9 @@ class Tool:
         except ZkConsumerError:
             pass  # the plan is partly applied; the operator applies it again or undoes it
         else:
-            self._ended()
+            self._task_ended()
 
-    def _ended(self) -> None:
+    def _task_ended(self) -> None:
         if self._then is not None:
             self._then()
             return
@@ -233,7 +233,7 @@ class Tool:
         if is_lost:
             replies = [Reply(Code.BROKEN)] * len(replies)
         self._replies.append(replies)
-        self._go_on()
+        self._run_task()
 
     @property
     def writes(self) -> bool:
@@ -258,12 +258,12 @@ class Tool:
         reply = zookeeper.request(self._session, request, now)
         assert reply is not None
         if isinstance(request, rq.Multi) and reply.code is Code.OK:
-            self._judge(request, before)
+            self._check_transaction(request, before)
         return reply
 
     # ---- the promise (I16) -----------------------------------------------------------------------
 
-    def _judge(self, request: rq.Multi, before: Mapping[str, Node]) -> None:
+    def _check_transaction(self, request: rq.Multi, before: Mapping[str, Node]) -> None:
         """Check the transaction of the tool that was just executed."""
         assert self.plan is not None
         planned = {one.path: one for one in self.plan.changes}

@@ -228,7 +228,7 @@ def revive(world: World, who: int) -> None:
     """
     old = world.links[who]
     if old.session:
-        world.ghosts.append(old.session)
+        world.old_sessions.append(old.session)
         world.zookeeper.disconnect(old.session)
     world.starts[who] += 1
     world.members[who] = world.new_member(who)
@@ -345,7 +345,7 @@ def zombie(world: World, tp: TopicPartition) -> None:
 
 def late(world: World, tp: TopicPartition) -> None:
     """A former owner commits the offset of everything delivered so far."""
-    _write_offset(world, tp, payloads.encode_offset(world.handed.get(tp, 0)))
+    _write_offset(world, tp, payloads.encode_offset(world.handed_out.get(tp, 0)))
 
 
 def mangle(world: World, tp: TopicPartition) -> None:
@@ -402,7 +402,7 @@ def kill_tool(world: World, _: int) -> None:
 
 def apply_again(world: World) -> None:
     assert world.tool is not None
-    world.tool.again()
+    world.tool.apply_again()
 
 
 def undo(world: World) -> None:
@@ -647,9 +647,9 @@ class World:
         self.faults_left = dict(plan.faults)
         self.log_end: dict[TopicPartition, int] = {}
         self.log_start: dict[TopicPartition, int] = {}
-        self.handed: dict[TopicPartition, int] = {}
+        self.handed_out: dict[TopicPartition, int] = {}
         self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.ghosts: list[int] = []  # sessions of members that have started again
+        self.old_sessions: list[int] = []  # sessions of members that have started again
         self.edits = 0
         self.ticket = 0  # the ticket of the request that a server executes
         self.active_faults = ActiveFaults()
@@ -948,7 +948,7 @@ class World:
         for tp in sorted(member.feeds):
             if member.deliverable(tp, self.log_end[tp], self.now):
                 offset, epoch = member.deliver(tp)
-                self.handed[tp] = max(self.handed.get(tp, 0), offset + 1)
+                self.handed_out[tp] = max(self.handed_out.get(tp, 0), offset + 1)
                 self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
                 break
         self._after(who)
@@ -998,7 +998,7 @@ class World:
         return min(self._moments(), default=NEVER)
 
     def _moments(self) -> Iterator[float]:
-        silent = any(one in self.zookeeper.sessions for one in self.ghosts)
+        silent = any(one in self.zookeeper.sessions for one in self.old_sessions)
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
             if not link.joined:
                 continue
@@ -1066,9 +1066,9 @@ class World:
         twin.watcher = watcher
         twin.zookeeper = self.zookeeper.copy()
         twin.faults_left, twin.log_end = dict(self.faults_left), dict(self.log_end)
-        twin.handed, twin.active_faults = dict(self.handed), replace(self.active_faults)
+        twin.handed_out, twin.active_faults = dict(self.handed_out), replace(self.active_faults)
         twin.log_start = dict(self.log_start)
-        twin.kafka, twin.ghosts = dict(self.kafka), list(self.ghosts)
+        twin.kafka, twin.old_sessions = dict(self.kafka), list(self.old_sessions)
         twin.starts = list(self.starts)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]

@@ -259,7 +259,7 @@ class Replay:
         self.log_end = log_end
         self.zookeeper = Server()
         self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.ghosts: Sequence[int] = ()
+        self.old_sessions: Sequence[int] = ()
         self.monitor = Monitor()
         self.late: list[Late] = []
         self._doubts: list[tuple[TopicPartition, InvariantViolation]] = []

@@ -62,9 +62,8 @@ class Meter:
         self.changed_at = 0.0  # when a member last began to deliver a partition
         self._serving: dict[TopicPartition, int] = {}
         self._stopped: dict[TopicPartition, float] = {}
-        self._hurt: set[TopicPartition] = (
-            set()
-        )  # partitions that stopped because their member died or froze
+        # Partitions that stopped because their member died or froze.
+        self._stopped_by_owner: set[TopicPartition] = set()
         self._idle: dict[int, float] = {}
         self._ends: dict[TopicPartition, int] = {}
 
@@ -82,19 +81,19 @@ class Meter:
         for tp, who in serving.items():
             if self._serving.get(tp) != who:
                 self._starts(now, tp, who)
-        self._hurt |= {tp for tp in self._stopped if self.owners.get(tp) in away}
+        self._stopped_by_owner |= {tp for tp in self._stopped if self.owners.get(tp) in away}
         self._pauses(now, serving, away)
         self._serving = dict(serving)
 
     def _starts(self, now: float, tp: TopicPartition, who: int) -> None:
         before = self.owners.get(tp)
         gap = now - self._stopped.pop(tp, now)
-        if before is not None and before == who and tp not in self._hurt:
+        if before is not None and before == who and tp not in self._stopped_by_owner:
             self.stopped_s += gap
         else:
             self.unowned_s += gap
         self.moved += before not in (None, who)
-        self._hurt.discard(tp)
+        self._stopped_by_owner.discard(tp)
         self.owners[tp] = who
         self.changed_at = now
 

@@ -68,7 +68,7 @@ def split_brain(protocols: Sequence[str]) -> Iterator[Split]:
             yield _coordinated(protocol)
 
 
-class _Witness(Watcher):
+class _SplitBrainCounter(Watcher):
     """Counts the deliveries and commits of the cut-off members."""
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ class _Witness(Watcher):
 
 
 def _coordinated(protocol: str) -> Split:
-    witness = _Witness()
+    counter = _SplitBrainCounter()
     plan = plan_for(protocol, {}, members=MEMBERS, partitions=PARTITIONS, messages=1)
-    world = World(plan, witness)
+    world = World(plan, counter)
     world.join(*range(MEMBERS))
     world.run(30.0)
     cut_off = range(MEMBERS // 2)
@@ -109,5 +109,5 @@ def _coordinated(protocol: str) -> Split:
     for who in cut_off:
         world.release(who)
     world.run(30.0)
-    counts = witness.refused, witness.late, witness.moved_back, witness.redelivered
+    counts = counter.refused, counter.late, counter.moved_back, counter.redelivered
     return Split(protocol, *counts, FENCES[protocol])

@@ -14,7 +14,7 @@ from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
 from zkconsumer.sim.jvm_member import MixedWorld
-from zkconsumer.sim.lessons import Crowd
+from zkconsumer.sim.lessons import LargeGroup
 from zkconsumer.sim.plan import Action, Delivered, Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
@@ -120,7 +120,7 @@ def cost_of_join(members: int, partitions: int, *, is_jvm: bool) -> tuple[int, i
     plan = Plan(members=members + 1, partitions=partitions, messages=0)
     jvm = frozenset(range(members + 1)) if is_jvm else frozenset[int]()
     seen = _Observer(Meter())
-    world = Crowd(plan, seen, jvm=jvm)
+    world = LargeGroup(plan, seen, jvm=jvm)
     for who in range(members):
         world.join(who)
     world.run()

@@ -75,8 +75,8 @@ def _run(
     world = World(replace(_plan(draw, name), delay=delays(late)), _both(monitor, watcher))
     violation = None
     try:
-        live(world, draw, lambda text: say(world, text))
-        mend(world)
+        run_faults(world, draw, lambda text: say(world, text))
+        end_faults(world)
         _rest(world)
         monitor.check_rest(world, REST_S)
     except InvariantViolation as found:
@@ -126,7 +126,9 @@ def delays(draw: random.Random) -> Callable[[], float]:
     return lambda: draw.choice((LATENCY_S, draw.uniform(LATENCY_S, SLOWEST_S)))
 
 
-def live(world: World, draw: random.Random, say: Callable[[str], None] = lambda text: None) -> None:
+def run_faults(
+    world: World, draw: random.Random, say: Callable[[str], None] = lambda text: None
+) -> None:
     """Let members join and faults happen, at random moments; `say` announces them."""
     waiting = [who for who, member in enumerate(world.members) if not member.joined]
     draw.shuffle(waiting)
@@ -214,7 +216,7 @@ def _rest(world: World) -> None:
     world.run(QUIET_S)
 
 
-def mend(world: World) -> None:
+def end_faults(world: World) -> None:
     """End all faults, and make sure that at least one member lives."""
     for who, member in enumerate(world.members):
         if member.muted:
@@ -233,7 +235,7 @@ def mend(world: World) -> None:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnNumbers:
     """The numbers that a run drew: for the group and its faults, and for the delays of messages."""
 
     script: tuple[int, ...]
@@ -244,24 +246,24 @@ _BITS = 53
 """The bits of a random fraction, which is kept as a whole number."""
 
 
-class _Keeping(random.Random):
+class _RecordingRandom(random.Random):
     """Draws from a source, and keeps the numbers."""
 
     def __init__(self, source: random.Random) -> None:
         super().__init__(0)
-        self._source, self.kept = source, list[int]()
+        self._source, self.numbers = source, list[int]()
 
     def random(self) -> float:
         value = self._source.random()
-        self.kept.append(int(value * (1 << _BITS)))
+        self.numbers.append(int(value * (1 << _BITS)))
         return value
 
     def getrandbits(self, k: int) -> int:
-        self.kept.append(self._source.getrandbits(k))
-        return self.kept[-1]
+        self.numbers.append(self._source.getrandbits(k))
+        return self.numbers[-1]
 
 
-class _Again(random.Random):
+class _ReplayingRandom(random.Random):
     """Draws the given numbers, and then zeros."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -275,20 +277,22 @@ class _Again(random.Random):
         return next(self._left, 0) % (1 << k)
 
 
-def drawn(seed: int, protocol: str) -> tuple[Drawn, Result]:
+def run_recorded(seed: int, protocol: str) -> tuple[DrawnNumbers, Result]:
     """Run one seed, and return also the numbers that it drew."""
     source = random.Random(seed)
-    draw, late = _Keeping(source), _Keeping(source)
+    draw, late = _RecordingRandom(source), _RecordingRandom(source)
     result = _run(protocol, draw, late, seed=seed)
-    return Drawn(tuple(draw.kept), tuple(late.kept)), result
+    return DrawnNumbers(tuple(draw.numbers), tuple(late.numbers)), result
 
 
-def replay(protocol: str, numbers: Drawn, watcher: Watcher | None = None) -> Result:
+def replay(protocol: str, numbers: DrawnNumbers, watcher: Watcher | None = None) -> Result:
     """Run with these numbers; all others are 0, which stands for the shortest delay."""
-    return _run(protocol, _Again(numbers.script), _Again(numbers.late), watcher=watcher)
+    return _run(
+        protocol, _ReplayingRandom(numbers.script), _ReplayingRandom(numbers.late), watcher=watcher
+    )
 
 
-def shrunk(protocol: str, numbers: Drawn, *, limit_s: float = SHRINK_S) -> Drawn:
+def shrunk(protocol: str, numbers: DrawnNumbers, *, limit_s: float = SHRINK_S) -> DrawnNumbers:
     """Return fewer and lower numbers whose run breaks the same promise.
 
     Shrinking stops after `limit_s` seconds and returns the shortest run found by then.
@@ -300,22 +304,22 @@ def shrunk(protocol: str, numbers: Drawn, *, limit_s: float = SHRINK_S) -> Drawn
     def fails(script: Sequence[int], late: Sequence[int]) -> bool:
         if time.monotonic() > end:
             return False
-        found = replay(protocol, Drawn(tuple(script), tuple(late))).violation
+        found = replay(protocol, DrawnNumbers(tuple(script), tuple(late))).violation
         return found is not None and found.invariant == wanted.invariant
 
     late = () if fails(numbers.script, ()) else numbers.late
     script = shrink(numbers.script, lambda shorter: fails(shorter, late))
-    return Drawn(script, shrink(late, lambda shorter: fails(script, shorter)))
+    return DrawnNumbers(script, shrink(late, lambda shorter: fails(script, shorter)))
 
 
 def report(seed: int, protocol: str, *, limit_s: float = SHRINK_S) -> str:
     """Shrink the run of a seed that breaks a promise, and return what happens in it."""
-    numbers = shrunk(protocol, drawn(seed, protocol)[0], limit_s=limit_s)
+    numbers = shrunk(protocol, run_recorded(seed, protocol)[0], limit_s=limit_s)
     lines: list[str] = []
     result = _run(
         protocol,
-        _Again(numbers.script),
-        _Again(numbers.late),
+        _ReplayingRandom(numbers.script),
+        _ReplayingRandom(numbers.late),
         say=lambda world, text: lines.append(f"{world.now:9.3f}  {text}"),
     )
     return "\n".join([f"{protocol}, seed {seed}, shrunk:", *lines, str(result.violation)])

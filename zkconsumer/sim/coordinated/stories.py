@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
-from zkconsumer.sim.coordinated.search import delays, live, mend
+from zkconsumer.sim.coordinated.search import delays, end_faults, run_faults
 from zkconsumer.sim.coordinated.world import Both, Plan, World
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.recorder import Emit
@@ -461,7 +461,7 @@ def _deleted(on: Director) -> None:
 
 
 @dataclass(frozen=True)
-class Told:
+class StoryRun:
     """How a story or a random run ended; the fields of `sim.scenarios.NarratedRun`."""
 
     seconds: float
@@ -472,7 +472,7 @@ class Told:
     rest: str = ""
 
 
-def tell(story: Story, protocol: str, emit: Emit) -> Told:
+def run_story(story: Story, protocol: str, emit: Emit) -> StoryRun:
     """Run a story, and pass its entries to `emit`."""
     recorder, monitor = Recorder(emit), Monitor()
     on = Director(story.world(protocol, Both(monitor, recorder)), recorder)
@@ -483,10 +483,12 @@ def tell(story: Story, protocol: str, emit: Emit) -> Told:
         rest = str(stuck)
     world = on.world
     unowned = len(world.log_end) - len(world.serving())
-    return Told(round(world.now, 3), monitor.deliveries, monitor.duplicates, unowned, "", rest)
+    return StoryRun(round(world.now, 3), monitor.deliveries, monitor.duplicates, unowned, "", rest)
 
 
-def tell_seed(seed: int, protocol: str, *, members: int, partitions: int, emit: Emit) -> Told:
+def run_story_of_seed(
+    seed: int, protocol: str, *, members: int, partitions: int, emit: Emit
+) -> StoryRun:
     """Let members join and faults happen as the seed draws them; then end the faults."""
     draw = random.Random(seed)
     recorder, monitor = Recorder(emit), Monitor()
@@ -498,9 +500,9 @@ def tell_seed(seed: int, protocol: str, *, members: int, partitions: int, emit: 
     try:
         on.scene(*range((members + 1) // 2))
         on.say(f"seed {seed}: {members} members, {partitions} partitions")
-        live(world, draw, on.say)
+        run_faults(world, draw, on.say)
         on.say("all faults end")
-        mend(world)
+        end_faults(world)
         on.rest()
     except InvariantViolation as found:
         violation = str(found)
@@ -508,4 +510,4 @@ def tell_seed(seed: int, protocol: str, *, members: int, partitions: int, emit: 
         rest = str(stuck)
     unowned = len(world.log_end) - len(world.serving())
     counts = monitor.deliveries, monitor.duplicates, unowned
-    return Told(round(world.now, 3), *counts, violation, rest)
+    return StoryRun(round(world.now, 3), *counts, violation, rest)
