@@ -53,7 +53,7 @@ def reader(log: Log) -> Iterator[Both]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Like asyncio.run, but a wrong test ends too."""
+    """Run a coroutine with a time limit, so that a faulty test ends too."""
     asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
 
 
@@ -103,7 +103,7 @@ def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> Non
 
 
 def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
-    """Cancelled before, while and after messages come, a reader gets each once, in order."""
+    """A reader whose waits are cancelled at any moment gets each message once, in order."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     log.append(1, ["a"])
@@ -134,7 +134,7 @@ def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
 
 
 def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
-    """The loop is never blocked: another task produces the message that this one waits for."""
+    """The loop is not blocked: another task produces the message that this one waits for."""
     reader.grant(2, 0)
 
     async def main() -> None:
@@ -192,7 +192,7 @@ def test_polls_in_vain_leave_nothing_behind(reader: Both) -> None:
         before = futures()
         for _ in range(100):
             assert not await reader.aio.poll(timeout_s=0.0)
-        # Fewer, if a future of an earlier test has gone meanwhile.
+        # `after` may be lower: an earlier test's future may have been collected meanwhile.
         assert futures() <= before
 
     run(main())
@@ -239,7 +239,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
 
 
 def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) -> None:
-    """After a pause, a withdrawal or the lease's end in a wait, nothing stale is delivered."""
+    """A wait during a pause, a revocation or the lease's end delivers no outdated message."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -304,7 +304,7 @@ def test_closing_ends_it_for_good(reader: Both) -> None:
 
 
 def test_a_release_waits_for_what_a_task_has_in_hand(reader: Both) -> None:
-    """A release is answered when the task asks for the next message."""
+    """A release waits until the task requests the next message."""
     reader.grant(0, 0)
     done: list[int | None] = []
 
@@ -390,7 +390,7 @@ def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
 
 
 def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> None:
-    """A cancelled body commits no unfinished message; the next owner gets it."""
+    """If a task is cancelled, its unfinished message is not committed; the next owner gets it."""
 
     async def main() -> None:
         in_hand = asyncio.Event()
@@ -425,7 +425,7 @@ def is_shut_down(connector: ConsumerConnector) -> bool:
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
-    """A connection that comes after a cancellation is closed; a failed one raises its error."""
+    """A connection made after a cancellation is closed; a failed one raises its error."""
 
     async def main() -> None:
         connector = aio.ConsumerConnector(config_of(group))

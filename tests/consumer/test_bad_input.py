@@ -54,14 +54,14 @@ HOSTILE = {
 
 
 def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
-    """Peers with registrations that JVM members cannot read are named, and the group is served."""
+    """Peers whose registrations JVM members cannot read are named; the group is delivered."""
     one = group.join()
     one.read(40)
     for name, payload in HOSTILE.items():
         group.admin.create(paths.member(group.name, name), payload, ephemeral=True)
     eventually(lambda: one.status.malformed_peers.keys() == HOSTILE.keys())
     one.settled(0, 1, 2, 3)
-    # Wait until all are seen, since the notices come one after the other.
+    # Each notice is reported separately, so wait until all are counted.
     eventually(lambda: one.counted["malformed_peer"] == len(HOSTILE))
     assert all(why for why in one.status.malformed_peers.values())
     group.sandbox.produce(group.topic, 1, partition=2)
@@ -223,13 +223,13 @@ def _config(connect: str, **settings: object) -> ConsumerConfig:
 
 
 def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
-    """If no ZooKeeper listens or answers, the error names the address after the time-out."""
+    """If no ZooKeeper server listens or answers, an error names the address in time."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
         with pytest.raises(ZooKeeperUnreachableError, match=address):
             ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
-        assert 0.3 <= time.monotonic() - began < 5.0, "the session timeout, not the time allowed"
+        assert 0.3 <= time.monotonic() - began < 5.0, "waited for the session timeout"
     with pytest.raises(ZooKeeperUnreachableError, match=address):
         ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
 

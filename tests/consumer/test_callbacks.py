@@ -14,7 +14,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 class Heard:
-    """Callbacks that keep what they are told."""
+    """Callbacks that record their calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, set[int]]] = []
@@ -38,7 +38,7 @@ def connected(group: Group, callbacks: RebalanceCallbacks, **settings: Any) -> C
 
 
 def test_assigned_and_revoked(group: Group) -> None:
-    """A member hears what it claims, what it releases to another member, and what it leaves."""
+    """The callbacks get claimed partitions, and those released to a member or at the end."""
     heard = Heard()
     with connected(group, heard, consumer_id="a", auto_commit_enable=False) as connector:
         (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
@@ -58,7 +58,7 @@ def test_assigned_and_revoked(group: Group) -> None:
 
 
 def test_a_partition_is_lost_with_its_owner_znode(group: Group) -> None:
-    """If another client deletes an owner znode, the member hears on_lost, and then on_assigned."""
+    """If another client deletes an owner znode, on_lost is called, and then on_assigned."""
     heard = Heard()
     with connected(group, heard) as connector:
         connector.create_message_streams({group.topic: 1})

@@ -23,7 +23,7 @@ def settled(group: Group, **settings: object) -> One:
 
 
 def close_quietly(one: One) -> None:
-    """Close the readers of a failed member, so that the test's own end finds it closed."""
+    """Close the readers of a failed member, whose shutdown would raise at the test's end."""
     with pytest.raises(ZkConsumerError, match="coordinator stopped"):
         one.connector.shutdown()
 
@@ -92,7 +92,7 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
 def test_a_log_that_raises_ends_nobody(
     group: Group, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A log filter that raises for every line is reported once; the member continues."""
+    """If a log filter raises for every line, one report follows, and the member continues."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise ValueError(f"the filter does not like {record.msg}")

@@ -59,7 +59,7 @@ def test_topics_join_a_filter_s_streams_as_they_are_created(
 
 
 def test_streams_are_made_once(group: Group) -> None:
-    """A second call of either kind is refused, and so are invalid numbers of streams."""
+    """A second call of either method is refused, and so are invalid numbers of streams."""
     listed, filtered = group.member("listed"), group.member("filtered")
     wanted = black_list(f"(?!{group.topic}).*")
     for number in (0, -1):

@@ -34,7 +34,7 @@ def refused(*calls: Callable[[], object]) -> None:
 
 
 def test_use_after_fork_raises_at_once(group: Group) -> None:
-    """Each call of the connector and of a stream raises ForkedError; the parent reads on."""
+    """Each call of the connector and of a stream raises ForkedError; the parent continues."""
     connector: ConsumerConnector = group.member(consumer_timeout_s=60.0).connector
     stream: Stream[bytes, bytes]
     (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]

@@ -52,7 +52,7 @@ Seen = Callable[..., None]
 
 @pytest.fixture
 def seen(caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
-    """Waits until lines that begin like these were logged at the page's levels."""
+    """Wait until each listed line was logged at its level."""
     caplog.set_level(logging.DEBUG, "zkconsumer.consumer.journal")
     lines = listed()
 

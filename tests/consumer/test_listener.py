@@ -52,7 +52,7 @@ def join(group: Group, suffix: str, listener: Heard, threads: int = 1, **setting
 
 
 def told(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Drop repeated calls: the JVM calls in every attempt, zkconsumer once for each assignment."""
+    """Drop repeated calls: the JVM calls in each attempt, zkconsumer for each assignment."""
     return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
 
 
@@ -60,7 +60,7 @@ def told(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 def test_consumer_rebalance_listener(
     group: Group, sandbox: Sandbox, unique: Callable[[str], str], mode: str, given_up: set[int]
 ) -> None:
-    """ZookeeperConsumerConnectorTest.testConsumerRebalanceListener, and as incremental has it."""
+    """ZookeeperConsumerConnectorTest.testConsumerRebalanceListener, in both modes."""
     group.topic = unique("topic1")
     sandbox.create_topic(group.topic, partitions=2)
     first, second = Heard(), Heard()
@@ -100,7 +100,7 @@ def captured(release: str, member: str) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("release", ["0.9.0.1", "0.11.0.3", "1.1.1"])
 def test_it_hears_what_a_listener_of_the_jvm_hears(group: Group, release: str) -> None:
-    """A joins with two threads, B with one, A leaves: each call as captured, with `eager`."""
+    """A joins with two threads, B with one, A leaves: with `eager` the calls are the JVM's."""
     first, second = Heard(), Heard()
     a = join(group, "A", first, threads=2, rebalance_mode="eager")
     a.settled(0, 1, 2, 3)
@@ -179,7 +179,7 @@ def test_one_that_hangs_holds_nobody_up(group: Group, callback: str) -> None:
 
 
 def test_one_that_raises_loses_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """If both calls raise, they are counted and logged; the group continues."""
+    """If both calls raise, the errors are counted and logged, and the group continues."""
 
     def fail(callback: str) -> None:
         raise ValueError(f"no {callback}")

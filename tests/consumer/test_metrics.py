@@ -22,7 +22,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port, is_free
 
 MAPPING = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-# Of a consumer, 0.8.2 to 1.1.1, by their types.
+# The MBeans of a consumer of 0.8.2 to 1.1.1, by type.
 MBEANS = {
     "kafka.consumer:type=ZookeeperConsumerConnector": (
         "FetchQueueSize",
@@ -45,11 +45,11 @@ MBEANS = {
 }
 
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
-"""Return samples by name and labels, without those of the member and the connector."""
+"""Samples by name and labels; the labels of the member and the connector are left out."""
 
 
 def page(text: str) -> Page:
-    """Fails if two samples of the page are the same."""
+    """Return the page's samples; fail if two are the same."""
     found: Page = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -60,7 +60,7 @@ def page(text: str) -> Page:
 
 
 def of(text: str, name: str, consumer: str, **labels: str) -> float:
-    """One sample of one consumer."""
+    """Return one sample of one consumer."""
     for (sample, labelled), value in page(text).items():
         given = dict(labelled)
         if sample == name and given["consumer_id"] == consumer and labels.items() <= given.items():

@@ -30,7 +30,7 @@ LOGGER = logging.getLogger("test_notices")
 
 
 class Told:
-    """A log on a clock of its own."""
+    """A notice log whose clock the test sets."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 5.0
@@ -38,7 +38,7 @@ class Told:
         self._log = NoticeLog(LOGGER, "g_a", lambda: self.now)
 
     def write(self, kind: NoticeKind, where: str, text: str = "why") -> list[str]:
-        """Return the log lines of it."""
+        """Write a notice; return its log lines."""
         self._caplog.clear()
         notice = Notice(kind, where, text)
         self._log.write(notice, error_for(notice))
@@ -220,7 +220,7 @@ def loop_of(member: Member, streams: Streams) -> MemberLoop:
 
 
 def test_telling_streams_of_many_refusals_is_linear() -> None:
-    """500 refused releases visit the owned partitions a few times, not once for each notice."""
+    """500 refused releases cause a few iterations over owned partitions, not one each."""
     member, streams = refusing_member(), Streams(3)
     loop = loop_of(member, streams)
     owned = Walked(member.state.owned)
@@ -230,13 +230,13 @@ def test_telling_streams_of_many_refusals_is_linear() -> None:
     assert member.state.op is not None
     loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.Released(denied)))
     assert loop.state.refused == denied
-    assert streams.told == {1: 1, 2: 1}, "each stream without partitions is told once"
+    assert streams.told == {1: 1, 2: 1}, "not one error for each idle stream"
     assert owned.visited <= 20 * MANY
     assert streams.walks <= 10
 
 
 def test_telling_streams_of_many_malformed_offsets_is_linear() -> None:
-    """500 malformed offsets reach their stream in a few visits of each partition."""
+    """500 malformed offsets cause a few iterations over the stream's partitions."""
     member = Member()
     member.register()
     member.read(view(topics={"t": MANY}))
@@ -254,7 +254,7 @@ def test_telling_streams_of_many_malformed_offsets_is_linear() -> None:
 
 
 def test_counting_many_resets_is_linear() -> None:
-    """500 partitions out of range read the positions of all partitions a few times only."""
+    """500 resets of positions cause a few reads of all positions."""
     read = Counter[str]()
     partitions = [TopicPartition("t", number) for number in range(MANY)]
 

@@ -35,7 +35,7 @@ def cases(name: str, strategy: str = "range") -> Iterator[dict[str, Any]]:
 
 
 def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
-    """Return the partitions that a member of the release got; None if it threw."""
+    """Return the partitions assigned to a member of the release; None if it threw."""
     (result,) = (one for one in case["results"] if release in one["releases"])
     topics = result["assignment"].get(consumer)
     if topics is None:
@@ -77,7 +77,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 @BY_RELEASE
 def test_odd_registrations(scene: Peers, release: str) -> None:
-    """A payload on which JVM members throw is named and skipped; others are read as by them."""
+    """A payload that makes JVM members throw is named and skipped; others are read like theirs."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("b", "t", release)
     one.settled(0, 1, 2, 3)
@@ -122,7 +122,7 @@ def test_odd_topics(scene: Peers, release: str) -> None:
             named += 1
             eventually(lambda named=named: one.counted.get("malformed_topic") == named)
             assert one.status.waiting_for.startswith("t: ")
-            assert one.owned == {0, 1, 2, 3}, "what it had it keeps"
+            assert one.owned == {0, 1, 2, 3}, "an owned partition was revoked"
         else:
             eventually(lambda expected=expected: one.owned == expected)
             assert one.counted.get("malformed_topic", 0) == named, case["name"]

@@ -75,7 +75,7 @@ def test_a_message_of_a_former_ownership_is_not_committed(group: Group) -> None:
 
 
 def test_assignment_position_and_lag(group: Group) -> None:
-    """They say what the member owns, what comes next, and how much is left in each log."""
+    """`assignment`, `position` and `lag` describe each owned partition."""
     one = Polled(group)
     one.take(40)
     group.sandbox.produce(group.topic, 5, partition=3)

@@ -20,7 +20,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 
-# ---- what others do to our znodes ---------------------------------------------------------------
+# ---- other clients' changes to the member's znodes -----------------------------------------------
 
 
 def test_a_deleted_owner_node_is_claimed_again(group: Group) -> None:
@@ -154,7 +154,7 @@ def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> Non
     two.settled(2, 3)
 
 
-# ---- offsets that others write ------------------------------------------------------------------
+# ---- other clients' offsets ----------------------------------------------------------------------
 
 
 def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
@@ -186,7 +186,7 @@ def test_a_higher_foreign_offset_stands_until_it_is_passed(group: Group) -> None
 
 
 def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
-    """An operator's edit moves an idle member, although its position has not changed."""
+    """An idle member adopts an operator's edit, although it has no new position to commit."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     one.connector.commit_offsets()
@@ -314,7 +314,7 @@ def test_eager_members_share(group: Group) -> None:
 
 
 def test_a_stream_without_partitions_hears_of_the_blocker_once(group: Group) -> None:
-    """After retries x back-off one error names the blocker; the stream stays usable."""
+    """After retries x back-off, one error names the blocker; the stream stays usable."""
     for partition in range(4):
         group.hold(partition)
     one = group.join(rebalance_max_retries=2, rebalance_backoff_s=0.1)

@@ -24,7 +24,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 
 SESSION_S = 40.0
-# In seconds, on a busy machine: the limits are 3 s for the session and 5 s for the clients.
+# Seconds on a busy machine; the limits are 3 s for the session and 5 s for the clients.
 SOON_S = 20.0
 READ_ONLY = [make_acl("world", "anyone", read=True)]
 
@@ -60,7 +60,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
         one.settled(0, 1, 2, 3)
         eventually(lambda: sum(len(reader.messages) for reader in one.readers) == 40)
         for reader in one.readers:
-            reader.free.clear()  # each holds the next message it gets, outside its stream
+            reader.free.clear()  # each user keeps the next message unfinished
         for partition in range(4):
             group.sandbox.produce(group.topic, 1, partition=partition)
         eventually(lambda: sum(len(reader.messages) for reader in one.readers) == 44)

@@ -116,7 +116,7 @@ def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]
 
 
 def test_a_decoder_that_fails_spoils_nothing_else(log: Log, readers: list[Reader]) -> None:
-    """Each access raises a DecodeError that names the message; the stream continues."""
+    """Each access to the value raises a DecodeError with the offset; the stream continues."""
     failures: list[str] = []
     readers.append(Reader(log, codec=Codec(value=int, failed=failures.append)))
     log.append(0, ["1", "x", "3"])
@@ -147,7 +147,7 @@ def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
 def test_without_a_usable_offset_the_policy_decides(
     log: Log, readers: list[Reader], reset: Reset, first: int, offset: int | None
 ) -> None:
-    """A missing or out-of-range offset is replaced by `auto.offset.reset`, and known at once."""
+    """`auto.offset.reset` replaces a missing or out-of-range offset, and sets the position."""
     reader = Reader(log, reset=reset)
     readers.append(reader)
     log.append(0, map(str, range(20)))

@@ -19,7 +19,7 @@ from zkconsumer.sim.logs import MemoryFetcher
 
 
 class Unanswered(MemoryFetcher):
-    """The brokers answer no request for offsets."""
+    """A fetcher whose brokers answer no request for offsets."""
 
     def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
         return stream_fetcher.inline(lambda: dict.fromkeys(tps, "timed out"))
@@ -41,7 +41,7 @@ def test_what_ails_many_partitions_alike_is_one_report() -> None:
 def test_what_is_there_and_does_not_come_is_fetched_anew(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real fetcher that stalls without an error is replaced."""
+    """A stream replaces a fetcher that stalls without an error."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.5)
     log, made = KafkaLog(unique("still"), sandbox), list[KafkaFetcher]()
     sandbox.create_topic(log.topic)
@@ -70,7 +70,7 @@ def test_what_is_there_and_does_not_come_is_fetched_anew(
 
 
 class Checked(MemoryFetcher):
-    """Counts the checks whether the logs have messages that are not fetched."""
+    """A fetcher that counts the checks for messages that are not fetched."""
 
     checks = 0
 
@@ -88,7 +88,7 @@ def connected(log: MemoryLog, kind: type[Checked], made: list[Checked]) -> Check
 
 
 def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long silence alone does not replace the fetcher."""
+    """If the logs have no new messages, a long silence does not replace the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("quiet"), list[Checked]()
     reader = Reader(log, connect=lambda: connected(log, Checked, made))
@@ -107,13 +107,13 @@ def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch
 
 
 class Patient(Checked):
-    """Its broker may delay an answer by an hour."""
+    """A fetcher whose broker may delay a response by an hour."""
 
     wait_s = 3600.0
 
 
 def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a long `fetch.wait.max.ms` the fetcher waits longer before a check."""
+    """With a long `fetch.wait.max.ms` the stream waits longer before it checks the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("patient"), list[Checked]()
     readers = [
@@ -132,6 +132,6 @@ def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.Monke
         return impatient.checks > 3
 
     eventually(checked_often)
-    assert patient.checks <= 1, "the first check is due before the fetcher exists"
+    assert patient.checks <= 1, "only the first check precedes the fetcher"
     for reader in readers:
         reader.stream.close()

@@ -197,7 +197,7 @@ def test_another_partition_in_hand_holds_nothing_up(log: Log, reader: Reader) ->
 
 
 def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Reader) -> None:
-    """A user that waits for the next message holds no unfinished one."""
+    """A user that waits for the next message has no unfinished one."""
     reader.grant(0, 2999)
     list(reader.take(1))
     done: list[int] = []
@@ -279,7 +279,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     def watch() -> None:
         while not over.is_set():
             position = reader.finished(0) or 0
-            bound = finished[0]  # read afterwards, so it can only be higher
+            bound = finished[0]  # read after `position`, so it is equal or higher
             if position > bound:
                 failures.append((position, bound))
 
@@ -287,7 +287,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     watcher = threading.Thread(target=watch)
     watcher.start()
     for count in range(3000):
-        finished[0] = count  # the user asks for the next one: all before it are finished
+        finished[0] = count  # the next request finishes all messages before it
         assert next(reader.stream).offset == count
     over.set()
     watcher.join(LIMIT_S)
@@ -295,7 +295,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
 
 
 class _Interrupt(BaseException):
-    """Stands for KeyboardInterrupt."""
+    """Raised by the signal handler, in place of KeyboardInterrupt."""
 
 
 def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[int], int]:
@@ -321,7 +321,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
     try:
         while not seen or seen[-1] < 2999:
             try:
-                # One at a time: the next signal comes after this one was handled.
+                # The timer is started again only after this signal was handled.
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.002))
                 for message in reader.stream:
                     seen.append(message.offset)
@@ -329,7 +329,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
                         break
             except _Interrupt:
                 interrupts += 1
-                if interrupts > 100:  # on a slow machine the signals would come before any message
+                if interrupts > 100:  # on a slow machine, signals would arrive before any message
                     break
     finally:
         reading = False

@@ -138,7 +138,7 @@ def test_the_message_in_hand_is_not_finished_by_a_seek(log: Log, reader: Reader)
 
 
 def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log) -> None:
-    """While a seek is reported there is no position; afterwards there is the new one."""
+    """During the report of a seek the stream has no position; afterwards it has the new one."""
     found: list[int | None] = []
     reader = Reader(log, report=lambda _: found.append(reader.delivered(0)))
     reader.grant(0, 0)
@@ -151,7 +151,7 @@ def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log
 
 
 def test_what_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
-    """A seek without an ownership returns False and changes nothing."""
+    """A seek of a partition that is not delivered returns False and changes nothing."""
     assert not reader.stream.seek(reader.tp(0), 5)
     reader.grant(0, 0)
     reader.grant(1, 0)

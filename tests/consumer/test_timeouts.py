@@ -50,7 +50,7 @@ def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None
 def test_a_poll_returns_in_time_while_its_broker_is_silent(
     silent: str, unique: Callable[[str], str], sandbox: Sandbox, offset: int | None
 ) -> None:
-    """Polls return in time while a partition is looked up and another's offset is requested."""
+    """Polls return in time during the look-up of one partition and of another's offset."""
     reader = Reader(
         KafkaLog(unique("silent"), sandbox), connect=lambda: KafkaFetcher(settings_for(silent))
     )

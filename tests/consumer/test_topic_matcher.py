@@ -30,7 +30,7 @@ def test_each_filter_has_its_topics_or_its_error() -> None:
 
 
 def test_a_slow_filter_does_not_hold_its_caller_up() -> None:
-    """The call returns at once, other threads go on, and the reply names the costly filter."""
+    """The call returns at once, other threads continue, and the reply names the costly filter."""
     replies: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
     match_topics_apart(MatchTopics((COSTLY,), TOPICS, NONE), replies.put)
     with pytest.raises(queue.Empty):
@@ -40,7 +40,7 @@ def test_a_slow_filter_does_not_hold_its_caller_up() -> None:
 
 
 def test_work_of_other_threads_is_no_filter_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy process uses up the processor time; the filter still has all of the wall time."""
+    """A filter is limited by wall time, not by processor time that other threads use."""
     monkeypatch.setattr(topic_matcher, "MATCHING_BUDGET_S", 0.2)
     stop = threading.Event()
 

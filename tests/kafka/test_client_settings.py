@@ -169,7 +169,7 @@ def test_the_listener_by_name_or_protocol(
 
 
 def test_a_wrong_listener_is_one_sentence() -> None:
-    """An unknown listener, and one with another protocol, raise FetchError with what is offered."""
+    """FetchError for an unknown listener or another protocol lists the offered listeners."""
     with pytest.raises(FetchError) as caught:
         broker_settings(Brokers([NAMED], config_of(broker_listener="EXTERNAL")))
     assert str(caught.value) == (

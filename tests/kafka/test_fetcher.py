@@ -1,4 +1,4 @@
-"""The contract of a fetcher, for the one in memory and the real ones."""
+"""The contract of fetchers: the one in memory and those of real brokers."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_closing_twice_does_nothing(log: Log) -> None:
     fetcher.close()
 
 
-# ---- the real ones alone ------------------------------------------------------------------------
+# ---- fetchers of real brokers only ---------------------------------------------------------------
 
 real = pytest.mark.parametrize("make", [KafkaFetcher, ColumnFetcher])
 Make = Callable[[Settings], Fetcher]
@@ -212,7 +212,7 @@ def test_no_broker_means_reports_in_measure_and_reasons(make: Make) -> None:
 
 
 def test_an_unused_fetcher_is_destroyed_at_once() -> None:
-    """Only its user refers to a fetcher, so the garbage collector never destroys a client."""
+    """A fetcher is in no reference cycle, so it is destroyed with its last reference."""
     fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))
     seen = weakref.ref(fetcher)
     gc.disable()

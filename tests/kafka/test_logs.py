@@ -111,7 +111,7 @@ def test_nobody_answers(brokers: Brokers) -> None:
 
 
 def test_no_plaintext() -> None:
-    """Brokers with TLS only give a reason."""
+    """For brokers with TLS only, the result is a reason."""
     tp = TopicPartition("t", 0)
     broker = Broker(None, -1, 4, ("SSL://h:1",))
     assert "PLAINTEXT" in str(log_ends(Brokers([broker]), [tp], limit_s=1)[tp])

@@ -21,7 +21,7 @@ from zkconsumer.sandbox.ports import HOST, free_port
 TP = TopicPartition("t", 0)
 FETCH, STORE = FetchOffsets((TP,)), StoreOffsets({TP: OffsetAndMetadata(5)})
 LIMIT_S = 0.5
-# What a request may take beyond its limit on a busy machine, librdkafka's own threads included.
+# Seconds by which a request may exceed its limit on a busy machine.
 GENEROUS_S = 20.0
 
 
@@ -44,7 +44,7 @@ def only_tls() -> Settings:
 def test_without_kafka_every_request_is_answered_in_time(
     connect: Callable[[], Settings | None], reason: str
 ) -> None:
-    """Fetch and commit get a reason within the time limit, and both are worth a retry."""
+    """Fetch and commit return a reason within the time limit, and both may be retried."""
     with running(KafkaOffsetStore("g", connect=connect, limit_s=LIMIT_S)) as ask:
         begun = time.monotonic()
         told = ask(FETCH)

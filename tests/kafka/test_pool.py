@@ -80,7 +80,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
 def test_a_partition_moves_between_streams_before_the_first_gives_it_up(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """The second stream reads from its offset, whenever the first one unassigns the partition."""
+    """The second stream starts at its offset, whether or not the first has unassigned yet."""
     first, second = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
     first.assign({log.tp(0): 0})
     read(first, 1)

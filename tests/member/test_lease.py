@@ -1,4 +1,4 @@
-"""How long ownership may be acted on without a word from ZooKeeper's leader."""
+"""The lease: how long a member may deliver messages after the leader's last reply."""
 
 from __future__ import annotations
 

@@ -120,14 +120,14 @@ def test_the_gate_opens_when_registered_and_under_the_lease() -> None:
 
 
 def test_suspension_pauses_at_once() -> None:
-    """A lost connection shuts the gate at once; the member drops no ownership yet."""
+    """A lost connection shuts the gate at once; the member keeps its ownership for now."""
     member = member_in(Phase.SETTLED)
     assert member.send(ev.Suspended) == (cmd.ShutGate(),)
     assert member.state.owned.keys() == tps(0, 1, 2, 3)
 
 
 def test_the_same_session_reads_back_before_it_delivers() -> None:
-    """After a reconnect the gate opens only when the owner znodes were read back."""
+    """After a reconnect the gate opens only after the owner znodes were read back."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     assert not of(member.connect(), cmd.OpenGate)
@@ -245,7 +245,7 @@ def test_an_id_taken_after_the_join_releases_everything() -> None:
     member.commit(request=7)
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     waits = member.answer(ev.IdTaken(0xC3))
-    assert not of(waits, cmd.Release), "released before the commit under way had ended"
+    assert not of(waits, cmd.Release), "released during a commit"
     member.answer_commit()
     member.wait(2.1)
     done = member.answer(ev.IdTaken(0xC3))
@@ -257,7 +257,7 @@ def test_an_id_taken_after_the_join_releases_everything() -> None:
     member.answer(ev.Released({}))
     again = member.wait(2.1)
     assert one(again, cmd.Register)
-    assert not of(member.answer(ev.IdTaken(0xC3)), cmd.Release), "nothing is left to release"
+    assert not of(member.answer(ev.IdTaken(0xC3)), cmd.Release), "released twice"
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     member.drive()
     assert member.state.serving == tps(0, 1, 2, 3)
@@ -280,13 +280,13 @@ def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
     member.answer(ev.Verified({t3: Ownership(THREAD, 99)}, {}))
     before = len(member.log)
     member.read()
-    assert one(member.log[before:], cmd.Release).partitions == {t3}, "the token would be reused"
+    assert one(member.log[before:], cmd.Release).partitions == {t3}, "the token is reused"
     member.drive()
     assert member.state.serving == tps(0, 1, 2, 3)
 
 
 def test_a_persistent_id_node_is_named_as_such() -> None:
-    """No session's end deletes a persistent id znode: the remedy says so."""
+    """The remedy for a persistent id znode says that no session's end deletes it."""
     member = member_in(Phase.REGISTERING)
     assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
     member = member_in(Phase.REGISTERING)
@@ -498,10 +498,10 @@ def test_whatever_happens_a_member_can_settle(
     for what, how in happenings:
         HAPPEN[what](member, how)
         state = member.state
-        assert state.serving <= state.owned.keys(), "served without an owner node"
+        assert state.serving <= state.owned.keys(), "delivered without ownership"
         assert not state.serving & state.malformed
-        assert not (state.phase is Phase.SETTLED and state.read_again), "lost trigger"
-        assert state.phase is not Phase.WAITING or state.retry_at is not None, "waits for ever"
+        assert not (state.phase is Phase.SETTLED and state.read_again), "trigger lost"
+        assert state.phase is not Phase.WAITING or state.retry_at is not None, "no deadline"
     member.send(ev.Suspended)
     member.send(ev.Connected, session=LATER, wall_ms=3)
     member.drive()

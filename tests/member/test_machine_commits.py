@@ -1,4 +1,4 @@
-"""Commits: one at a time, in order, under the lease; what they find, and what they answer."""
+"""A member's commits: order, lease, other clients' offsets, and the replies to callers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_explicit_commit_covers_everything_handed_out() -> None:
 
 
 def test_the_automatic_commit_covers_finished_messages() -> None:
-    """The automatic commit does not cover the message in hand."""
+    """The automatic commit does not cover the unfinished message."""
     member = asking()
     assert one(member.wait(60.0), cmd.CommitOffsets).plan.writes[T0] == (19, 3)
 
@@ -61,7 +61,7 @@ def test_the_automatic_commit_does_not_go_back() -> None:
 
 
 def test_one_commit_at_a_time_in_order() -> None:
-    """Explicit commits during a running one wait, and are then stored as one."""
+    """Explicit commits wait while another commit runs, and are then stored as one."""
     member = asking()
     member.commit(1)
     assert not of(member.commit(2), cmd.CommitOffsets)
@@ -108,7 +108,7 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
 
 @pytest.mark.parametrize("late", [1, 2, 3])
 def test_given_offsets_wait_as_one_and_in_their_order(late: int) -> None:
-    """Of two given offsets the later is stored; a commit of another kind keeps its place."""
+    """Of two commits of given offsets the later is stored; other commits keep their order."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     for request, offset in ((1, 50), (2, 40)):
@@ -274,7 +274,7 @@ def test_a_reset_during_a_commit_is_not_forgotten() -> None:
 
 
 def test_the_last_commit_keeps_what_was_reset_before() -> None:
-    """A leave stores a position after a reset, although it learns of the reset afterwards."""
+    """A leave stores a position after a reset, even if the reset is reported later."""
     # 1. A stream resets its position and delivers messages. 2. The member leaves and collects the
     # positions. 3. The report of the reset arrives. 4. The connection breaks before the reply.
     member = asking()
@@ -334,7 +334,7 @@ def test_a_refused_offset_does_not_hold_up_the_others() -> None:
 
 
 def test_what_a_refusal_keeps_from_being_written_is_named() -> None:
-    """A commit handles one refused offset and one that another client wrote."""
+    """An explicit commit fails for a refused offset and for one that another client wrote."""
     member = asking()
     member.commit(1)
     foreign = {T1: StoredOffset(5, 9)}
@@ -414,7 +414,7 @@ def test_dual_commit_is_one_commit_to_both() -> None:
 
 
 def test_kafka_is_asked_once_others_are_through_with_zookeeper() -> None:
-    """After another client's write has stopped a commit, the next attempt asks Kafka."""
+    """If another client's write stops a commit, the next attempt includes Kafka."""
     member = asking(storage=Storage.DUAL)
     member.commit(1)
     done = member.answer_commit(found(*KAFKA, value=50, version=9))
@@ -533,7 +533,7 @@ def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
 
 
 def test_where_kafka_does_not_tell_the_offsets_the_group_is_still_heeded() -> None:
-    """Claimed partitions wait for the back-off; revocations do not."""
+    """If Kafka returns no offsets, claimed partitions wait for the back-off; revocations do not."""
     member = member_in(Phase.LOADING, storage=Storage.KAFKA, channel_backoff_s=1.0)
     done = member.answer(ev.StoreUnavailable("no coordinator"))
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSETS_UNAVAILABLE

@@ -1,4 +1,4 @@
-"""Races that were lost once: each walks through the sequence of events that hit it."""
+"""Races that have caused defects: each test repeats the sequence of events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
 
 
 def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
-    """After the loss of the id znode a claim sends nothing more: it would escape the read-back."""
+    """A claim stops when the id znode is lost, because the read-back would miss its writes."""
     member = member_in(Phase.CLAIMING)
     claim = member.state.op
     assert claim is not None
@@ -36,7 +36,7 @@ def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
 
 
 def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> None:
-    """The release follows a commit that waits for the lease and then has nothing to write."""
+    """A commit that waits for the lease and has nothing to write does not block the release."""
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # the lease is over
     member.send(ev.ReleaseReady, partitions=member.state.revoking)
@@ -51,7 +51,7 @@ def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> 
 
 
 def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again() -> None:
-    """A topic that is deleted during the reading is not fetched again by that view."""
+    """If a topic is deleted during a reading, the view of this reading does not revive it."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.send(ev.TopicDeleted, topic="t")
@@ -64,7 +64,7 @@ def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again()
 
 @pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
 def test_what_was_to_be_given_up_comes_back_under_a_new_token(phase: Phase) -> None:
-    """A partition whose revocation was cut off and that is assigned again gets a new token."""
+    """If a revocation is interrupted and the partition reassigned here, its token changes."""
     member = member_in(phase)
     old = dict(member.state.owned)
     member.send(ev.Suspended)

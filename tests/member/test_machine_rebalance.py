@@ -1,4 +1,4 @@
-"""A rebalance: what moves and in which order, triggers, blockers, waiting states, eager mode."""
+"""Rebalances: revocations and their order, triggers, blockers, waiting states, eager mode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from zkconsumer.protocol.releases import profile
 
 T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
 FIRST = "g_a"
-"""Sorts before `ME`, so of four partitions we keep the last two."""
+"""Sorts before `ME`, so this member keeps the last two of four partitions."""
 BUSY = tuple(
     p
     for p in Phase
@@ -137,12 +137,12 @@ def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
     member.drive(TWO)
     assert member.state.phase is Phase.WAITING
     assert member.state.refused == {T3: "no rights"}
-    assert len(of(member.log, cmd.Release)) == 1, "tried again without a pause"
+    assert len(of(member.log, cmd.Release)) == 1, "the release was repeated without a back-off"
     assert member.state.serving == tps(0, 1)
 
 
 def alone_again(member: Member) -> tuple[cmd.Command, ...]:
-    """Partitions whose release was refused are delivered again when they are assigned again."""
+    """Refuse the release of the revoked partitions, then assign them again."""
     before = len(member.log)
     member.answer(ev.Released(dict.fromkeys(member.state.revoking, "no rights")))
     member.drive(TWO)
@@ -177,7 +177,7 @@ def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str
     elif why != "not committed":
         member.answer_commit()
     done = alone_again(member)
-    assert one(done, cmd.Release).partitions == tps(2, 3), "asked for once more, and granted"
+    assert one(done, cmd.Release).partitions == tps(2, 3), "the release was not repeated"
     assert {c.partitions for c in of(done, cmd.LoadOffsets)} == {tps(2, 3)}
     assert member.state.phase is Phase.SETTLED
     assert member.state.serving == tps(0, 1, 2, 3)
@@ -240,7 +240,7 @@ def test_a_broker_that_returns_while_none_is_found_is_read() -> None:
 
 
 def test_a_join_reads_only_what_is_new() -> None:
-    """A trigger passes on what the last reading found, with the znodes that are still watched."""
+    """The next reading gets the last view, and the znodes whose watches have not fired."""
     member = member_in(Phase.SETTLED)
     known = one(member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS), cmd.ReadView).known
     assert known.view == view()
@@ -259,7 +259,7 @@ def test_a_topic_whose_watch_has_fired_is_read_again(phase: Phase) -> None:
 
 @pytest.mark.parametrize("why", ["reconnect", "expiry", "refresh", "own id znode", "back-off"])
 def test_in_doubt_everything_is_read(why: str) -> None:
-    """After a reconnect or an expiry, after a back-off and from time to time nothing is reused."""
+    """After a reconnect, an expiry or a back-off, and periodically, everything is read."""
     member = member_in(Phase.SETTLED, refresh_s=100.0)
     if why == "reconnect":
         member.send(ev.Suspended)
@@ -430,7 +430,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
 
 
 def test_a_persistent_owner_node_is_named_as_such() -> None:
-    """No session's end deletes a persistent owner znode: the remedy says so."""
+    """The remedy for a persistent owner znode says that no session's end deletes it."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
     claim = member.last(cmd.Claim)
     held = {T3: Blocker("by hand", 0)}
@@ -458,7 +458,7 @@ def test_what_is_denied_is_taken_out_and_tried_again() -> None:
 
 @pytest.mark.parametrize("mode", RebalanceMode)
 def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) -> None:
-    """A settled member reads the group again in time; an unchanged group revokes nothing."""
+    """A settled member reads the group periodically; an unchanged group revokes nothing."""
     member = member_in(Phase.SETTLED, mode=mode, refresh_s=100.0)
     assert not of(member.wait(99), cmd.ReadView)
     assert of(member.wait(21), cmd.ReadView)
@@ -467,7 +467,7 @@ def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) 
     member.drive()
     assert (member.state.phase, member.state.serving) == (Phase.SETTLED, tps(0, 1, 2, 3))
     member.wait(1)
-    member.verify()  # what was kept is read back, as after every reading
+    member.verify()  # kept owner znodes are read back, as after every reading
     assert of(member.wait(121), cmd.ReadView)
     assert one(member.read(TWO), cmd.AskRelease).partitions >= tps(2, 3)
 
@@ -504,7 +504,7 @@ def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
 
 
 def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
-    """A claim that could not be undone is owned, reported, and released when it moves."""
+    """A claim that could not be undone is owned, reported, and released on revocation."""
     member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
     got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNKNOWN_BLOCKER)
     done = member.answer(ev.Claimed(got, held, {T0: "no rights"}))
@@ -576,7 +576,7 @@ def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
 
 
 def test_a_pattern_of_ours_follows_what_it_matches() -> None:
-    """A pattern claims new matching topics, and releases those that no longer match."""
+    """A member with a pattern claims new matching topics, and releases the others."""
     member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
     member.register()
     member.drive(view([], {}, wildcards={ME: {}}))
@@ -603,7 +603,7 @@ def test_subscriptions_that_the_release_has_no_assignment_for() -> None:
 
 
 def test_a_malformed_topic_is_named_as_malformed() -> None:
-    """For a topic znode that fails the JVM, the member keeps its partitions and names the znode."""
+    """If JVM members cannot read a topic znode, the member keeps its partitions and names it."""
     member = member_in(Phase.SETTLED)
     group = view(topics={}, malformed_topics={"t": "no payload"})
     notice = one(joined(member, group), cmd.Notice)
@@ -612,7 +612,7 @@ def test_a_malformed_topic_is_named_as_malformed() -> None:
 
 
 def test_a_malformed_peer_is_skipped_and_named_once() -> None:
-    """A registration that fails the JVM is left out of the assignment and reported once."""
+    """A registration that JVM members cannot read gets no partitions, and is reported once."""
     member = member_in(Phase.SETTLED)
     group = view(malformed={"g_bad": "not JSON"})
     assert one(joined(member, group), cmd.Notice).kind is cmd.NoticeKind.MALFORMED_PEER
@@ -717,11 +717,11 @@ def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
     assert not set(old.values()) & set(member.state.owned.values())
 
 
-# ---- news that never ends -----------------------------------------------------------------------
+# ---- a group that changes all the time ----------------------------------------------------------
 
 
 def test_news_are_read_before_anything_is_claimed() -> None:
-    """If the group changes during the reading, the next view is read before claiming."""
+    """If the group changes during the reading, the member reads again before it claims."""
     member = member_in(Phase.READING)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     assert one(member.read(), cmd.ReadView)
@@ -739,7 +739,7 @@ def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
     assert one(member.claim(), cmd.LoadOffsets)
     done = member.load()
     assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2, 3)
-    assert one(done, cmd.ReadView), "the news that was put off is read next"
+    assert one(done, cmd.ReadView), "the postponed change was not read"
     member.drive()
     assert (member.state.phase, member.state.postponed_reads) == (Phase.SETTLED, 0)
 

@@ -1,4 +1,4 @@
-"""The ledger: what a commit writes over, and what it leaves; each rule, and all against a model."""
+"""The offset ledger: which offsets a commit overwrites, and which offsets it leaves."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_positions_of_another_ownership_count_for_nothing() -> None:
 
 
 def test_our_own_commits_never_go_back() -> None:
-    """A commit of finished messages after one of the message in hand writes nothing."""
+    """A commit of finished messages after a commit of the unfinished one writes nothing."""
     before = ledger(10, 3)
     after, _ = apply_commit_result(
         before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
@@ -178,8 +178,8 @@ def test_without_takes_positions_away() -> None:
 class Znode:
     """One offset znode as ZooKeeper stores it, and the marks of an operator's tool.
 
-    But for this: a node that is made anew goes on counting its versions. A real one begins at 0,
-    and when it comes to the very version that the owner knows, it looks untouched to everybody.
+    Unlike a real znode, a re-created one continues to count its versions. A real one starts at 0;
+    when it reaches the version that the owner knows, no client can tell that it was re-created.
     """
 
     value: int | None = None
@@ -219,7 +219,7 @@ class Owner:
         self.position = self.znode.value or 0
 
     def commit(self, *, in_hand: int = 0, reply_lost: bool = False) -> None:
-        """One commit as `member.commits` runs it: over again after each foreign write."""
+        """Commit as `member.commits` does: plan again after each write of another client."""
         for _ in range(8):
             asked = plan(self.ledger, at(max(self.position - in_hand, 0)))
             expected = asked.writes[TP][1] if TP in asked.writes else asked.checks.get(TP)
@@ -249,7 +249,7 @@ class Owner:
 
     def _write(self, offset: int) -> None:
         stored = self.znode.value
-        assert self.may_go_back or stored is None or offset > stored, "went back by our own write"
+        assert self.may_go_back or stored is None or offset > stored, "the owner lowered the offset"
         self.may_go_back = False
         self.znode.write(offset)
 
@@ -286,7 +286,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
             before = len(owner.edits)
             owner.commit()
             if edited is not None:
-                assert owner.edits[before:] == [edited], "an edit was not honoured"
+                assert owner.edits[before:] == [edited], "an edit was not adopted"
                 edited = None
             assert znode.value is None or znode.value >= owner.position
         elif what == "commit finished":
@@ -297,7 +297,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
             edited = None
         elif what == "foreign":
             znode.write(number)
-            edited = None  # it hides an edit that nobody has seen yet
+            edited = None  # this write hides an edit that the owner has not seen
         elif what == "edit":
             znode.write(number)
             znode.marks.add(znode.mzxid)
@@ -354,14 +354,14 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
 def test_where_reading_begins(
     storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
 ) -> None:
-    """The higher offset of both storages counts; if Kafka alone is written, Kafka's first."""
+    """The higher offset of both storages counts; with Kafka's storage, Kafka's is preferred."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start
 
 
 def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
-    """Kafka's offset is enough if it alone is written; dual commit needs both."""
+    """With Kafka's storage Kafka's offset is enough; dual commit needs both."""
     broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
     assert not starting_offset(Storage.KAFKA, broken, noted, EPOCH)[0].error
     assert starting_offset(Storage.KAFKA, broken, None, EPOCH)[0].error
@@ -369,7 +369,7 @@ def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
 
 
 def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
-    """An unchanged position is sent again to Kafka; instead of a lower one the last one is."""
+    """Kafka gets an unchanged position again, and the last offset instead of a lower one."""
     before = in_kafka(10)
     for position, sent in ((12, 12), (10, 10), (8, 10), (0, 10)):
         asked = plan(before, at(position), Storage.KAFKA)
@@ -380,7 +380,7 @@ def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
 
 
 def test_both_stores_are_written_each_by_its_own_rule() -> None:
-    """The storage that is behind the other is raised."""
+    """A commit raises the storage that has the lower offset."""
     asked = plan(in_kafka(10, value=4), at(10), Storage.DUAL)
     assert (asked.writes, asked.kafka) == ({TP: (10, 3)}, {TP: OffsetAndMetadata(10)})
     asked = plan(in_kafka(4, value=10), at(10), Storage.DUAL)

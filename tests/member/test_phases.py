@@ -131,7 +131,7 @@ def _is_rare(before: Phase, cause: phases.Cause, after: Phase) -> bool:
 
 
 def test_an_aborted_rebalance_may_revoke_after_a_denied_reading() -> None:
-    """A watch ends the wait, and the partitions are revoked without a reading before."""
+    """If a watch ends the wait, the partitions are revoked without another reading."""
     member = Member()
     member.register()
     member.read()

@@ -1,4 +1,4 @@
-"""Random runs whose faults hit one phase of the members; pairs that cannot occur."""
+"""Random runs whose faults hit one phase of the members; excluded pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkconsumer.sim.world import World
 
 SEEDS = range(12)
 FEWEST = 6
-"""Number of kinds of faults that these seeds inject at least into one phase."""
+"""Minimum number of kinds of faults that these seeds inject into one phase."""
 
 
 @pytest.mark.parametrize("phase", [Phase.OFFLINE, Phase.RELEASING, Phase.LEAVING])
@@ -75,7 +75,7 @@ def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
                 return
             others = [one for one in world.enabled() if one.do is not Do.TIME]
             world.act(others[0] if others else Action(Do.TIME))
-        raise AssertionError(f"it does not come about: {member.state.phase}, {world.owners()}")
+        raise AssertionError(f"not reached: {member.state.phase}, {world.owners()}")
 
     until(Phase.SETTLED, 2)
     world.act(Action(Do.TAKE_ID, 0))

@@ -1,4 +1,4 @@
-"""One script on each protocol: what moves, what stops, and what has no owner."""
+"""One script on each protocol: partitions that move, that stop, and that have no owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATER = ("classic-eager", "classic-cooperative", "consumer")
 
 
 def costs(script: str, members: int = 3, partitions: int = 12) -> dict[str, Cost]:
-    """Protocol -> what the script costs."""
+    """Return protocol -> the costs of the script."""
     steps = read_script(script, members)
     found = compare(steps, members=members, partitions=partitions, protocols=PROTOCOLS)
     return {one.protocol: one for one in found}
@@ -74,7 +74,7 @@ def test_the_meter() -> None:
 
 
 def test_the_fewest_moves() -> None:
-    """What a balanced assignment requires, and nothing for an empty group."""
+    """The fewest moves are those of a balanced assignment; an empty group needs none."""
     owners = dict(zip("abcdef", (0, 0, 0, 1, 1, 1), strict=True))
     assert fewest_moves(owners, {0, 1, 2}, 6) == 2  # type: ignore[arg-type]
     assert fewest_moves(owners, {0}, 6) == 3  # type: ignore[arg-type]
@@ -125,6 +125,6 @@ def test_bad_scripts(script: str, message: str) -> None:
 
 
 def test_a_script_as_text() -> None:
-    """A step is written as a script has it."""
+    """Each step's text is its notation in a script."""
     text = "join; leave c1; kill c2; freeze c3 2.5s"
     assert "; ".join(map(str, read_script(text, 5))) == text

@@ -1,4 +1,4 @@
-"""The exhaustive search of a small world: a part in each run, and the keys of states."""
+"""The exhaustive search of a small world: a part of it, and the keys of its states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from zkconsumer.sim.plan import Action, ActiveFaults, Do, Link
 from zkconsumer.sim.zookeeper import SimZooKeeper
 
 LIMIT_S = 200.0
-"""2,500 states take 2 to 6 s; a search that takes longer than this limit fails."""
+"""Seconds after which a search fails; 2,500 states take 2 to 6 s."""
 
 
 @pytest.mark.parametrize(("faults", "states"), [(1, 2_500), (2, 2_500)])
@@ -44,7 +44,7 @@ def test_no_promise_is_broken(faults: int, states: int) -> None:
 
 
 def test_a_join_without_faults_is_explored_to_the_end() -> None:
-    """A member joins a settled one: the search covers the whole scope, and every rest converges."""
+    """A member joins a settled one: the search is complete, and every settled state converges."""
     found = explore(Scope(faults=0))
     assert found.violation is None
     assert found.complete
@@ -100,12 +100,12 @@ def walk(start: float) -> list[int]:
 
 
 def test_the_time_of_day_is_no_matter() -> None:
-    """The same run at another time has the same keys: moments count relative to now."""
+    """The same run at another time has the same keys: times in a key are relative to now."""
     assert walk(0.0) == walk(64.0)
 
 
 def test_every_moment_counts_from_now() -> None:
-    """Every float field in a key is a moment listed in MOMENTS, or a duration."""
+    """Every float field in a key is a time listed in MOMENTS, or a duration."""
     told = {"settings": core_state.Settings, "plan": plan.Plan, "judged": plan.Delivered}
     kinds = [
         kind

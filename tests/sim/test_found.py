@@ -1,4 +1,4 @@
-"""Defects that the simulator has found in the production code, each as a test or a replayed run."""
+"""Defects that the simulator found in the production code, as tests or replayed runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 
 def patient(one: Settings) -> Settings:
-    """No back-off ends within the run, so watches must report every change."""
+    """A configuration whose back-offs outlast the run, so watches must report every change."""
     return replace(one, backoff_s=1_000.0)
 
 
@@ -32,12 +32,12 @@ def until(world: World, condition: Callable[[], bool]) -> None:
             return
         actions = [action for action in world.enabled() if action.do is not Do.TIME]
         world.act(actions[turn % len(actions)] if actions else world.enabled()[-1])
-        assert world.now < 60, "it does not come about"
-    raise AssertionError("it does not come about")
+        assert world.now < 60, "the condition is not reached"
+    raise AssertionError("the condition is not reached")
 
 
 def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
-    """A member watches for the return of the last broker, which ended during the read."""
+    """If the last broker ends during the read, the member watches for its return."""
     monitor = Monitor()
     world = World(Plan(members=1, partitions=1, settings=patient), monitor)
     member = world.members[0]
@@ -56,7 +56,7 @@ def alone(world: World, who: int, condition: Callable[[], object]) -> None:
             return
         mine = [action for action in world.enabled() if action.who == who]
         world.act(mine[0] if mine else Action(Do.TIME))
-    raise AssertionError("it does not come about")
+    raise AssertionError("the condition is not reached")
 
 
 def releases(request: rq.Request, path: str) -> bool:
@@ -124,7 +124,7 @@ def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
     world.act(Action(Do.LEAVE, 1))
     until(world, lambda: second.closed and moves in first.state.assigned)
     world.act(Action(Do.HURRY, 0))
-    back = world.now + 5  # more than a back-off
+    back = world.now + 5  # longer than a back-off
     until(world, lambda: world.now > back)
     world.act(Action(Do.ALLOW))
     until(world, lambda: not monitor.converged(world))

@@ -1,4 +1,4 @@
-"""Random runs of production streams and of Spark's queries: they keep the promises."""
+"""Random runs of production streams and of Spark's queries keep the promises."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_users_and_faults_do_everything(runs: tuple[Acts, Coverage]) -> None:
 
 
 def test_no_excluded_pair_is_reached(runs: tuple[Acts, Coverage]) -> None:
-    """The pairs that are said not to occur do not occur, and each exclusion has its reason."""
+    """Pairs that are excluded do not occur, and each exclusion has its reason."""
     _, coverage = runs
     assert [pair for pair in coverage.pairs if excluded(pair)] == []
     assert len(coverage.pairs) > len(possible()) / 2
@@ -64,7 +64,7 @@ def test_no_excluded_pair_is_reached(runs: tuple[Acts, Coverage]) -> None:
 
 
 def test_a_query_that_was_killed_runs_its_batch_again() -> None:
-    """A query that starts again runs the checkpoint's batch, and its group continues after it."""
+    """A restarted query runs the checkpoint's batch, and its group continues after it."""
     monitor = Monitor()
     plan = Plan(members=1, partitions=1, messages=6, streams=True, queries=1)
     world = StreamWorld(plan, monitor)

@@ -50,7 +50,7 @@ def test_a_mutant_of_the_hand_over_is_caught(mutant: HandOverMutant) -> None:
 
 
 def test_every_shared_attribute_has_a_point() -> None:
-    """The explorer switches threads at every attribute that a step of the hand-over accesses."""
+    """The explorer switches threads at every attribute that the hand-over accesses."""
     assert {"unfinished", "granted", "has_changed", "last", "start", "deadline", "closed"} <= SHARED
     assert {"_wanted", "_paused", "_releases", "_failures", "_token", "failure"} <= SHARED
 

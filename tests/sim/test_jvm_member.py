@@ -69,7 +69,7 @@ def test_a_jvm_peer_joins_and_leaves() -> None:
 
 
 def test_a_jvm_peer_gives_up_and_is_woken() -> None:
-    """A JVM member is idle after four attempts; the next change makes it try again."""
+    """A JVM member gives up after four attempts; the next change makes it try again."""
     on = group(1, members=3, backoff_s=0.5)
     on.join(0)
     on.rest()
@@ -102,7 +102,7 @@ class Nudges(Watcher):
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_nudge_is_no_loss(foreign: bool) -> None:
-    """A nudge wakes an idle JVM peer and reports no loss, and a foreign deletion still counts."""
+    """A nudge wakes an idle JVM peer without a loss; a deleted id znode is registered again."""
     nudges = Nudges()
     plan = Plan(
         members=2,

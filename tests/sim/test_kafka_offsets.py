@@ -21,13 +21,13 @@ SEEDS = range(60)
 def stored_in(
     storage: Storage, drawn: Callable[[Settings], Settings]
 ) -> Callable[[Settings], Settings]:
-    """The drawn settings with this storage."""
+    """Return the drawn settings with this storage."""
     return lambda one: replace(drawn(one), storage=storage)
 
 
 @pytest.mark.parametrize("storage", [Storage.DUAL, Storage.KAFKA])
 def test_no_invariant_is_broken_with_offsets_in_kafka(storage: Storage) -> None:
-    """No message is skipped and no unfinished one committed; an edit has to change both stores."""
+    """No message is skipped, and no unfinished one committed; edits change both storages."""
     kept: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:

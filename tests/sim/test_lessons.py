@@ -1,4 +1,4 @@
-"""The lessons count what their sentences claim."""
+"""The figures of the lessons agree with their sentences."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
 
 LIMIT_S = 60.0
-# Seconds: longer than any answer takes here, and shorter than the 3 s after which a follower gives
-# its leader up and drops its clients.
+# Seconds; longer than any reply takes here, and less than the 3 s after which a follower abandons
+# its leader and disconnects its clients.
 SILENCE_S = 1.0
-# A machine that is slower than that is asked again.
+# Number of attempts, because a busy machine may be slower than this.
 TRIES = 10
 
 
@@ -49,7 +49,7 @@ def _client(address: str, *, timeout_s: float = 10.0) -> Iterator[KazooClient]:
 
 
 def _is_silent(result: Any) -> bool:
-    """Tell whether a request stays without an answer."""
+    """Return whether a request gets no reply."""
     try:
         result.get(timeout=SILENCE_S)
     except KazooTimeoutError:
@@ -60,8 +60,8 @@ def _is_silent(result: Any) -> bool:
 def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | None:
     """Return the answers to reads, to a sync, and to a read behind it.
 
-    None means that the follower gave its leader up before or meanwhile; then it has another leader
-    and answers everything.
+    None means that the follower has abandoned its leader; then it follows another leader and
+    answers every request.
     """
     leader, follower = servers.leader(), servers.followers()[0]
     with _client(follower.address) as waiting, _client(follower.address) as reading:

@@ -1,4 +1,4 @@
-"""The replies that operations get are the same from kazoo's session and from the simulation."""
+"""Operations get the same replies from kazoo's session and from the simulation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def real(zookeeper: ZooKeeperServer) -> Iterator[Real]:
 
 
 def _below(base: str, request: Any) -> Any:
-    """Return the request in a directory of its own for this example."""
+    """Return the request with its paths below a directory of this example."""
     if isinstance(request, rq.Multi):
         return rq.Multi(tuple(_below(base, write) for write in request.writes))
     fields = {name: getattr(request, name) for name in request.__slots__}
@@ -133,16 +133,16 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
     if isinstance(request, rq.Children) and not isinstance(value, str):
         return sorted(value)
     if isinstance(request, rq.Multi) and not isinstance(value, int):
-        return len(value)  # the content does not matter
+        return len(value)  # the contents are not compared
     return value.removeprefix(base) if isinstance(value, str) else value
 
 
-# kazoo's threads take their jitter from `random` while a strategy draws; no strategy does.
+# kazoo's threads use `random` for jitter while a strategy draws; the strategies do not use it.
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=st.lists(batches, min_size=5, max_size=15))
 def test_operations_are_answered_alike(
     real: Real, story: list[tuple[int, list[rq.Request]]]
 ) -> None:
-    """Code and value of every reply are the same, in pipelined batches of two members."""
+    """Code and value of every reply are equal, for pipelined batches of two members."""
     assert _replies(real, story) == _replies(Simulated(), story)

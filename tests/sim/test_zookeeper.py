@@ -60,7 +60,7 @@ def test_a_replica_that_lags_serves_what_was() -> None:
 
 @pytest.mark.parametrize("request_", [rq.SyncLeader("/"), rq.Create("/mine")])
 def test_a_sync_or_a_write_brings_its_replica_up_to_date(request_: rq.Request) -> None:
-    """A client that gets an answer of the leader then reads everything before it."""
+    """After a reply from the leader, a client reads all earlier writes."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 10)
     ask(sim, writer, rq.Create("/a"))
@@ -68,11 +68,11 @@ def test_a_sync_or_a_write_brings_its_replica_up_to_date(request_: rq.Request) -
     ask(sim, reader, request_)
     assert ask(sim, reader, rq.Exists("/a")).value is not None
     ask(sim, writer, rq.Create("/b"))
-    assert ask(sim, reader, rq.Exists("/b")).value is None  # and lags again
+    assert ask(sim, reader, rq.Exists("/b")).value is None  # the replica lags again
 
 
 def test_a_transaction_is_applied_whole() -> None:
-    """A replica that lags by one transaction shows nothing of it, whatever its size."""
+    """A replica that lags by one transaction shows no part of it."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 1)
     ask(sim, writer, rq.Multi((rq.Create("/a"), rq.Create("/b"))))
@@ -144,7 +144,7 @@ def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
 
 
 def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
-    """Reads and pings are answered as before; only the sync is not."""
+    """The replica answers reads and pings as before, but not the sync."""
     sim, _, reader = two_replicas()
     sim.cut_off(1)
     assert sim.ping(reader, 0.0)
@@ -182,7 +182,7 @@ def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -
 
 
 def test_nobody_connects_where_the_leader_cannot_be_asked() -> None:
-    """A replica without leader or quorum accepts neither a new session nor a live one."""
+    """A replica without a leader or quorum accepts no session, whether new or existing."""
     sim, writer, _ = two_replicas()
     sim.cut_off(1)
     for session in (0, writer):
@@ -231,7 +231,7 @@ def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
 def test_a_session_expires_at_the_tick_after_its_timeout(
     heard_at: float, expires_at: float
 ) -> None:
-    """Never before the timeout, and at most one tick after it."""
+    """A session never expires before its time-out, and at most one tick after it."""
     sim = SimZooKeeper(tick_s=0.1)
     session = connect(sim)
     sim.ping(session, heard_at)
@@ -273,7 +273,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 
 
 def test_permissions_are_taken_and_given_back_mid_flight() -> None:
-    """An operator closes a subtree to everyone, except an identity that was granted access."""
+    """An operator closes a subtree to all clients except one that was granted access."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
     ask(sim, anyone, rq.Create("/owners"))
@@ -286,7 +286,7 @@ def test_permissions_are_taken_and_given_back_mid_flight() -> None:
 
 
 def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
-    """As with kazoo's session: a typed refusal, and the connection stays."""
+    """As with kazoo's session, the create fails with a typed error, and the connection stays."""
     sim = SimZooKeeper()
     session = connect(sim)
     large = rq.Create("/a", b"x" * (rq.MAX_PAYLOAD_BYTES + 1))
@@ -409,7 +409,7 @@ def test_a_copy_goes_its_own_way(before: Any, left: Any, right: Any) -> None:
 @settings(max_examples=200, deadline=None)
 @given(wasted=st.integers(0, 3), before=runs, after=runs)
 def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
-    """Only the order of zxids counts: a past that left nothing behind does not change the key."""
+    """Only the order of zxids counts: changes that were undone do not change the key."""
     plain, other = _started(), _started()
     for _ in range(wasted):
         other.write(rq.Create("/wasted"))
@@ -423,7 +423,7 @@ def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
 
 
 def test_a_key_tells_states_apart() -> None:
-    """Data, versions, watches, lag, connections and the order of zxids are part of the key."""
+    """The key contains data, versions, watches, lag, connections and the order of zxids."""
 
     def state(*acts: Any) -> Any:
         sim = _started()

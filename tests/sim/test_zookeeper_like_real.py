@@ -33,7 +33,7 @@ paths = st.sampled_from(["", "/a", "/b", "/a/x", "/a/y", "/a/x/z"]).map(lambda e
 data = st.sampled_from([b"", b"1", b"2"])
 versions = st.sampled_from([-1, -1, -1, 0, 1, 2])
 kinds = st.sampled_from(["persistent", "persistent", "ephemeral"])
-# All rights except one or two: a tree that is closed completely shows nothing more.
+# All rights except one or two; no test could read a tree without any rights.
 acls = st.sets(st.sampled_from(RIGHTS), max_size=2).map(
     lambda denied: tuple(right for right in RIGHTS if right not in denied)
 )
@@ -62,7 +62,7 @@ stories = st.lists(steps, min_size=30, max_size=50)
 
 
 class Noting(Watch):
-    """Return a watch that adds its events to a session's common list."""
+    """Return a watch that adds its events to the session's list."""
 
     def __init__(self, fired: list[tuple[str, str, int]], label: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Slot:
 class Real:
     """Sessions on a real server."""
 
-    events_to_settle = 1  # the marker's own
+    events_to_settle = 1  # the marker's own event
 
     _directories = itertools.count(1)
 
@@ -207,7 +207,7 @@ class Run:
             fired, slot.fired[:] = list(slot.fired), []
             if not in_order:
                 fired.sort()
-                sent = 0  # what its own end sends to a session may arrive, or not
+                sent = 0  # a session may or may not get the events of its own end
             # Clients get the same event in any order.
             told = [sorted(same) for _, same in itertools.groupby(fired, lambda it: it[:2])]
             self.answers.append((told, sent))

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, sync_playwright
 def chromium() -> Iterator[Browser]:
     """Return Debian's Chromium, which the suite's set-up installs; fail in CI if it is missing.
 
-    It ends with the module: until then Playwright's event loop counts as running, so that
+    The browser ends with the module: until then Playwright's event loop counts as running, so that
     `asyncio.run` raises in all tests of this worker.
     """
     path = shutil.which("chromium")

@@ -23,7 +23,7 @@ FIRST_COMMIT = CommitOffsets(7, CommitPlan({T0: (5, None)}, {}))
 
 
 def awaited(op: int) -> bool:
-    """The machine waits for every operation."""
+    """Return True: the machine waits for every operation."""
     return True
 
 

@@ -20,7 +20,7 @@ def test_watches_and_replies_keep_their_order() -> None:
     handler.completion_queue.put(lambda: go_on.wait(10) and seen.append("first reply"))
     handler.dispatch_callback(Callback("watch", seen.append, ("watch",)))
     handler.completion_queue.put(lambda: seen.append("second reply"))
-    handler.callback_queue.join()  # whatever another thread could call is called by now
+    handler.callback_queue.join()  # by now a separate callback thread would have made the call
     go_on.set()
     handler.stop()
     assert seen == ["first reply", "watch", "second reply"]
@@ -41,7 +41,7 @@ def test_waiting_tells_what_is_ready() -> None:
 
 
 def test_wakes_are_counted() -> None:
-    """As many wakes are read as were written, with fewer bytes over the sockets."""
+    """Every wake that was written is read, although not each one sends a byte."""
     handler = InOrderHandler()
     reading, writing = handler.create_socket_pair()
     with closing(reading), closing(writing):

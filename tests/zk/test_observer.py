@@ -28,7 +28,7 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, GroupSnapshot, Observer
 
-# Seconds until an expected change must have come; a lost one fails the test after so long.
+# Seconds within which an expected change must arrive.
 PATIENCE_S = 60.0
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 REGISTRATION = encode_registration(Registration({"orders": 2}, Pattern.STATIC, 1))
@@ -220,7 +220,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
             hand.stop()
             followed.until(lambda change: change.after in ("suspended", "lost"))
             server.start()
-            followed.until(is_owner(T0, None))  # the hand's session is over
+            followed.until(is_owner(T0, None))  # the client's session has expired
             hand = KazooClient(server.connect)
             hand.start()
             claim(hand, "g", T0, b"g_b-0")
@@ -259,7 +259,7 @@ def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: s
 
     client.add_auth("digest", "u:p")
     ids = paths.ids(group)
-    client.ensure_path(ids.rpartition("/")[0])  # open: kazoo would lock what is above, too
+    client.ensure_path(ids.rpartition("/")[0])  # kazoo would restrict the parents, too
     client.create(ids, b"", acl=[make_digest_acl("u", "p", all=True)])
     with Observer(zookeeper.connect, group) as observer:
         with pytest.raises(AccessDeniedError, match=group):

@@ -85,7 +85,7 @@ def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> No
         assert client.register() == Registered(stat.czxid)
         assert client.peer.get(client.me.path)[0] == sound
     assert client.run(ops.register(client.me, 1_500_000_000_000)) == Registered(stat.czxid)
-    assert client.peer.get(client.me.path)[0] == sound, "another time alone is no reason to write"
+    assert client.peer.get(client.me.path)[0] == sound, "a new timestamp alone caused a write"
 
 
 def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
@@ -196,7 +196,7 @@ def test_a_second_reading_reads_only_new_registrations(client: Client) -> None:
 
 
 def test_a_registration_that_was_created_again_is_read_again(client: Client) -> None:
-    """The listing has the same names, but its cversion tells that one was deleted and created."""
+    """A listing with equal names but another cversion causes a read of the registrations."""
     path = paths.member(client.group, "g_again")
     client.peer.create(path, b"{}", ephemeral=True)
     first = client.run(read_group.read_view(client.me))
@@ -253,7 +253,7 @@ def test_topics_are_watched_whether_they_exist_or_not(
 
 
 def test_verify_tells_ours_from_everybody_elses(client: Client) -> None:
-    """Reading back tells apart: this thread, another thread, another session, no owner."""
+    """Reading back distinguishes this thread, another thread, another session, no owner."""
     owning(client, T0, T1)
     client.take(T2, client.thread)
     asked = {T0: client.thread, T1: "g_m-1", T2: client.thread, TopicPartition("t", 3): "g_m-0"}
@@ -295,7 +295,7 @@ def test_many_are_verified_and_watched_as_one_is(
             assert outcome.lost == dict.fromkeys(absent)
             for tp in absent:
                 client.take(tp)
-            client.watches.clear()  # of the list of owners, which the claim has left
+            client.watches.clear()  # the claim's watch on the list of owners has fired
             for tp in mine[:200]:
                 peer.delete(client.owner(tp))
             for tp in mine[200:]:

@@ -76,7 +76,7 @@ def test_a_node_of_our_session_and_thread_is_ours(client: Client) -> None:
 
 
 def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
-    """If another thread of this session owns it: delete and create at once, with a new epoch."""
+    """One transaction moves a partition to another thread of its session, with a new epoch."""
     first = claimed(run_claim(client, T0))
     moved = claimed(run_claim(client, T0, thread="g_m-1"))
     assert client.owners()[T0] == (b"g_m-1", client.me.session)
@@ -160,7 +160,7 @@ def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str
         if then == "retaken":
             client.take(T0)
 
-    # 0 the list, 1 the first thousand, 2 the rest, which conflicts, 3 the list, 4 the rest less one
+    # Batches: 0 lists, 1 creates 1,000, 2 creates the rest (conflict), 3 lists, 4 creates 199.
     races = {2: lambda: client.take(many[-1]), 5: interfere}
     outcome = claimed(run_claim(client, *many, whole=True, ask=False, before=races))
     assert outcome.claimed == {}
@@ -178,7 +178,7 @@ def test_what_cannot_be_rolled_back_is_known_to_be_ours(client: Client) -> None:
         client.take(many[-1])
         client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
 
-    # 0 the list, 1 the first thousand, 2 the rest
+    # Batches: 0 lists, 1 creates 1,000, 2 creates the rest.
     outcome = claimed(run_claim(client, *many, whole=True, ask=False, before={2: interfere}))
     ours = {tp for tp, (_, owner) in client.owners().items() if owner == client.me.session}
     assert len(ours) >= 1000

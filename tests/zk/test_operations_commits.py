@@ -22,7 +22,7 @@ T0, T1, T2 = tps(0, 1, 2)
 
 
 def write(client: Client, **offsets: tuple[int, int | None]) -> Outcome:
-    """Commit: t0=(10, 3) writes 10 to partition 0 over version 3."""
+    """Commit; `t0=(10, 3)` writes 10 to partition 0 if its version is 3."""
     writes = {TopicPartition("t", int(name[1:])): what for name, what in offsets.items()}
     return client.run(commit(client.me, CommitPlan(writes, {})))
 
@@ -181,7 +181,7 @@ KAFKA = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6, "note"), T2: OffsetA
 
 
 def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
-    """One outcome has what both stored, what Kafka denied, and what was unavailable."""
+    """The outcome says what both storages stored, what Kafka denied, and what it missed."""
     client.kafka = Reply(Code.OK, NotStored({T1: "too long"}, {T2: "no coordinator"}))
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (5, None)}, {}, KAFKA))))
     assert client.asked == [StoreOffsets(KAFKA)]

@@ -93,7 +93,7 @@ def test_a_server_that_takes_single_reads_only(
         assert not sender.has_multi_read
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
         assert list(connection.read([*paths, "/none"])) == paths
-        # The view is that of a newer server, before the connection moved: this server refuses the
+        # As if the connection had moved here from a newer server: this server refuses the
         # request and closes the connection.
         sender.has_multi_read = True
         assert list(connection.read([*paths, "/none"])) == paths
@@ -115,7 +115,7 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
                 connection.children(["/"])
             server.start()
             with ZooKeeperClient(_config(server)):
-                pass  # it lets clients in
+                pass  # the server accepts clients
             for _ in range(50):
                 try:
                     assert connection.children(["/"])["/"] == ["zookeeper"]
@@ -123,4 +123,4 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
                 except ZooKeeperUnreachableError:
                     continue
             else:
-                pytest.fail("it never came back")
+                pytest.fail("the client never reconnected")

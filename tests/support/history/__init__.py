@@ -1,1 +1,1 @@
-"""What happened to a group, by other sources than `zkconsumer.history`, and comparisons."""
+"""What happened to a group, from sources other than `zkconsumer.history`; and comparisons."""

@@ -33,7 +33,7 @@ def moments(directories: Sequence[Path]) -> list[Moment]:
 
 
 def said(records: Iterable[Record]) -> Said:
-    """Return what members say of themselves, by their traces and by their users' logs."""
+    """Return what the members report, in their traces and in their users' logs."""
     found = Said()
     for record in records:
         for step in record.steps():
@@ -54,7 +54,7 @@ def compared(
 ) -> Differences:
     """Compare the tables of a group with its servers' logs and its members' traces.
 
-    The servers go on writing, so both sides read a copy.
+    The servers continue to write, so both sides read a copy.
     """
     with tempfile.TemporaryDirectory() as folder:
         copies = [Path(folder, str(number), "version-2") for number in range(len(logs))]

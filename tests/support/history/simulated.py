@@ -1,4 +1,4 @@
-"""Transaction logs of simulated groups, and what the simulator and its members know of them."""
+"""Transaction logs of simulated groups, and the same events as the simulator records them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ WRITES = (rq.Multi, rq.Create, rq.SetData, rq.Delete)
 REFUSALS = {Code.NODE_EXISTS: -110, Code.NO_NODE: -101, Code.BAD_VERSION: -103, Code.NO_AUTH: -102}
 REST_OF_A_MULTI = -2
 OTHERS = 1 << 40
-"""Sessions from this one on are those of brokers, operators and strangers, one each."""
+"""The first session id that is no member's: brokers, operators and others have one each."""
 
 
 class LogOfWorld(Watcher):
     """Writes the transactions of a simulated ZooKeeper as a log, with the world's clock.
 
-    A server that starts again has a new leader. The log has refused writes, as a real one: a
-    refused transaction of several writes holds those before the refused one.
+    A server that starts again has a new leader. As in a real log, refused writes are included: a
+    refused transaction of several writes contains those before the refused one.
 
     Attributes:
         moments: the same transactions, from the simulator's own history.
-        said: what the members heard.
+        said: the events that the members received.
         zxids: the simulator's zxid -> the log's, because refused writes have zxids only there.
     """
 
@@ -52,7 +52,7 @@ class LogOfWorld(Watcher):
         self._sessions: set[int] = set()
 
     def acted(self, world: World, action: Action | None) -> None:
-        """Write what the last action changed."""
+        """Write the changes of the last action."""
         self._written(world)
         if action is not None and action.do in (Do.RESTART, Do.QUORUM) and self.log.zxid:
             self.log.zxid = ((self.log.zxid >> 32) + 1) << 32
@@ -78,7 +78,7 @@ class LogOfWorld(Watcher):
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
-        """Note what a member hears."""
+        """Record an event that a member receives."""
         session = before.session.id if before.session else 0
         self.said.heard(before.settings.consumer, session, event)
 
@@ -110,7 +110,7 @@ class LogOfWorld(Watcher):
         self.moments.append(Moment(zxid, self.log.time_ms, first.session, changes))
 
     def truth(self) -> tuple[Truth, Said]:
-        """Return what happened, and what the members say of it."""
+        """Return what happened, and what the members report."""
         assert self.world is not None
         strategy = self.world.members[0].settings.strategy
         truth = Truth(self.moments, self.world.GROUP, strategy=strategy)
@@ -128,7 +128,7 @@ def encoded(change: Change) -> tuple[int, bytes]:
 
 
 def intended(write: object) -> tuple[int, bytes]:
-    """Return the type and the record of a write that the rest of its transaction undid."""
+    """Return the type and the record of a write whose transaction was refused."""
     match write:
         case rq.Create(path, data, ephemeral):
             return tx.CREATE, logs.created(path, data or b"", ephemeral=ephemeral)

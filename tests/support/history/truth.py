@@ -1,4 +1,4 @@
-"""What happened to a group, written down by code that shares nothing with `zkconsumer.history`.
+"""What happened to a group, determined by code that shares nothing with `zkconsumer.history`.
 
 The writes come from the simulator's own history, or from the test suite's own reader of ZooKeeper's
 logs. The claims, registrations and commits come from the members themselves. `differences` compares
@@ -39,7 +39,7 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Moment:
-    """One transaction: what it changed, or that it was refused, or that a session began."""
+    """One transaction: its changes, its refusal, or the begin of a session."""
 
     zxid: int
     t_ms: int
@@ -50,7 +50,7 @@ class Moment:
 
 @dataclass
 class Said:
-    """What the members themselves say, by the zxids in the replies that they got."""
+    """What the members report, by the zxids in the replies that they received."""
 
     claimed: set[tuple[str, TopicPartition, int]] = field(default_factory=set)
     registered: set[tuple[str, int]] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Said:
     delivered: set[tuple[TopicPartition, int]] = field(default_factory=set)
 
     def heard(self, consumer: str, session: int, event: Event) -> None:
-        """Note what an event tells a member that has this session."""
+        """Record what an event reports to the member with this session."""
         match event:
             case events.Connected(session=new):
                 self.sessions[new.id] = consumer
@@ -107,7 +107,7 @@ class Interval:
 
 @dataclass
 class Run:
-    """Commits of a partition that one session made one after the other."""
+    """Successive commits of a partition by one session."""
 
     zxid: int
     tp: TopicPartition
@@ -308,7 +308,7 @@ class Truth:
     def _spans(self) -> Iterator[tuple[State, int]]:
         """Yield each state of the group that lasted, and the time at which it ended.
 
-        A change of the topics alone begins a new one only if it changes the assignment.
+        A change of topics begins a new state only if it changes the assignment.
         """
         states: list[State] = []
         for state in self.states:
@@ -335,7 +335,7 @@ class Truth:
                 yield "owner without a registration", one.czxid
 
     def _stuck(self) -> Iterator[Row]:
-        """Yield what lasted for a time in which neither members nor owners nor topics changed."""
+        """Yield what persisted while neither members nor owners nor topics changed."""
         for state, end in self._spans():
             wanted = self.wanted(state) if end - state.t_ms >= STUCK_MS and state.members else None
             if not wanted:
@@ -343,8 +343,9 @@ class Truth:
             yield from _stuck_in(state, wanted)
 
     def unknowable(self) -> Iterator[Row]:
-        """Yield the rows of `_stuck` that the logs do not show, because they do not contain the
-        assignor: the owners of the settled group have fitted another one as well so far.
+        """Yield the rows of `_stuck` that the logs cannot show.
+
+        The logs do not contain the assignor, and the owners so far also fit another assignor.
         """
         excluded = set()
         for state, _ in self._spans():
@@ -375,7 +376,7 @@ class Truth:
 
 
 def _stuck_in(state: State, wanted: Mapping[TopicPartition, str]) -> Iterator[Row]:
-    """Yield the partitions that others hold, and the members that do not claim what is free."""
+    """Yield the partitions that other members hold, and the members that do not claim free ones."""
     idle = set()
     for tp, thread in wanted.items():
         due, owner = thread.rpartition("-")[0], state.owners.get(tp, "").rpartition("-")[0]
@@ -442,7 +443,7 @@ class Differences:
 
 
 def differences(truth: Truth, found: Described, said: Said) -> Differences:
-    """Compare all tables with what happened, and with what the members say."""
+    """Compare all tables with what happened, and with what the members report."""
     tables, result = found.tables, Differences()
     result.invented += [f"problem: {one}" for one in found.problems]
     compare_rows(truth, tables, result)
@@ -511,7 +512,7 @@ def incident(row: Incident) -> Row:
 
 
 def compare_members(said: Said, tables: Tables, result: Differences) -> None:
-    """Compare the tables with what the members say of themselves."""
+    """Compare the tables with what the members report."""
     owned = {
         (one.consumer, TopicPartition(one.topic, one.partition), one.czxid)
         for one in tables.ownership
@@ -583,7 +584,7 @@ class Rebalances:
         equal(f"{name} refused", dict(+refused), row.refused)
         if row.settled_ms is not None:
             gaps = sum(min(one.gap_ms or 0, one.since_ms - row.time_ms) for one in claimed)
-            if not after.members and not after.owners:  # nobody is there to claim them
+            if not after.members and not after.owners:  # no member can claim them
                 lost = {one.tp: one.until_ms or 0 for one in truth.intervals if one.czxid < end}
                 until = self._until(end)
                 gaps += sum(until - max(one, row.time_ms) for one in lost.values())
@@ -616,7 +617,7 @@ class Rebalances:
         self._result.equal(f"{name} moved without need", needless, row.moved_without_need)
 
     def _settled(self, name: str, row: Rebalance, states: Sequence[State]) -> None:
-        """The owners fit the assignment from when the row says so on, or not at the end."""
+        """Check that the owners fit the assignment since the row's time, or not at the end."""
         truth, after = self._truth, states[-1]
         wanted = truth.wanted(after)
         if wanted is None or not after.topics:

@@ -4,9 +4,9 @@
     try: member.wait("joined"); ...
     finally: member.end()
 
-It answers what `crew.py`'s own member processes answer: `wait`, `of`, `last`,
-`delivered`, `tell` ("commit", "session", "consume 5", ...), `leave`, `kill`, `freeze`, `thaw`,
-`end`. If the test's process itself is killed, the sandbox's guard ends the member.
+It has the interface of the member processes in `crew.py`: `wait`, `of`, `last`, `delivered`,
+`tell` ("commit", "session", "consume 5", ...), `leave`, `kill`, `freeze`, `thaw`, `end`. If the
+test's process is killed, the sandbox's guard ends the member.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zkconsumer.sandbox.jars import find_java
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
-# As `crew.SETTINGS`, under the JVM's names and in its milliseconds.
+# `crew.SETTINGS` under the JVM's names, in milliseconds.
 PROPERTIES: Mapping[str, str] = {
     "auto.offset.reset": "smallest",
     "auto.commit.interval.ms": "200",
@@ -46,12 +46,12 @@ log4j.appender.err.layout=org.apache.log4j.PatternLayout
 log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c - %m%n
 """
 
-# A line with which a log event begins: time, level, logger, text.
+# The first line of a log event: time, level, logger, text.
 EVENT = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+) (?P<logger>\S+) - (?P<text>.*)$")
-# The class of what was thrown and its text, as the line after such an event has them.
+# The line after such an event: the class of the exception, and its text.
 THROWN = re.compile(r"^(?P<kind>[\w.$]+(Exception|Error))(: (?P<text>.*))?$")
-# Where the connector tells that a rebalance failed: kafka.consumer.ZookeeperConsumerConnector,
-# ZKRebalancerListener.syncedRebalance and .run, ZKSessionExpireListener.handleNewSession.
+# The connector's messages about a failed rebalance, from ZookeeperConsumerConnector's classes
+# ZKRebalancerListener (syncedRebalance, run) and ZKSessionExpireListener (handleNewSession).
 FAILURES = (
     "exception during rebalance",
     "error during syncedRebalance",
@@ -61,21 +61,24 @@ FAILURES = (
 
 
 def libjvm(java: Path) -> Path:
-    """The JVM as a library: the sandbox's, or that of the runtime which its extra brings."""
+    """Return the JVM's library: of the sandbox's Java, or of the runtime in the sandbox's extra."""
     homes = (executable.resolve().parent.parent for executable in (java, Path(JAVA)))
     return next(found for home in homes for found in (home / "lib" / "server").glob("libjvm.*"))
 
 
 def archive(release: str) -> Path:
-    """Where such members' class-data archive lies: in the environment, as JPype's own jar."""
+    """Return the file of the release's class-data archive, in the Python environment."""
     known = server.archive(find_java(), f"kafka-{release}", "member")
     return Path(sys.prefix, "classes", known.name)
 
 
 @contextmanager
 def recording(zookeeper: str, directory: Path, releases: Iterable[str]) -> Iterator[None]:
-    """Members come and go, so that later ones start with half the work: one of each release that
-    has no archive yet. They start at once, and are waited for at the end."""
+    """Let a member join and leave for each release that has no class-data archive, to record it.
+
+    Later members start with half the work. The recording members start together before the block;
+    its end waits for them.
+    """
     with ExitStack() as stack:
         members = []
         for release in releases:
@@ -99,19 +102,19 @@ def recording(zookeeper: str, directory: Path, releases: Iterable[str]) -> Itera
 
 
 class JvmMember(Program):
-    """A `ZookeeperConsumerConnector` in a process of its own, a thread for each of its streams.
+    """A `ZookeeperConsumerConnector` in a separate process, with a thread for each stream.
 
     Args:
         release: one of `RELEASES`.
-        zookeeper, group: where, and which group.
-        name: its `consumer.id`; the consumer is GROUP_NAME. Also the name of its files.
-        directory: for its files.
+        zookeeper, group: the connect string, and the group's name.
+        name: its `consumer.id`, which is also the name of its files; the consumer is GROUP_NAME.
+        directory: where it writes its files.
         topics: a static subscription; else `pattern`: ("Whitelist" or "Blacklist", regex).
-        streams: for each topic, or for the pattern.
-        properties: beside `PROPERTIES`, or instead of them.
-        consume: how many messages it takes at most, until told otherwise.
-        starts: "joined", or "booted": the JVM stands, and joins when told so.
-        record: where it leaves an archive of the classes that it has loaded.
+        streams: the number of streams for each topic, or for the pattern.
+        properties: properties in addition to `PROPERTIES`; they take precedence.
+        consume: the maximum number of messages that it takes, until a `consume` command.
+        starts: "joined", or "booted": the JVM has started, and joins at the command `join`.
+        record: the file to which it writes an archive of the classes that it has loaded.
     """
 
     def __init__(
@@ -166,15 +169,15 @@ class JvmMember(Program):
 
     @property
     def quiet_s(self) -> float:
-        """For how many seconds the JVM has logged nothing: rebalances come in twos and threes.
+        """Seconds since the JVM's last log line; one change causes two or three rebalances.
 
-        0.8 has a flaw that a test must keep away from: told to shut down within a rebalance, it
-        first fails all of its attempts (KAFKA-1848).
+        A test waits for silence because a shutdown during a rebalance makes a member of 0.8 fail
+        all of its attempts first (KAFKA-1848).
         """
         return time.time() - self._log.with_suffix(".err").stat().st_mtime
 
     def trouble(self) -> list[str]:
-        """Every failed rebalance that the connector logged: what it said, and what was thrown."""
+        """Return message and exception of every failed rebalance that the connector logged."""
         lines = self.errors().splitlines()
         found = []
         for number, line in enumerate(lines):

@@ -1,15 +1,14 @@
-"""One real JVM member of a group as a program, in JPype: no compiler is needed, and no Java code.
+"""One real JVM member of a group as a program, through JPype, without any Java code.
 
     python program.py '{"libjvm": ..., "jars": [...], "properties": {...}, ...}'
 
-Each line of standard output is one JSON object with `event` and `t`, as `members/program.py` has
-it: `booted` when the JVM stands (it joins at the word `join`), `joined` (consumer), `session` (id,
-password), `delivered` (runs: [topic, partition, 0, offsets]), `listener` (call, and what it was
-given; from 0.9 on), `committed`, `error` (kind, text), `left`. What the JVM logs is standard error.
+Each line of standard output is one JSON object with `event` and `t`, as in `members/program.py`:
+`booted` when the JVM has started (it joins at the command `join`), `joined` (consumer), `session`
+(id, password), `delivered` (runs: [topic, partition, 0, offsets]), `listener` (call, partitions;
+from 0.9 on), `committed`, `error` (kind, text), `left`. The JVM logs to standard error.
 
-Commands are words on standard input, one a line: `join`, `session`, `commit`, `consume N` (from now
-on no more than N messages, over all streams; `consume` alone: without end), `leave`. Its end is
-`leave`.
+Each line of standard input is a command: `join`, `session`, `commit`, `consume N` (take at most N
+more messages from all streams; without N: no limit), `leave`. The end of the input is also `leave`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import Any
 
 import jpype
 
-# The parts of the way from a connector to its ZooKeeper handle: where each is kept is private, and
-# has another name in each release, so they are known by their types.
+# The classes of the fields that lead from a connector to its ZooKeeper handle. The fields are
+# private, and their names differ between releases, so they are found by their types.
 WAY_TO_ZOOKEEPER = (
     "kafka.consumer.ZookeeperConsumerConnector",
     "kafka.utils.ZkUtils",
@@ -37,7 +36,7 @@ WAY_TO_ZOOKEEPER = (
 
 
 class Budget:
-    """How many messages may still be taken; None: any number."""
+    """The number of messages that may still be taken; None means no limit."""
 
     def __init__(self, left: int | None) -> None:
         self._left, self._changed = left, threading.Condition()
@@ -66,11 +65,11 @@ class JvmConnector:
 
     @property
     def records(self) -> bool:
-        """Whether the end of the JVM is waited for, at which it writes an archive."""
+        """Return whether this process waits for the JVM's end, when the JVM writes an archive."""
         return bool(self._request["record"])
 
     def boot(self) -> None:
-        """Start the JVM, with everything loaded that a join needs."""
+        """Start the JVM, and load all classes that a join needs."""
         jpype.startJVM(
             "-Xmx128m",
             "-XX:+UseSerialGC",
@@ -123,7 +122,7 @@ class JvmConnector:
                 self.emit("error", kind="Command", text=f"no command {line!r}")
 
     def leave(self) -> None:
-        """A clean leave, or the end of a member that never joined."""
+        """Shut the connector down, if there is one."""
         if self._connector is not None:
             self._connector.shutdown()
             self._budget.allow(None)
@@ -132,7 +131,7 @@ class JvmConnector:
         self.emit("left")
 
     def tell_session(self) -> None:
-        """Tell the session's id and password, by which another client can take it over."""
+        """Emit the session's id and password, with which another client can take it over."""
         found = self._connector
         for step in WAY_TO_ZOOKEEPER:
             wanted = jpype.JClass(step).class_
@@ -147,7 +146,7 @@ class JvmConnector:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 
-    # ---- its parts -------------------------------------------------------------------------------
+    # ---- the parts of a join ---------------------------------------------------------------------
 
     def _streams(self) -> list[Any]:
         streams, pattern = self._request["streams"], self._request["pattern"]
@@ -179,13 +178,13 @@ class JvmConnector:
         try:
             interface = jpype.JClass("kafka.javaapi.consumer.ConsumerRebalanceListener")
         except TypeError:
-            return  # 0.8 has none
+            return  # 0.8 has no listener
         listener = jpype.JProxy(interface, inst=Listener(self))
         self._connector.setConsumerRebalanceListener(listener)
 
 
 class Listener:
-    """A ConsumerRebalanceListener. What it raises would make the connector rebalance for ever."""
+    """A ConsumerRebalanceListener. It raises nothing, or the connector would never settle."""
 
     def __init__(self, connector: JvmConnector) -> None:
         self._connector = connector
@@ -211,7 +210,7 @@ class Listener:
 
 
 def _plain(ownership: Any) -> dict[str, list[int]]:
-    """KAFKA-2284: the values are Scala's collections, whatever their declared type says."""
+    """Return the partitions by topic; the values are Scala's collections (KAFKA-2284)."""
     return {
         str(topic): sorted(int(str(p)) for p in _each(ownership.get(topic)))
         for topic in _each(ownership.keySet())
@@ -225,7 +224,7 @@ def _each(collection: Any) -> Iterator[Any]:
 
 
 def _field(owner: Any, wanted: Any) -> Any:
-    """The value of the owner's field whose type is `wanted`, also of a parent class; None: none."""
+    """Return the value of the field whose type is `wanted`, also of a parent class, or None."""
     kind = owner.getClass()
     while kind is not None:
         for field in kind.getDeclaredFields():
@@ -250,7 +249,7 @@ def main() -> None:
     connector.leave()
     if connector.records:
         jpype.shutdownJVM()
-    os._exit(0)  # the JVM's own threads would hold the process
+    os._exit(0)  # the JVM's own threads would keep the process alive
 
 
 if __name__ == "__main__":

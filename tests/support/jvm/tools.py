@@ -1,6 +1,6 @@
-"""The world in which the old tools were recorded, built again: a chroot for each release.
+"""The znodes and messages with which the old tools were recorded, in a chroot per release.
 
-The brokers' znodes of each chroot are copies of the sandbox's, so that its one broker serves all.
+The brokers' znodes in each chroot are copies of the sandbox's, so that one broker serves all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Znodes = Sequence[Mapping[str, Any]]
 
 
 def captured(release: str) -> list[dict[str, Any]]:
-    """What was recorded of a release, in its order: runs, and znodes between them."""
+    """Return the records of a release in their order: runs, and the znodes between them."""
     with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
         return [one for one in map(json.loads, lines) if one["release"] == release]
 
@@ -45,7 +45,7 @@ class World:
     # ---- ZooKeeper -------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """The brokers' znodes, as the JVM's tools read them."""
+        """Create the brokers' znodes, which the JVM's tools read."""
         with session(self.sandbox.zookeeper_connect) as zk:
             for topic, partitions in TOPICS.items():
                 path = f"/brokers/topics/{topic}"
@@ -58,7 +58,7 @@ class World:
                 zk.create(self.chroot + path, zk.get(path)[0], makepath=True)
 
     def put(self, znodes: Znodes) -> None:
-        """Make these znodes, those of members too, as they stood."""
+        """Create or overwrite these znodes, including those of members."""
         with session(self.connect) as zk:
             for one in znodes:
                 data = None if one["data"] is None else one["data"].encode()
@@ -69,7 +69,7 @@ class World:
                     zk.create(one["path"], data)
 
     def ensure(self, *groups: str) -> None:
-        """Groups of other runs, which had neither offsets nor members."""
+        """Create groups of other recorded runs, which had neither offsets nor members."""
         with session(self.connect) as zk:
             for group in groups:
                 zk.ensure_path(f"/consumers/{group}")
@@ -81,7 +81,7 @@ class World:
                     zk.delete(path, recursive=True)
 
     def below(self, *roots: str) -> dict[str, str | None]:
-        """Path -> payload, without the marks that our own tools leave for our own members."""
+        """Return path -> payload, without the edit marks of zkconsumer's tools."""
         found: dict[str, str | None] = {}
         with session(self.connect) as zk:
             left = [root for root in roots if zk.exists(root)]
@@ -101,7 +101,7 @@ class World:
     # ---- running ---------------------------------------------------------------------------------
 
     def run(self, tool: str, *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error, in the words of the captures."""
+        """Return exit code, standard output and standard error, with the recording's addresses."""
         backups = self.directory / "backups"
         backups.mkdir(exist_ok=True)
         ours = ["legacy", "--release", self.release, "--backup-dir", str(backups), tool]
@@ -121,12 +121,12 @@ class World:
 
 
 def without_stacks(text: str) -> str:
-    """A JVM's stack of calls is not ours to have."""
+    """Return the text without the JVM's stack traces, which zkconsumer does not print."""
     return re.sub(r"^(\s+at |\s+\.\.\. \d+ more|Caused by: ).*\n", "", text, flags=re.MULTILINE)
 
 
 def produce(sandbox: Sandbox) -> None:
-    """What each partition had: keys k0, k1, ... and values that say where they are."""
+    """Produce each partition's messages: keys k0, k1, ...; a value names its place."""
     producer = Producer(client_settings(sandbox.zookeeper_connect))
     for topic, partitions in TOPICS.items():
         for partition in range(partitions if topic != "tool3" else 0):

@@ -1,4 +1,4 @@
-"""A group of our members and real JVM consumers, or of JVM consumers alone; both do the same."""
+"""Groups of zkconsumer's members and JVM consumers, or of JVM consumers alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import ALL, Observer
 
 SESSION_S = int(PROPERTIES["zookeeper.session.timeout.ms"]) / 1000
-# The same for our members as `PROPERTIES` for the JVM's.
+# For zkconsumer's members, the counterpart of the JVM's `PROPERTIES`.
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
     "auto_commit_interval_s": int(PROPERTIES["auto.commit.interval.ms"]) / 1000,
@@ -35,9 +35,9 @@ SETTINGS: Mapping[str, Any] = {
     "zookeeper_session_timeout_s": SESSION_S,
     "zookeeper_connection_timeout_s": LIMIT_S,
 }
-# Rebalances come in twos and threes; after so many seconds of silence no more is expected.
+# One change causes two or three rebalances; after so many seconds without a log line, none follows.
 QUIET_S = 0.7
-# Between two looks at a group, in seconds: each is a dozen requests.
+# Seconds between two checks of a group; a check takes a dozen requests.
 LOOK_S = 0.25
 
 NEWEST_BROKER = "3.9.1"
@@ -47,16 +47,16 @@ Someone = MemberProcess | JvmMember
 
 @dataclass(frozen=True)
 class Cast:
-    """What a scenario is played with: the JVM members take these releases in turn.
+    """The variant of a scenario; the JVM members take these releases in turn.
 
-    With a pattern all members subscribe by it but those of `by_name`.
+    With a pattern, all members subscribe by it except those in `by_name`.
     """
 
     releases: tuple[str, ...]
     strategy: Strategy = Strategy.RANGE
     pattern: Pattern = Pattern.STATIC
     broker: str = NEWEST_BROKER
-    # Of the ZooKeeper; empty: of the servers that all tests share.
+    # The ZooKeeper release; if empty, that of the servers that all tests share.
     zookeeper: str = ""
     by_name: frozenset[str] = frozenset()
 
@@ -70,12 +70,12 @@ class Cast:
 
     @property
     def profile(self) -> Profile:
-        """What these releases have in common, or what holds of an unknown one."""
+        """The rules that these releases have in common, or the default profile."""
         return profile(self.releases[0]) if self.strategy is Strategy.ROUND_ROBIN else DEFAULT
 
 
 class Flow(Traffic):
-    """Many messages: to every partition five, ten times a second."""
+    """Produces five messages to every partition, ten times a second."""
 
     def _run(self) -> None:
         try:
@@ -117,7 +117,7 @@ class Topics:
 
 
 class Group:
-    """One group; `ours` are the names of those of its members that are ours."""
+    """One group; `ours` are the names of zkconsumer's members in it."""
 
     def __init__(
         self,
@@ -140,10 +140,10 @@ class Group:
             Observer(stage.sandbox.zookeeper_connect, name, follow=ALL)
         )
 
-    # ---- what happens to it ----------------------------------------------------------------------
+    # ---- faults and changes ----------------------------------------------------------------------
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Start the JVMs that are to join some time."""
+        """Start the JVMs of all JVM members, which join later."""
         jvms = [name for name in names if name not in self.ours]
         for number, name in enumerate(jvms):
             release = self.cast.releases[number % len(self.cast.releases)]
@@ -172,7 +172,7 @@ class Group:
         self.live.remove(name)
 
     def expire(self, name: str) -> None:
-        """End its session for real; it comes back by itself."""
+        """End the member's session on the server; the member reconnects in a new session."""
         member = self.members[name]
         if isinstance(member, JvmMember):
             known = len(member.of("session"))
@@ -190,13 +190,13 @@ class Group:
         self.members[name].thaw()
         self.live.add(name)
 
-    # ---- how it is -------------------------------------------------------------------------------
+    # ---- the group's state -----------------------------------------------------------------------
 
     def consumer(self, name: str) -> str:
         return f"{self.name}_{name}"
 
     def is_settled(self) -> bool:
-        """Those who live, and no others, are registered, and own what is assigned to them."""
+        """Return whether exactly the live members are registered and own their assignment."""
         try:
             seen = self.observer.snapshot()
         except ZooKeeperUnreachableError:
@@ -223,9 +223,9 @@ class Group:
         return self.members[name].owned == mine
 
     def settle(self, after: str) -> None:
-        """Wait until it is settled, and all that was produced till then is consumed and committed.
+        """Wait until the group is settled, and has committed all messages produced so far.
 
-        Notes how long the first of these took.
+        `settled` gets the seconds until the group was settled.
         """
         since = boottime()
         what = f"{self.name} to settle, {after}: {sorted(self.live)}"
@@ -239,7 +239,7 @@ class Group:
         )
 
     def _stacks(self) -> str:
-        """Where the threads of ours are, who live."""
+        """Return the stacks of zkconsumer's live members."""
         found = ((name, self.members[name]) for name in sorted(self.live))
         return "".join(
             f"\n{name}: {one.stacks()}" for name, one in found if isinstance(one, MemberProcess)
@@ -254,11 +254,11 @@ class Group:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """All of them, in the order of time."""
+        """All deliveries to the group, in the order of time."""
         return sorted(one for member in self.members.values() for one in member.delivered)
 
     def records(self) -> list[Record]:
-        """What our members have left."""
+        """Return the records of zkconsumer's members."""
         ours = ((name, self.members[name]) for name in sorted(self.ours & self.members.keys()))
         return [
             Record(name, self._trace(name), one.events, one.frozen, one.gone_at)
@@ -266,14 +266,14 @@ class Group:
         ]
 
     def trouble(self) -> dict[str, list[str]]:
-        """The failed rebalances that its JVM members logged."""
+        """Return the failed rebalances that the JVM members logged, by name."""
         jvms = {n: m for n, m in self.members.items() if isinstance(m, JvmMember)}
         return {name: found for name, member in jvms.items() if (found := member.trouble())}
 
-    # ---- its members -----------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def _regex(self, name: str) -> str:
-        """What matches the topics of the stage; empty for a static subscription."""
+        """Return the pattern for the topics; empty for a static subscription."""
         is_static = self.cast.pattern is Pattern.STATIC or name in self.cast.by_name
         return "" if is_static else "|".join(self.stage.topics)
 

@@ -1,21 +1,20 @@
-"""One member of a group as a program: it consumes, and writes down all that happens to it.
+"""One member of a group as a program, which consumes and writes its events to standard output.
 
     python program.py '{"zookeeper": "127.0.0.1:2181", "group": "g", "topics": {"t": 2}}'
 
-Each line of standard output is one JSON object with `event` and `t`, the seconds of the clock that
-leases are measured with, which is the same in all processes of a machine:
+Each line of standard output is one JSON object with `event` and `t`, in seconds of the lease's
+clock, which is the same in all processes of a machine:
 
 - `joined` (consumer), `session` (id, password), `status` (phase, owned, blocked, waiting_for):
   when they change;
 - `delivered` (runs: [topic, partition, fencing token, offsets]), and `finished` (ends: [topic,
-  partition, next offset]) before the next message is asked for, so that nothing counts as finished
-  that is not written down;
-- `error` (kind, text): what a stream or a commit raised; `committed`; `metrics` (values);
+  partition, next offset]), written before the member requests the next message;
+- `error` (kind, text): an error that a stream or a commit raised; `committed`; `metrics` (values);
   `jumped`; `left`.
 
-Commands are words on standard input, one a line: `commit`, `metrics`, `jump` with the seconds by
-which the wall clock is set, `leave`. Its end is `leave`. SIGUSR1 writes the stacks of all threads
-to standard error.
+Each line of standard input is a command: `commit`, `metrics`, `jump SECONDS` (sets the wall clock
+forward or back), `leave`. The end of the input is also `leave`. SIGUSR1 writes the stacks of all
+threads to standard error.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 
 Emit = Callable[[dict[str, Any]], None]
 
-# Seconds between two looks at the status: short against everything that a test waits for.
+# Seconds between two checks of the status; tests wait for much longer.
 LOOK_S = 0.05
-# How long a `commit` may take, in seconds.
+# Time limit of a `commit`, in seconds.
 COMMIT_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What kind of member: `settings` are keyword arguments of ConsumerConfig.
+    """The configuration of a member; `settings` are keyword arguments of ConsumerConfig.
 
-    `work_s` is what the user does with each message (iterate) or batch (poll), in seconds. A
+    `work_s` is the time for which the user processes a message (iterate) or batch (poll). A
     `white_list` is a regex in place of topics, with one stream.
     """
 
@@ -68,7 +67,7 @@ class Request:
 
 
 class Member:
-    """A connector with a thread for each of its streams, and everything told to `emit`."""
+    """A connector with a thread for each of its streams; `emit` gets all events."""
 
     def __init__(self, request: Request, emit: Emit) -> None:
         self.request = request
@@ -106,7 +105,7 @@ class Member:
             self._emit("error", kind="Command", text=f"no command {word!r}")
 
     def leave(self) -> None:
-        """A clean leave; may be repeated."""
+        """Leave cleanly; a second call does nothing."""
         self.connector.shutdown()
         if self._over.is_set():
             return
@@ -121,7 +120,7 @@ class Member:
         streams = self.connector.create_message_streams(self.request.topics)
         return [stream for listed in streams.values() for stream in listed]
 
-    # ---- its threads -----------------------------------------------------------------------------
+    # ---- threads ---------------------------------------------------------------------------------
 
     def _run(self, work: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
@@ -160,7 +159,7 @@ class Member:
         self._emit("finished", ends=ends)
 
     def _look(self) -> None:
-        """Tell of the session and of the status whenever they have changed."""
+        """Emit the session and the status whenever they have changed."""
         session: Any = None
         said: dict[str, Any] = {}
         while True:
@@ -192,7 +191,7 @@ class Member:
 
 
 def _jump(by_s: float) -> None:
-    """Set the wall clock of this process; all Python in it has but the one."""
+    """Change the wall clock that all Python code in this process reads."""
     real = time.time
     time.time = lambda: real() + by_s
 

@@ -1,7 +1,7 @@
 """The contract's server and sessions over the simulated ZooKeeper, in virtual time.
 
-What `zk.contract` has from kazoo and a real server is small enough to be had again: a client that
-pings, notices silence, reconnects, and hands events to its one-shot watches.
+`zk.contract` needs little of kazoo, and this module implements it: a client that pings, detects
+silence, reconnects, and passes events to its one-shot watches.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NAMES = {
 
 
 class _NoReplyError(Exception):
-    """The request went out, and nothing came back."""
+    """A request was sent, and no reply arrived."""
 
 
 class SimProxy:
-    """The wire between one session and the server."""
+    """The connection between one session and the server."""
 
     def __init__(self) -> None:
         self.wire = Wire.PASS
@@ -54,14 +54,14 @@ class SimProxy:
 
 
 class SimSession:
-    """One session, with kazoo's habits; see `zk.contract.Session`."""
+    """One session that behaves as kazoo's; see `zk.contract.Session`."""
 
     def __init__(
         self, server: SimServer, directory: str, proxy: SimProxy, *, timeout_s: float
     ) -> None:
         self._server, self._sim = server, server.sim
         self._directory, self._proxy, self._timeout_s = directory, proxy, timeout_s
-        self._watches: dict[tuple[str, str], list[Watch]] = {}  # by what is watched, and path
+        self._watches: dict[tuple[str, str], list[Watch]] = {}  # by the kind of watch, and path
         self._heard_at = self._sent_at = server.now
         self._closed = False
         proxy.sessions.append(self)
@@ -133,7 +133,7 @@ class SimSession:
         return reply
 
     def settle(self) -> None:
-        """Events are at their watches as soon as they are sent."""
+        """Do nothing: watches get events as soon as they are sent."""
 
     def expire(self) -> int:
         before = self._number
@@ -147,14 +147,14 @@ class SimSession:
             self._sim.close(self._number, self._server.now)
             self._server.distribute()
 
-    # ---- what kazoo does by itself ------------------------------------------------------------
+    # ---- the behaviour of kazoo's client ------------------------------------------------------
 
     def drop(self) -> None:
-        """The connection ends."""
+        """End the connection."""
         self._sim.disconnect(self._number)
 
     def turn(self) -> None:
-        """A moment of the client: it reconnects, pings, or notices that nothing is answered."""
+        """Reconnect, ping, or detect that the server does not answer, as is due."""
         now, passes = self._server.now, self._proxy.wire is Wire.PASS
         if self._closed:
             return
@@ -224,7 +224,7 @@ class SimSession:
 
 
 class SimServer:
-    """A server as one test sees it; see `zk.contract.Server`."""
+    """A server in the view of one test; see `zk.contract.Server`."""
 
     def __init__(self) -> None:
         self.sim = SimZooKeeper()
@@ -252,7 +252,7 @@ class SimServer:
         return self.now
 
     def pass_time(self) -> None:
-        """A moment goes by for everybody."""
+        """Let a moment of virtual time pass for the server and all sessions."""
         self.now += STEP_S
         for session in self._sessions:
             session.turn()
@@ -260,7 +260,7 @@ class SimServer:
         self.distribute()
 
     def distribute(self) -> None:
-        """All events that were sent arrive."""
+        """Deliver all events that were sent."""
         for session in self._sessions:
             session.deliver()
 

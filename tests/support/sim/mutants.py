@@ -319,7 +319,7 @@ def _deaf_to_members() -> list[Patch]:
 
 
 def _everyone_first() -> list[Patch]:
-    """Each member computes an order of its own (a hash that differs from process to process)."""
+    """Each member sorts in another order (by a hash that differs between processes)."""
     real = group_snapshot.assignment
 
     def assignment(whole: Any, *, consumer: str, **more: Any) -> Any:
@@ -343,7 +343,7 @@ def _lost_topic_change() -> list[Patch]:
 
 
 def _unwatched(real: Any) -> Any:
-    """An operation that arms none of its watches."""
+    """Return an operation that sets none of its watches."""
 
     def operation(*arguments: Any) -> Any:
         running = real(*arguments)
@@ -479,7 +479,7 @@ def _broken_is_an_answer() -> list[Patch]:
 
 
 class _Shim:
-    """Another object, but for some of its attributes."""
+    """An object with some attributes replaced."""
 
     def __init__(self, real: Any, **others: Any) -> None:
         self._real = real
@@ -944,7 +944,7 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class HandOverMutant:
-    """A planted fault in the streams' code: `edits` of its text, and the case that meets it."""
+    """A planted fault in the streams' code: `edits` of its text, and the case that finds it."""
 
     name: str
     what: str
@@ -952,7 +952,7 @@ class HandOverMutant:
     edits: tuple[handover.Edit, ...]
 
     def caught(self, max_s: float = float("inf")) -> handover.Explored:
-        """Search the case until a promise is broken, or nothing is left."""
+        """Search the case until a promise is broken, or all schedules were searched."""
         case = next(one for one in handover.CASES if one.name == self.case)
         return handover.explore(case, handover.Code(self.edits), max_s=max_s)
 

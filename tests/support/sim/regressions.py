@@ -1,4 +1,4 @@
-"""The fixes of tests/sim/found, each taken away again: without it, its run breaks a promise."""
+"""Code without one of the fixes in tests/sim/found: the recorded run breaks its promise."""
 
 from __future__ import annotations
 
