@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.kafka.streams import MemoryLog, NoAlarm, fetcher_of
+from support.kafka.streams import MemoryLog, NoWakeSignal, fetcher_of
 from support.wait import eventually
 
 from zkconsumer.errors import FetchError
@@ -66,7 +66,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
     """The queue of a slow stream is bounded, and the stream resumes without a gap."""
-    slow, fast = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
+    slow, fast = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})
     assert read(fast, 5000) == [(1, offset) for offset in range(5000)]
@@ -81,7 +81,7 @@ def test_a_partition_moves_between_streams_before_the_first_gives_it_up(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
     """The second stream starts at its offset, whether or not the first has unassigned yet."""
-    first, second = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
+    first, second = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     first.assign({log.tp(0): 0})
     read(first, 1)
     second.assign({log.tp(0): 100})
@@ -96,7 +96,7 @@ def test_a_stream_that_assigns_too_late_takes_nothing_away(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
     """After a late stream has unassigned the partition, the other one continues without a gap."""
-    late, owner = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
+    late, owner = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     owner.assign({log.tp(0): 0})
     start = read(owner, 50)
     late.assign({log.tp(0): 0})
@@ -109,7 +109,7 @@ def test_a_client_that_is_lost_is_replaced_without_a_gap(
     pool: FetcherPool, log: MemoryLog, made: list[MemoryFetcher]
 ) -> None:
     """The fetch thread continues with a new client where the lost client stopped."""
-    fetcher = pool.fetcher(NoAlarm())
+    fetcher = pool.fetcher(NoWakeSignal())
     fetcher.assign({log.tp(0): 0})
     start = read(fetcher, 50)
     made[0].faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
@@ -125,7 +125,7 @@ def test_what_prevents_a_client_is_raised_by_each_stream(log: MemoryLog) -> None
         raise FetchError("no broker has a PLAINTEXT endpoint", where="here", remedy="add one")
 
     pool = pool_of(connect)
-    fetchers = [pool.fetcher(NoAlarm()) for _ in range(2)]
+    fetchers = [pool.fetcher(NoWakeSignal()) for _ in range(2)]
     for number, fetcher in enumerate(fetchers):
         fetcher.assign({TopicPartition("shared", number): 0})
     for fetcher in fetchers:

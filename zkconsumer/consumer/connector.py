@@ -618,7 +618,7 @@ class ConsumerConnector:
             return
         self._is_leaving = True
         for stream in self._streams.values():
-            stream.halt()
+            stream.end_iteration()
         if self._coordinator is not None:
             # This call precedes `_closed`, because `on_revoked` may still commit.
             self._coordinator.revoke_all(self.config.release_grace_s)

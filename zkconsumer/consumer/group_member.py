@@ -420,7 +420,7 @@ def stream(
         background, turn_s = in_thread, TURN_S
     else:
         shared = pool
-        connect, moved = lambda: shared.fetcher(made.alarm), lambda: False
+        connect, moved = lambda: shared.fetcher(made.wake_signal), lambda: False
         background, turn_s = inline, IDLE_S
     columns = None
     if (chosen := engine(config)) is not None:

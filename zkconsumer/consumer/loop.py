@@ -93,7 +93,7 @@ class ReleaseDone:
 
 
 @dataclass(frozen=True, slots=True)
-class _Owned:
+class _OwningStreams:
     """The streams that own partitions, by the partition's name and as a set."""
 
     owned: Mapping[TopicPartition, Ownership]
@@ -169,13 +169,13 @@ class MemberLoop:
         self.executor = executor
         self._settings, self._host, self._gate = settings, host, gate
         self._streams = streams
-        self._answers: dict[int, Answer] = {}
+        self._commit_answers: dict[int, Answer] = {}
         self._last_request = 0
         # Streams that have received a refusal's error since they last had a partition.
-        self._refused: set[Key] = set()
-        self._refused_with: Mapping[TopicPartition, Ownership] | None = None
+        self._refusal_reported: set[Key] = set()
+        self._refusal_owned: Mapping[TopicPartition, Ownership] | None = None
         # A cache computed from `owned` for the notices of one step; `_owning_streams` updates it.
-        self._known = _Owned(self.state.owned, {}, frozenset())
+        self._owning = _OwningStreams(self.state.owned, {}, frozenset())
 
     def copy(
         self, *, host: Host, gate: Gate, executor: Executor, streams: PartitionSinks
@@ -183,7 +183,10 @@ class MemberLoop:
         """Return a copy of the loop in the same state, for the simulator's exhaustive search."""
         twin = copy(self)
         twin._host, twin._gate, twin.executor, twin._streams = host, gate, executor, streams
-        twin._answers, twin._refused = self._answers.copy(), self._refused.copy()
+        twin._commit_answers, twin._refusal_reported = (
+            self._commit_answers.copy(),
+            self._refusal_reported.copy(),
+        )
         return twin
 
     # ---- a turn ----------------------------------------------------------------------------------
@@ -226,8 +229,8 @@ class MemberLoop:
             case CommitRequested():
                 return self._commit_asked(item, now)
             case CommitAbandoned(answer):
-                request = next((n for n, one in self._answers.items() if one is answer), 0)
-                if not self._answers.pop(request, None):
+                request = next((n for n, one in self._commit_answers.items() if one is answer), 0)
+                if not self._commit_answers.pop(request, None):
                     return None  # the commit was answered meanwhile
                 return events.CommitTimedOut(now=now, request=request)
             case LeaveRequested(purpose):
@@ -245,7 +248,7 @@ class MemberLoop:
         except NotOwnedError as error:
             asked.answer.set_exception(error)
             return None
-        self._answers[request] = asked.answer
+        self._commit_answers[request] = asked.answer
         return replace(event, retries=asked.retries)
 
     def _step(self, event: events.Event) -> None:
@@ -290,7 +293,7 @@ class MemberLoop:
         match command:
             case cmd.StartFetching(grants):
                 for key, given in self._by_stream(grants).items():
-                    self._refused.discard(key)
+                    self._refusal_reported.discard(key)
                     self._streams[key].grant(
                         [Grant(tp, grants[tp][1], grants[tp][0].epoch) for tp in given]
                     )
@@ -326,7 +329,7 @@ class MemberLoop:
         return {tp: at for one in self._streams.values() for tp, at in one.positions(which).items()}
 
     def _answer(self, request: int, failures: Mapping[TopicPartition, str]) -> None:
-        answer = self._answers.pop(request, None)
+        answer = self._commit_answers.pop(request, None)
         if answer is None:
             return  # the caller has reached its time-out, or `fail` has answered
         if failures:
@@ -347,12 +350,12 @@ class MemberLoop:
         ):
             # The machine repeats the notice after every back-off and for each partition. A stream
             # gets only the first one until `owned` changes, because it stays idle until then.
-            if self._refused_with is self.state.owned:
+            if self._refusal_owned is self.state.owned:
                 return
-            self._refused_with = self.state.owned
-            news = [key for key in self._idle_streams() if key not in self._refused]
-            self._refused.update(news)
-            self._fail_streams(news, error)
+            self._refusal_owned = self.state.owned
+            new = [key for key in self._idle_streams() if key not in self._refusal_reported]
+            self._refusal_reported.update(new)
+            self._fail_streams(new, error)
         elif notice.kind is cmd.NoticeKind.BLOCKED:
             wanted = self.state.assigned
             waiting = self._keys_for(
@@ -362,16 +365,16 @@ class MemberLoop:
         elif notice.kind in FOR_IDLE:
             self._fail_streams(self._idle_streams(), error)
 
-    def _owning_streams(self) -> _Owned:
+    def _owning_streams(self) -> _OwningStreams:
         """Return the streams that own partitions, from a cache that is valid for one `owned`.
 
         A refusal may concern thousands of partitions, and one step has a notice for each.
         """
         owned = self.state.owned
-        if self._known.owned is not owned:
+        if self._owning.owned is not owned:
             keys = {str(tp): self._key_of(tp.topic, mine.thread) for tp, mine in owned.items()}
-            self._known = _Owned(owned, keys, frozenset(keys.values()))
-        return self._known
+            self._owning = _OwningStreams(owned, keys, frozenset(keys.values()))
+        return self._owning
 
     def _owners_of(self, partition: str) -> list[Key]:
         """Return the stream that owns a partition; `partition` is its name in a notice."""
@@ -405,9 +408,9 @@ class MemberLoop:
         self._gate.shut()
         for stream in self._streams.values():
             stream.end(error)
-        for answer in self._answers.values():
+        for answer in self._commit_answers.values():
             answer.set_exception(error)
-        self._answers.clear()
+        self._commit_answers.clear()
 
     def close(self) -> None:
         """End the loop in any phase of the machine."""

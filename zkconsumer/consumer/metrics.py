@@ -102,7 +102,7 @@ class Figures:
         }
 
 
-class Counted(Protocol):
+class MeasuredCoordinator(Protocol):
     """The part of a `Coordinator` from which the metrics are computed."""
 
     @property
@@ -125,7 +125,7 @@ class TroubleCounts(Protocol):
 
 
 def figures(
-    config: ConsumerConfig, coordinator: Counted, gate: LeaseGate, streams: Streams
+    config: ConsumerConfig, coordinator: MeasuredCoordinator, gate: LeaseGate, streams: Streams
 ) -> Figures:
     """Return a member's current metrics; any thread may call it."""
     state, tally = coordinator.state, coordinator.tally

@@ -476,7 +476,7 @@ class Stream(Generic[K, V]):
     # ---- called by the coordinator: any thread, never blocks -------------------------------------
 
     @property
-    def alarm(self) -> StreamPartitions:
+    def wake_signal(self) -> StreamPartitions:
         """The object that can end a wait of the user's thread; shared fetchers wait on it."""
         return self._partitions
 
@@ -589,7 +589,7 @@ class Stream(Generic[K, V]):
         self._partitions.closed = self._partitions.has_changed = True
         self._fork_error = error
 
-    def halt(self) -> None:
+    def end_iteration(self) -> None:
         """End the iteration; a waiting user's thread returns within `TURN_S` seconds.
 
         The user's thread or `close` closes the fetcher.
@@ -601,7 +601,7 @@ class Stream(Generic[K, V]):
 
         If a thread uses the stream, that thread closes the fetcher.
         """
-        self.halt()
+        self.end_iteration()
         self._close_if_unused()
 
 

@@ -97,7 +97,7 @@ SILENT_S: Final = 10.0
 _ASKED: Final = 100
 
 
-class Alarm(Protocol):
+class WakeSignal(Protocol):
     """The object that ends the wait of a stream's thread."""
 
     wake: threading.Event
@@ -126,9 +126,9 @@ class SharedFetcher:
 
     wait_s = math.inf  # the pool itself checks that messages arrive
 
-    def __init__(self, pool: FetcherPool, alarm: Alarm) -> None:
+    def __init__(self, pool: FetcherPool, wake_signal: WakeSignal) -> None:
         self.faults: deque[Fault] = deque()
-        self._pool, self._alarm = pool, alarm
+        self._pool, self._wake_signal = pool, wake_signal
         self._routes: dict[TopicPartition, _Route] = {}
         # The stream's thread and the fetch threads use the following fields under this lock: the
         # queued messages and faults with their size in bytes, the totals, and the fetch threads
@@ -168,9 +168,9 @@ class SharedFetcher:
         if not self._ready and timeout_s > 0:
             # Clear the event before the check: a message that arrives after the check sets it
             # again.
-            self._alarm.wake.clear()
-            if not self._ready and not self._alarm.has_changed:
-                self._alarm.wake.wait(timeout_s)
+            self._wake_signal.wake.clear()
+            if not self._ready and not self._wake_signal.has_changed:
+                self._wake_signal.wake.wait(timeout_s)
         found: list[Message] = []
         with self._lock:
             while self._ready and len(found) < max_messages:
@@ -228,7 +228,7 @@ class SharedFetcher:
             has_room = self._pool.has_room(self._messages, self._bytes)
             if not has_room:
                 self._stopped.add(thread)
-        self._alarm.wake.set()
+        self._wake_signal.wake.set()
         return has_room
 
     def fail(self, route: _Route | None, fault: Fault) -> None:
@@ -237,7 +237,7 @@ class SharedFetcher:
             if route is not None and not route.live:
                 return
             self._ready.append((route, fault, 0))
-        self._alarm.wake.set()
+        self._wake_signal.wake.set()
 
 
 def _runs(messages: list[Message]) -> list[tuple[tuple[str | None, int | None], int]]:
@@ -282,9 +282,9 @@ class FetcherPool:
         self._max_messages, self._max_bytes = max_messages, max_bytes
         self._threads = [_FetchThread(self, f"{name}-fetch-{one}") for one in range(clients)]
 
-    def fetcher(self, alarm: Alarm) -> SharedFetcher:
-        """Return the fetcher of one stream, whose thread waits for `alarm`."""
-        return SharedFetcher(self, alarm)
+    def fetcher(self, wake_signal: WakeSignal) -> SharedFetcher:
+        """Return the fetcher of one stream, whose thread waits for `wake_signal`."""
+        return SharedFetcher(self, wake_signal)
 
     def close(self) -> None:
         """End the threads soon, and return at once; each thread closes its client."""

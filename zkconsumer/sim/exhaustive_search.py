@@ -300,7 +300,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -372,7 +372,7 @@ class _Node:
     path: tuple[Action, ...]
 
 
-def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> Found:
+def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> SearchResult:
     """Search breadth-first from the scope's first state; stop at the first violation."""
     started = time.monotonic()
     canon = Canon()
@@ -383,9 +383,11 @@ def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf"
     queue = deque([_Node(root, monitor, ())])
     transitions = rests = depth = 0
 
-    def found(violation: InvariantViolation | None, path: tuple[Action, ...]) -> Found:
+    def found(violation: InvariantViolation | None, path: tuple[Action, ...]) -> SearchResult:
         seconds = time.monotonic() - started
-        return Found(len(seen), transitions, rests, depth, not queue, seconds, violation, path)
+        return SearchResult(
+            len(seen), transitions, rests, depth, not queue, seconds, violation, path
+        )
 
     while queue and len(seen) < max_states and time.monotonic() - started < max_s:
         node = queue.popleft()

@@ -458,7 +458,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Explored:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -904,7 +904,9 @@ class _Schedule:
         self.gate.open(1.0)
 
 
-def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")) -> Explored:
+def explore(
+    case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")
+) -> SearchResult:
     """Run a case until every thread has continued from every state; stop at the first violation.
 
     Without `prune` all schedules run to their ends, which is feasible only for tiny cases.
@@ -917,10 +919,10 @@ def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float(
     schedules = 0
     outcomes: set[Hashable] = set()
 
-    def found(complete: bool, violation: HandOverViolation | None = None) -> Explored:
+    def found(complete: bool, violation: HandOverViolation | None = None) -> SearchResult:
         path = tuple([schedule.scheduler.threads[one].name for one in taken]) if violation else ()
         seconds = time.monotonic() - started
-        return Explored(
+        return SearchResult(
             len(open_), schedules, seconds, complete, frozenset(outcomes), violation, path
         )
 

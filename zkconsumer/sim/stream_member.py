@@ -197,7 +197,7 @@ class StreamMember(ReportingMember):
 
     def _has_work(self, user: User, now: float) -> bool:
         stream = user.stream
-        if user.held or stream.alarm.has_changed:
+        if user.held or stream.wake_signal.has_changed:
             return True
         return now < self.gate and any(
             stream.serves(tp) and not stream.paused.intersection([tp]) and self._may_fetch(user, tp)

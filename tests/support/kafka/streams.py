@@ -27,7 +27,7 @@ from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant, LeaseG
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
-from zkconsumer.kafka.pool import Alarm, FetcherPool, SharedFetcher
+from zkconsumer.kafka.pool import FetcherPool, SharedFetcher, WakeSignal
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
@@ -161,8 +161,8 @@ class ColumnLog(KafkaLog):
         return ColumnFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
-class NoAlarm:
-    """The alarm of a fetcher that no stream uses."""
+class NoWakeSignal:
+    """The wake signal of a fetcher that no stream uses."""
 
     has_changed = False
 
@@ -185,8 +185,8 @@ class SharedLog(KafkaLog):
             name=self.topic,
         )
 
-    def fetcher(self, *others: KafkaLog, alarm: Alarm | None = None) -> SharedFetcher:
-        return self.pool.fetcher(alarm or NoAlarm())
+    def fetcher(self, *others: KafkaLog, wake_signal: WakeSignal | None = None) -> SharedFetcher:
+        return self.pool.fetcher(wake_signal or NoWakeSignal())
 
 
 # Fixture parameter -> the class of logs on a real broker; `memory` is the log in memory.
@@ -268,8 +268,8 @@ class Reader:
         self.epoch = 100
         turn_s = TURN_S
         if connect is None and isinstance(log, SharedLog):
-            # As in a connector, only the alarm ends a wait.
-            connect, turn_s = lambda: log.fetcher(alarm=self.stream.alarm), IDLE_S
+            # As in a connector, only the wake signal ends a wait.
+            connect, turn_s = lambda: log.fetcher(wake_signal=self.stream.wake_signal), IDLE_S
         self.stream: Stream[object, object] = Stream(
             topic=None if others else log.topic,
             thread_id="tests_member-0",

@@ -951,7 +951,7 @@ class HandOverMutant:
     case: str
     edits: tuple[handover.Edit, ...]
 
-    def caught(self, max_s: float = float("inf")) -> handover.Explored:
+    def caught(self, max_s: float = float("inf")) -> handover.SearchResult:
         """Search the case until a promise is broken, or all schedules were searched."""
         case = next(one for one in handover.CASES if one.name == self.case)
         return handover.explore(case, handover.Code(self.edits), max_s=max_s)

@@ -30,7 +30,7 @@ FENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitBrainResult:
     """What happened while two of four members were cut off.
 
     Attributes:
@@ -49,7 +49,7 @@ class Split:
     fence: str
 
 
-def split_brain(protocols: Sequence[str]) -> Iterator[Split]:
+def split_brain(protocols: Sequence[str]) -> Iterator[SplitBrainResult]:
     """Yield, for each protocol, what two cut-off members do."""
     rows = {}
     if set(protocols) & set(ZOOKEEPER_GROUPS):
@@ -63,7 +63,7 @@ def split_brain(protocols: Sequence[str]) -> Iterator[Split]:
             refused, late, back, again = (
                 int(str(row[one])) for one in (*names, "offsets moved back", "redelivered")
             )
-            yield Split(protocol, refused, late, back, again, FENCES[protocol])
+            yield SplitBrainResult(protocol, refused, late, back, again, FENCES[protocol])
         else:
             yield _coordinated(protocol)
 
@@ -94,7 +94,7 @@ class _SplitBrainCounter(Watcher):
                 self._stored[tp] = stored.offset
 
 
-def _coordinated(protocol: str) -> Split:
+def _coordinated(protocol: str) -> SplitBrainResult:
     counter = _SplitBrainCounter()
     plan = plan_for(protocol, {}, members=MEMBERS, partitions=PARTITIONS, messages=1)
     world = World(plan, counter)
@@ -110,4 +110,4 @@ def _coordinated(protocol: str) -> Split:
         world.release(who)
     world.run(30.0)
     counts = counter.refused, counter.late, counter.moved_back, counter.redelivered
-    return Split(protocol, *counts, FENCES[protocol])
+    return SplitBrainResult(protocol, *counts, FENCES[protocol])

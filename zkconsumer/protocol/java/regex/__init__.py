@@ -24,7 +24,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.protocol.java.regex.character_sets import SEPARATOR
 from zkconsumer.protocol.java.regex.parser import Parser
-from zkconsumer.protocol.java.regex.syntax_tree import rounds, text_of
+from zkconsumer.protocol.java.regex.syntax_tree import repetition_product, text_of
 
 Compiled: TypeAlias = Any
 """A pattern that the library `regex` has compiled; the library has no types."""
@@ -101,7 +101,7 @@ def _short(pattern: str) -> str:
 def _translated(pattern: str) -> str:
     parser = Parser(pattern)
     tree = parser.parse()
-    if rounds(tree) > MAX_ROUNDS:
+    if repetition_product(tree) > MAX_ROUNDS:
         raise FilterTooCostlyError(f"nested repetitions with more than {MAX_ROUNDS} rounds")
     text = text_of(tree, frozenset(parser.referenced))
     if len(text) > MAX_WRITTEN:

@@ -39,10 +39,10 @@ from zkconsumer.protocol.java.regex.syntax_tree import (
     Reference,
     Repeat,
     Sequence,
+    ends_early_in_java,
     extent,
-    out_of_step,
     refuse_in_look_behind,
-    unsettled,
+    uncertain_groups,
 )
 
 # ---- quantifiers ---------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Parser(QuantifierParser):
         except IndexError:
             self.refuse("the pattern ends too early")
         self._check_references(whole)
-        if out_of_step(whole):
+        if ends_early_in_java(whole):
             raise UnsupportedFilterError("a repetition whose content may match the empty text")
         return whole
 
@@ -215,7 +215,7 @@ class Parser(QuantifierParser):
         """
         if any(number <= self.groups for number in self.early):
             raise UnsupportedFilterError("a reference to a group before its end")
-        if self.referenced & unsettled(whole):
+        if self.referenced & uncertain_groups(whole):
             raise UnsupportedFilterError("a reference to a group whose last match is ambiguous")
 
     def _alternation(self) -> Node:
@@ -377,7 +377,7 @@ class Parser(QuantifierParser):
 
     def _check_behind(self, inner: Node) -> None:
         found = extent(inner, Extent())
-        if found.accidental:
+        if found.release_dependent:
             raise UnsupportedFilterError("Java's releases differ in unbounded lookbehinds")
         if not found.bounded:
             self.refuse("a lookbehind without an obvious maximum length")

@@ -195,14 +195,14 @@ class Extent:
         longest: the maximum length; meaningless if not `bounded`.
         bounded: whether Java finds an obvious maximum, which a lookbehind needs.
         fixed: Java's "deterministic": there is only one way to match.
-        accidental: Java treats the length as bounded although it is unbounded; this depends on the
-            release of Java.
+        release_dependent: Java treats the length as bounded although it is unbounded; this depends
+            on the release of Java.
     """
 
     longest: int = 0
     bounded: bool = True
     fixed: bool = True
-    accidental: bool = False
+    release_dependent: bool = False
 
 
 def extent(node: Node, before: Extent) -> Extent:
@@ -232,7 +232,8 @@ def _one_of(before: Extent, branches: list[Extent]) -> Extent:
         longest=_int32(before.longest + max(branch.longest for branch in branches)),
         bounded=before.bounded and all(branch.bounded for branch in branches),
         fixed=False,
-        accidental=before.accidental or any(branch.accidental for branch in branches),
+        release_dependent=before.release_dependent
+        or any(branch.release_dependent for branch in branches),
     )
 
 
@@ -251,7 +252,7 @@ def _repeated(node: Repeat, before: Extent) -> Extent:
         longest=whole,
         bounded=before.bounded and once.bounded and not overflow,
         fixed=before.fixed and once.fixed and node.least == node.most,
-        accidental=before.accidental or once.accidental or endless,
+        release_dependent=before.release_dependent or once.release_dependent or endless,
     )
 
 
@@ -272,13 +273,13 @@ def refuse_in_look_behind(node: Node) -> None:
         refuse_in_look_behind(child)
 
 
-def unsettled(node: Node) -> frozenset[int]:
+def uncertain_groups(node: Node) -> frozenset[int]:
     """Return the capturing groups whose last match may differ between Java and `regex`."""
     if isinstance(node, Look) and node.sign != "?=":
         return _captured(node)
     if isinstance(node, Repeat) and _can_be_empty(node.inner):
         return _captured(node)
-    return frozenset().union(*(unsettled(child) for child in children(node)))
+    return frozenset().union(*(uncertain_groups(child) for child in children(node)))
 
 
 def _captured(node: Node) -> frozenset[int]:
@@ -286,15 +287,15 @@ def _captured(node: Node) -> frozenset[int]:
     return frozenset(own).union(*(_captured(child) for child in children(node)))
 
 
-def rounds(node: Node) -> int:
+def repetition_product(node: Node) -> int:
     """Return the product of nested counted repetitions."""
-    inner = max((rounds(child) for child in children(node)), default=1)
+    inner = max((repetition_product(child) for child in children(node)), default=1)
     if not isinstance(node, Repeat):
         return inner
     return inner * max(node.least if node.most == ENDLESS else node.most, 1)
 
 
-def out_of_step(node: Node) -> bool:
+def ends_early_in_java(node: Node) -> bool:
     """Return whether a repetition ends early in Java because an iteration can match the empty text.
 
     After an empty iteration Java's `Loop` ends, even below the minimum count. This has an effect
@@ -305,7 +306,7 @@ def out_of_step(node: Node) -> bool:
         loops = node.greed is not Greed.POSSESSIVE and not extent(node.inner, Extent()).fixed
         if loops and _can_be_empty(node.inner) and _asserts(node.inner):
             return True
-    return any(out_of_step(child) for child in children(node))
+    return any(ends_early_in_java(child) for child in children(node))
 
 
 def _can_be_empty(node: Node) -> bool:
