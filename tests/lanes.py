@@ -259,7 +259,7 @@ SINGLE_TESTS = (
         "tests/consumer/test_stream_brokers.py::test_a_broker_that_restarts_costs_nothing_but_time",
     ),
     *_later(
-        "Takes 8 s of a processor. test_the_broker_is_killed takes the broker away without a word.",
+        "Takes 8 s of a processor. test_the_broker_is_killed kills the broker.",
         "tests/integration/test_restarts.py::test_the_broker_restarts",
     ),
     *_later(
@@ -274,7 +274,7 @@ SINGLE_TESTS = (
     ),
     *_later(
         "Takes 5 s of a processor. tests/sim/test_exhaustive_search.py checks that the time of day "
-        "is no matter.",
+        "does not matter.",
         "tests/faults/test_tampering.py::test_the_wall_clock_is_set",
     ),
     *_later(
@@ -528,7 +528,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/lab/test_page.py::test_a_tour",
-        "Each tour takes a second of a browser. tests/lab/test_engine.py locates the steps of all.",
+        "Each tour runs for a second in a browser. tests/lab/test_engine.py finds all steps.",
         but=("[split-brain]",),
     ),
     Rule(
@@ -550,7 +550,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/lab/test_actions.py::test_every_action_on_an_object",
-        "Each object takes seconds of a browser. tests/lab/test_engine.py performs every fault.",
+        "Each case runs for seconds in a browser. tests/lab/test_engine.py performs every fault.",
         but=("[member]",),
     ),
     Rule(

@@ -71,7 +71,7 @@ def _kafka_section() -> tuple[str, ...]:
             f"| {', '.join(names)} | {reason} | {instead} |"
             for (reason, instead), names in reasons.items()
         ),
-        "| callbacks, such as `error_cb`, but for `oauth_cb` | zkconsumer needs librdkafka's"
+        "| callbacks such as `error_cb`, except `oauth_cb` | zkconsumer needs librdkafka's"
         " callbacks itself | remove it |",
     )
 
