@@ -50,7 +50,7 @@ async def main(zookeeper: str, group: str, topic: str, port: str) -> None:
     )
 
     async def revoked(partitions: list[TopicPartition]) -> None:
-        await connector.commit(timeout_s=5.0)  # what was handed out, before another member reads on
+        await connector.commit(timeout_s=5.0)  # so the next owner continues after these messages
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()

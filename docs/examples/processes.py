@@ -47,7 +47,7 @@ def work(zookeeper: str, group: str, topic: str) -> None:
 
 
 def main(zookeeper: str, group: str, topic: str, processes: str) -> int:
-    # "spawn" starts each process anew. "fork" works too, as this process has no connector.
+    # "spawn" starts new interpreters. "fork" works too, because this process has no connector.
     context = multiprocessing.get_context("spawn")
     workers = [
         context.Process(target=work, args=(zookeeper, group, topic)) for _ in range(int(processes))

@@ -260,8 +260,9 @@ class Admin:
         """Write a backup, then make a plan's changes. Apply an interrupted plan again to finish it.
 
         Args:
-            live: Live.FORCE also changes a group that has members. on_progress: called after each
-            transaction with the number of changes made and the number of all changes.
+            live: Live.FORCE also changes a group that has members.
+            on_progress: called after each transaction with the number of changes made and the
+                number of all changes.
 
         Raises:
             RefusedError: a znode has changed since the plan was made, or the group has members;

@@ -4,7 +4,7 @@ Before the first write `apply` reads all znodes of the plan again, checks that t
 members, and saves the plan as a backup. Then it writes the changes in transactions of bounded size,
 each of which is applied as a whole or not at all. Each change is a compare-and-set.
 
-A transaction contains two kinds of writes beside its changes:
+A transaction contains two kinds of writes besides its changes:
 
 - A *guard* fails the transaction if a group has a member at that moment. It deletes the parent of
   the registrations, which ZooKeeper refuses while the parent has children, and creates it again
@@ -317,11 +317,13 @@ def apply(
     To complete a plan that was interrupted, apply its file or its backup again.
 
     Args:
-        backup_dir: directory of the backup, from which `plan_undo` restores the old state. live:
-        what to do if a group has members. kafka: Kafka's storage, for plans that change offsets in
-        Kafka; these are written last. max_writes: changes per transaction. on_backup: called with
-        the path of the backup before the first write. on_progress: called after each transaction
-        with the number of changes made and the number of all changes.
+        backup_dir: directory of the backup, from which `plan_undo` restores the old state.
+        live: what to do if a group has members.
+        kafka: Kafka's storage, for plans that change offsets in Kafka; these are written last.
+        max_writes: changes per transaction.
+        on_backup: called with the path of the backup before the first write.
+        on_progress: called after each transaction with the number of changes made and the number
+            of all changes.
 
     Raises:
         RefusedError: a znode has changed since the plan was made, or a group has members; nothing

@@ -53,7 +53,7 @@ LAST_WRITE_S = 2.0
 LAST_FILE_WRITE_S = 60.0
 # The maximum number of messages of one poll for files: the size of a batch of columns.
 COLUMNS_BATCH = 20_000
-# Seconds after which the command says what it is doing before it joins the group.
+# If the preparation before the join takes longer than this, in seconds, the command reports it.
 SILENT_S = 1.0
 # Seconds between two checks of the progress of an export.
 LOOK_S = 0.25

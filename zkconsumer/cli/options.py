@@ -412,7 +412,7 @@ def _choice(formats: tuple[Output, ...]) -> Value:
 
 
 def _plain(value: Value) -> Value:
-    """Return the Output for the value of a command's own choice of formats."""
+    """Return an option's value; a format of a command's own enumeration becomes its Output."""
     return Output(value.value) if isinstance(value, Enum) else value
 
 
@@ -447,7 +447,7 @@ def _prepare(connection: Connection) -> None:
     if connection.debug:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("kazoo").setLevel(logging.DEBUG)
-        logging.getLogger("numba").setLevel(logging.INFO)  # else each step of its compiler
+        logging.getLogger("numba").setLevel(logging.INFO)  # DEBUG shows its compiler's steps
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHARE: Final = 0.05
 """Part of a core that `top` may take. After a slice, the thread rests for c / SHARE seconds, where
-c is the processor time since the rest before. With 5,000 groups a round then takes longer."""
+c is the processor time since the last rest. So with 5,000 groups a round takes longer."""
 
 SLICE: Final = 200
 """Groups that are read together: a slice takes about 0.1 s of processor time."""

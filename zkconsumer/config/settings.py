@@ -89,7 +89,7 @@ def _accepting_properties(cls: type[C]) -> type[C]:
                 raise _missing(row, "")
         create(self, **values)
 
-    cast(Any, cls).__init__ = init  # Any: mypy forbids to assign a method
+    cast(Any, cls).__init__ = init  # Any: mypy forbids an assignment to a method
     return cls
 
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 ASK_S = 30.0
 """Default time limit, in seconds, of a call that asks ZooKeeper or the brokers.
 
-A broker's restart takes less time.
+It is longer than the restart of a broker takes.
 """
 
 

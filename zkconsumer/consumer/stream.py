@@ -156,7 +156,7 @@ class Stream(Generic[K, V]):
         )
         self._turn_s = turn_s
         self._in_use = threading.Lock()  # held while a thread uses the stream
-        self.as_columns = False  # whether the user asked for columns; the waiting thread applies it
+        self.as_columns = False  # whether the user's last call asked for columns
         # Whether an exception from outside this package may have lost fetched messages. The next
         # call then fetches them again.
         self._is_interrupted = False

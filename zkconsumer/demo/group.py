@@ -307,8 +307,8 @@ class Play:
         """Run the body as the cause of an event, and wait until this number of `members` has
         settled.
 
-        The event starts with the body, unless the body passes another start time, which may be
-        known only later.
+        The event starts with the body. If the start is known only later, the body passes a function
+        that returns it.
         """
         self._view.event(text)
         now_s = time.monotonic()

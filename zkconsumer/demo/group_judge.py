@@ -94,10 +94,10 @@ def _overlap(from_s: float, to_s: float, start_s: float, end_s: float) -> float:
 def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterator[tuple[int, str]]:
     """Yield each (partition, reason) that shows that two members had one partition at once.
 
-    In the deliveries this is delivery under two tokens that overlap in time (tokens only grow from
-    owner to owner), or delivery under one token by two members. In the owner znodes it is delivery
-    by a member that is not the znode's owner, or after the znode was deleted. The last case is
-    certain, because the observer sees a deletion late, never early.
+    A reason is one of these: deliveries under an older token after the first one under a newer
+    token; deliveries by two members under one token; deliveries by a member that is not the owner
+    in the znode; deliveries after the znode was deleted. The last reason is certain, because the
+    observer sees a deletion late, never early.
     """
     for partition, spells in enumerate(tally.spells):
         for (older, before), (newer, after) in pairwise(sorted(spells.items())):

@@ -58,9 +58,11 @@ class _Columns(NamedTuple):
 
     Attributes:
         numbers: an array of the rows' values for each numeric field, in the order of `_NUMBERS`.
-        ends: for each of the texts path, data and acl: the end of each row's text, after a leading
-        0. given: for each of the texts: 1 if the row has it, else 0. texts: the bytes of all paths,
-        of all data and of all acls. used: the number of bytes used in each array of texts.
+        ends: for each of the texts path, data and acl, an array: 0, then the end of each row's
+            text.
+        given: for each of the texts, an array: 1 if the row has the text, else 0.
+        texts: the bytes of all paths, of all data and of all acls.
+        used: the number of bytes used in each array of texts.
     """
 
     numbers: Array

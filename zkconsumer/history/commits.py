@@ -33,10 +33,9 @@ class _State(NamedTuple):
     """The arrays of the compiled loop. Both hash tables have open addressing.
 
     Attributes:
-        runs: an array of the partitions' values for each of: session, last offset, time and zxid of
-        the last commit, number of commits, longest pause. The session is -1 if the next commit must
-        be
-            examined.
+        runs: one array each for session, last offset, time and zxid of the last commit, number of
+            commits, and longest pause; an array has a value for each partition. The session is -1
+            if the next commit must be examined.
         numbers: path's slot -> number of the partition, or FOREIGN, or _FREE.
         places: path's slot -> begin and end of the path in `texts`.
         texts: the bytes of the paths.

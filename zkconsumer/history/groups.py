@@ -520,7 +520,7 @@ class GroupHistory:
             group.unexplained.clear()
             if self._assignment(group) != wanted:
                 changed.append((group, wanted, group.wanted))
-        _put(topics, name, old)  # what was stuck until now, was so with the old partitions
+        _put(topics, name, old)  # what was stuck until now was stuck under the old partitions
         for group, wanted, _ in changed:
             group.wanted = wanted
             self._changes(group)

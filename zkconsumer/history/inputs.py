@@ -149,7 +149,7 @@ def _raise(error: OSError) -> None:
 def _in_archive(path: Path) -> Iterator[Source]:
     """Yield the files of a tar archive, which are copied into a temporary directory.
 
-    A compressed archive cannot be read from the middle. The directory ends with the process.
+    A compressed archive cannot be read from the middle. The process's end removes the directory.
     """
     folder = Path(_temporary().name)
     try:

@@ -83,7 +83,8 @@ class Ownership(Event):
 
     Attributes:
         czxid: the zxid of the owner znode's creation; as a fencing token, it is higher for a later
-        owner. gap_ms: how long the partition had no owner before; None if it had no owner before.
+            owner.
+        gap_ms: the time without an owner since the previous one; None for the first owner.
         ended: `released` by its owner, `closed` or `expired` with its session, `removed` by another
             session, or empty while it lasts.
     """
@@ -109,15 +110,17 @@ class Rebalance(Event):
 
     Attributes:
         triggers: the change that began the rebalance, and further changes before its end, one text
-        each. released, claimed: owner znodes deleted and created; `first_release_ms` and the like
-        are
-            times.
+            each.
+        released, claimed: owner znodes deleted and created; `first_release_ms` and the other `_ms`
+            are times.
         refused: session (hexadecimal) -> refused writes. The log names neither path nor operation.
         settled_ms: when the owners equalled the assignment of the release's assignor; None if they
-        never did. why: the rules that the owners follow, or why the group did not settle.
-        unowned_s: partition-seconds without an owner. moved: partitions that another member owned
-        before. moved_without_need: those of `moved` whose old and new owners were members during
-        the whole rebalance.
+            never did.
+        why: the rules that the owners follow, or why the group did not settle.
+        unowned_s: partition-seconds without an owner.
+        moved: partitions that another member owned before.
+        moved_without_need: those of `moved` whose old and new owners were members during the whole
+            rebalance.
     """
 
     chroot: str

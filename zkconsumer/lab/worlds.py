@@ -26,7 +26,7 @@ SPARE = 3
 """Members that may join later, beyond those that the world starts with."""
 
 OFTEN = dict.fromkeys([*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9)
-"""Upper bound of each fault: the user may cause it any number of times."""
+"""Upper bound of each fault, so high that the user can cause it any number of times."""
 
 WITHOUT_A_TOOL = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
 """Faults that the lab leaves out: the worlds have no operator's tool, and no access control lists.

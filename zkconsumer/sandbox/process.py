@@ -199,7 +199,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
         end.acquire()
     except BaseException:
         if not claim.acquire(blocking=False):
-            # If the interrupt came just after `end` was acquired, nobody releases it again.
+            # If the interrupt came just after `end` was acquired, no thread releases it again.
             while not ended:
                 end.acquire(timeout=_LOOK_S)
         raise

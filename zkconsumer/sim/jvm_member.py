@@ -400,7 +400,7 @@ class JvmMember:
     """One JVM member; a world uses it like a `SimMember`, but it cannot be copied."""
 
     gate = 0.0
-    """It has no lease, so it may deliver messages at any time."""
+    """A JVM member has no lease, so it may deliver messages at any time."""
 
     changes, unread, may_overtake, has_client = 0, False, False, True
     """Late and lost callbacks, and a client's death, are not explored for JVM members."""

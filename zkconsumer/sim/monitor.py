@@ -302,7 +302,7 @@ class Monitor(Watcher):
                 self.committable[tp] = max(self.committable.get(tp, 0), offset)
                 self.given[tp] = self.given.get(tp, frozenset()) | {offset}
                 self.finished_below[tp] = min(self.finished_below.get(tp, 0), offset)
-                self.edited.pop(tp, None)  # the user has the last word
+                self.edited.pop(tp, None)  # the user's offset replaces the edit
         if event.purpose in (Purpose.EXPLICIT, Purpose.GIVEN):
             self.asked[who] = self.asked.get(who, 0) + 1
 

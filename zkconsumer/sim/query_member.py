@@ -1,8 +1,8 @@
 """A simulated query of Spark in group mode: the production membership, ledger and start positions.
 
 The query's actor calls the source as Spark does. It plans a batch and writes its end to the
-checkpoint. It runs the batch, and finishes it when it plans the next one. A killed query starts
-again from its checkpoint, and first runs the last batch once more, without being a member.
+checkpoint. It runs the batch, and finishes the batch when it plans the next one. A killed query
+starts again from its checkpoint, and first runs the last batch once more, without being a member.
 
 The simulator replaces Spark and the coordinator's thread. A batch counts as delivered when it is
 planned: its tasks hold no lease, so a batch that runs longer than its release waits is redelivered.

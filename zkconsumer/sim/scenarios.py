@@ -482,7 +482,8 @@ class NarratedRun:
 
     Attributes:
         unowned: partitions without an owner at the end; a group with JVM members may settle
-        although some partitions have no owner. violation: the promise that was broken, if any.
+            although some partitions have no owner.
+        violation: the promise that was broken, if any.
         rest: why the world did not settle, if it did not.
     """
 

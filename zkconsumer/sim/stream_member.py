@@ -63,7 +63,7 @@ class User:
 
     Attributes:
         held: partition -> (fencing token, offset after the last message) of the messages that the
-        user got and has not finished.
+            user got and has not finished.
     """
 
     stream: AnyStream

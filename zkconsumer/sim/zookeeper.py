@@ -406,7 +406,7 @@ class SimZooKeeper(Ensemble):
             now: if given, the key contains how much time each session has left. None suits a search
                 that decides itself when a session expires.
             ranks: the rank of every zxid in `zxids()`. A caller that holds further zxids ranks all
-            of them together. None ranks only those of `zxids()`.
+                of them together. None ranks only those of `zxids()`.
         """
         if ranks is None:
             ranks = {zxid: rank for rank, zxid in enumerate(sorted(self.zxids()))}

@@ -357,7 +357,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 def transactions_of(spark: SparkSession, path: str) -> DataFrame:
     """Return the table `transactions` of the logs below a path of any filesystem that Spark reads.
 
-    Spark reads each file as a whole, which may have up to 2 GB; one task decodes one file.
+    Spark reads each file as a whole, so a file may have up to 2 GB; one task decodes one file.
     """
     files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     logs = files.option("pathGlobFilter", "log.*").load(path).select("path", "content")

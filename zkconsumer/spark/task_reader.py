@@ -124,9 +124,9 @@ class ReadSettings:
         client: librdkafka's settings, from `client_settings`.
         patience_s: seconds without any message, for instance without a leader, after which the task
             fails.
-        fail_on_data_loss: whether the task fails if messages are no longer in the log. has_backlog:
-        whether the logs contain messages after the ranges. Then a task fetches only as much
-            as its ranges need, because the rest would be discarded.
+        fail_on_data_loss: whether the task fails if messages are no longer in the log.
+        has_backlog: whether the logs contain messages after the ranges. Then a task fetches only as
+            much as its ranges need, because the rest would be discarded.
         engine: `fetch.engine`. With `auto`, an executor without the extra `fast` uses librdkafka.
     """
 

@@ -1,9 +1,9 @@
 """A trace as a readable story: one column per member, one line per event.
 
 In a member's column, a line shows the phase that the member enters, `*` if it acts without changing
-its phase, and `|` while it is alive. ZooKeeper's writes are `+ created`, `= set`
-and `- deleted`. The functions under "sentences" describe single events and commands; `Lanes`
-arranges them in columns.
+its phase, and `|` while it is alive. ZooKeeper's writes are `+ created`, `= set` and `- deleted`.
+The functions under "sentences" describe single events and commands; `Lanes` arranges them in
+columns.
 """
 
 from __future__ import annotations

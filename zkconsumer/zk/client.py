@@ -169,9 +169,8 @@ class ZooKeeperClient:
         """Execute all writes or none, in one transaction.
 
         If the reply is not OK, its `code` gives the reason and its `value` is the index of the
-        refused write. BROKEN means that the connection was lost, and that ZooKeeper may have
-        executed
-        the transaction or not: call `sync`, then read the znodes back.
+        refused write. BROKEN means that the connection was lost. ZooKeeper may or may not have
+        executed the transaction: call `sync`, then read the znodes back.
         """
         (reply,) = self._ask([Multi(tuple(writes))])
         return reply

@@ -350,7 +350,7 @@ def _check_reset(tool: Tool, parser: Parser, given: Options) -> None:
 
 
 def _exclude(tool: Tool, parser: Parser, given: Options, used: str, others: Sequence[str]) -> None:
-    """Refuse any of `others` beside `used` (`CommandLineUtils.checkInvalidArgs`)."""
+    """Refuse any of `others` together with `used` (`CommandLineUtils.checkInvalidArgs`)."""
     for other in others:
         if given.has(used) and given.has(other):
             tool.usage(parser, f'Option "[{used}]" can\'t be used with option"[{other}]"')
