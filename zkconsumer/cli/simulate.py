@@ -309,7 +309,7 @@ class _Show:
 
         match self._output:
             case Output.TABLE | Output.STORY:
-                self._print(self._lanes.tell(entry))
+                self._print(self._lanes.lines_for(entry))
             case Output.JSONL:
                 print(text(entry))
             case _:

@@ -104,7 +104,7 @@ class Coverage(Enum):
 
 
 class PartitionSink(Protocol):
-    """Receives grants of partitions: a stream, Spark's ledger, or the simulator's stream.
+    """Receives grants of partitions: a stream, Spark's `ThreadPartitions`, or a simulated stream.
 
     The coordinator's thread calls it, so no call may block. `StreamPartitions` documents the calls.
     """

@@ -458,8 +458,8 @@ def _log_ends(
         if text := descriptors_error():
             where = ", ".join(map(str, tps[:10]))
             raise FetchError(text, where=where, remedy="then retry") from error
-        if isinstance(told := refusals.explain(client, error), BrokerAccessError):
-            raise told from error
+        if isinstance(refusal := refusals.explain(client, error), BrokerAccessError):
+            raise refusal from error
         return dict.fromkeys(tps, str(error.args[0].str()))
     answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
     for leader in sorted(set(leaders.values())):

@@ -506,7 +506,7 @@ def _loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
 # ---- heartbeats and commits ----------------------------------------------------------------------
 
 
-def _heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _heartbeat_answered(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
     error = response.error
     if error in (Error.NONE, Error.COORDINATOR_LOAD_IN_PROGRESS):
         return replace(state, heard_at=now), ()
@@ -624,7 +624,7 @@ ANSWERS: Mapping[type[msg.Request], Answer] = {
     msg.FindCoordinator: _found,
     msg.JoinGroup: _joined,
     msg.SyncGroup: _synced,
-    msg.Heartbeat: _heard,
+    msg.Heartbeat: _heartbeat_answered,
     msg.OffsetCommit: _committed,
     msg.OffsetFetch: _loaded,
     msg.LeaveGroup: _left,

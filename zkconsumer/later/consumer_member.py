@@ -81,7 +81,7 @@ class State:
         committed: whether the commit before the move has ended.
         commit: the number of that commit, or of the last one.
         commit_until: when the member no longer waits for that commit.
-        told: the topics and the assignment that the member's last heartbeat reported.
+        last_reported: the topics and the assignment that the member's last heartbeat reported.
         owned: the partitions that the member may deliver.
         loading: owned partitions whose stored offset is not known yet.
         positions: partition -> offset of the next message, where it is known.
@@ -106,7 +106,7 @@ class State:
     committed: bool = False
     commit: int | None = None
     commit_until: float | None = None
-    told: tuple[tuple[str, ...], Local] | None = None
+    last_reported: tuple[tuple[str, ...], Local] | None = None
     owned: Partitions = frozenset()
     loading: Partitions = frozenset()
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def _drop(state: State, broker: int, now: float) -> State:
     state = replace(state, link=connection.dropped(state.link, broker, now))
     if not is_coordinator:
         return state
-    return replace(state, told=None, retry_at=now + BACKOFF_S, heartbeat_at=now)
+    return replace(state, last_reported=None, retry_at=now + BACKOFF_S, heartbeat_at=now)
 
 
 # ---- the background thread -----------------------------------------------------------------------
@@ -277,9 +277,9 @@ def _heartbeat(state: State, now: float) -> Step:
 
 def _send_heartbeat(state: State, now: float) -> Step:
     """Send the fields that the coordinator does not know yet; a joining member sends all fields."""
-    settings, told = state.settings, state.told
-    everything = state.phase is Phase.JOINING or told is None
-    news = state.settings.topics, state.current
+    settings, last = state.settings, state.last_reported
+    everything = state.phase is Phase.JOINING or last is None
+    to_report = state.settings.topics, state.current
     request = msg.ConsumerGroupHeartbeat(
         settings.group,
         state.member,
@@ -287,11 +287,11 @@ def _send_heartbeat(state: State, now: float) -> Step:
         settings.instance,
         settings.rack,
         settings.poll_s if everything else None,
-        settings.topics if everything or told is None or told[0] != news[0] else None,
+        settings.topics if everything or last is None or last[0] != to_report[0] else None,
         None,
-        state.current.partitions if everything or told is None or told[1] != news[1] else None,
+        state.current.partitions if everything or last is None or last[1] != to_report[1] else None,
     )
-    state = replace(state, told=news, heartbeat_at=now + state.interval_s)
+    state = replace(state, last_reported=to_report, heartbeat_at=now + state.interval_s)
     return _send(state, request, now)
 
 
@@ -319,7 +319,7 @@ def _without_epoch(state: State) -> State:
         committed=False,
         commit=None,
         commit_until=None,
-        told=None,
+        last_reported=None,
     )
 
 
@@ -400,7 +400,7 @@ def _stopped(state: State, gone: Partitions, callback: Callback) -> Step:
 # ---- answers -------------------------------------------------------------------------------------
 
 
-def _heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _heartbeat_answered(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.ConsumerGroupAnswer)
     assert isinstance(sent.request, msg.ConsumerGroupHeartbeat)
     is_leaving = sent.request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
@@ -416,10 +416,10 @@ def _heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step
         retry_at=0.0,
     )
     state = replace(state, heartbeat_at=min(state.heartbeat_at, now + state.interval_s))
-    return (state, ()) if response.assignment is None else _aim(state, response.assignment)
+    return (state, ()) if response.assignment is None else _set_target(state, response.assignment)
 
 
-def _aim(state: State, partitions: Partitions) -> Step:
+def _set_target(state: State, partitions: Partitions) -> Step:
     """Set a new target assignment."""
     if state.target.number < 0 or state.target.partitions != partitions:
         state = replace(state, target=Local(state.target.number + 1, partitions))
@@ -431,7 +431,7 @@ def _aim(state: State, partitions: Partitions) -> Step:
 
 
 def _refused(state: State, error: Error, now: float) -> Step:
-    state = replace(state, told=None, heartbeat_at=now)
+    state = replace(state, last_reported=None, heartbeat_at=now)
     if error in (Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID):
         return replace(_without_epoch(state), phase=Phase.FENCED), ()
     if error in MOVED or error is Error.COORDINATOR_LOAD_IN_PROGRESS:
@@ -448,7 +448,7 @@ def _retry(state: State, error: Error, now: float) -> State:
     """Wait before sending the same request again; look up the coordinator if it has moved."""
     if error in MOVED:
         link = connection.forget_coordinator(state.link)
-        state = replace(state, link=link, told=None, heartbeat_at=now)
+        state = replace(state, link=link, last_reported=None, heartbeat_at=now)
     return replace(state, retry_at=now + BACKOFF_S)
 
 
@@ -553,7 +553,7 @@ Answer = Callable[[State, Sent, msg.Response, float], Step]
 
 ANSWERS: Mapping[type[msg.Request], Answer] = {
     msg.FindCoordinator: _found,
-    msg.ConsumerGroupHeartbeat: _heard,
+    msg.ConsumerGroupHeartbeat: _heartbeat_answered,
     msg.OffsetCommit: _committed,
     msg.OffsetFetch: _loaded,
 }

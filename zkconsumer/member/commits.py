@@ -282,8 +282,8 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     state, commands = _act_on(state, findings)
     again = _plan(state, asked)
     # If another client wrote to ZooKeeper meanwhile, the commit has not been sent to Kafka yet.
-    told = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
-    unasked = again.kafka.keys() - told
+    answered = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
+    unasked = again.kafka.keys() - answered
     left = dict.fromkeys({*again.writes, *unasked}, "other clients keep writing this offset")
     if left and not outcome.denied and running.tries < MAX_TRIES:
         state, more = _start(state, asked, running.tries + 1)

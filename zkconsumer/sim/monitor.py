@@ -325,8 +325,8 @@ class Monitor(Watcher):
         refused = isinstance(outcome, events.Denied) or getattr(outcome, "denied", None)
         kinds = (NoticeKind.DENIED, NoticeKind.COMMIT_FAILED)
         notices = [c for c in commands if isinstance(c, cmd.Notice)]
-        told = any(notice.kind in kinds for notice in notices)
-        if refused and not (told or _retried_with(notices, refused)):
+        reported = any(notice.kind in kinds for notice in notices)
+        if refused and not (reported or _retried_with(notices, refused)):
             raise InvariantViolation("I15", f"{who} is refused and says nothing: {outcome}")
         eager = before.settings.mode is RebalanceMode.EAGER
         if eager and isinstance(outcome, events.Claimed) and (outcome.blocked or outcome.denied):

@@ -1,4 +1,4 @@
-"""A simulated query of Spark in group mode: the production membership, ledger and start positions.
+"""A simulated query of Spark in group mode, with the production membership and start positions.
 
 The query's actor calls the source as Spark does. It plans a batch and writes its end to the
 checkpoint. It runs the batch, and finishes the batch when it plans the next one. A killed query

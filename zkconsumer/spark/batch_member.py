@@ -1,10 +1,10 @@
 """A group member whose messages are read elsewhere, in batches.
 
 `Membership` is the library's own member: the same coordinator, lease, claims, release grace and
-compare-and-set commits. Where the library has a stream for each consumer thread, `Membership` has a
-`Ledger`, which implements `consumer.stream_partitions.PartitionSink`. A ledger holds no messages.
-It records which partitions may be planned, which offsets are in flight, and which are finished. The
-coordinator's thread and the query's thread both use it.
+compare-and-set commits. Where the library has a stream for each consumer thread, `Membership` has
+`ThreadPartitions`, which implements `consumer.stream_partitions.PartitionSink` and holds no
+messages. It records which partitions may be planned, which offsets are in flight, and which are
+finished. The coordinator's thread and the query's thread both use it.
 
 A position covers finished batches only. Offsets in flight are never committed, neither at a release
 nor at the end, so the partition's next owner reads them again.
@@ -39,7 +39,7 @@ from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.spark.offset_ranges import OffsetRange
 
-# ---- Ledger: the partitions of one consumer thread -----------------------------------------------
+# ---- ThreadPartitions: the partitions of one consumer thread -------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class _Release:
         return all(one.until is None for one in self.of)
 
 
-class Ledger:
+class ThreadPartitions:
     """The partitions of one consumer thread.
 
     Both sides hold the lock only for a moment, and call nothing while they hold it.
     """
 
     def __init__(self, thread_id: str, seen: set[TopicPartition]) -> None:
-        """`seen` contains every partition that the member ever had; its ledgers share it."""
+        """`seen` contains every partition that the member ever had; all its threads share it."""
         self.thread_id = thread_id
         self.idle_reason = ""
         self.changes = 0  # number of grants, release requests and withdrawals
@@ -226,7 +226,7 @@ class Ledger:
         self.answer_releases()
 
 
-# ---- Membership: the member and its ledgers ------------------------------------------------------
+# ---- Membership: the member and its threads ------------------------------------------------------
 
 
 LEAVE_S: Final = 2.0
@@ -251,7 +251,7 @@ class Membership:
         self.consumer_id = self._member.consumer_id
         seen: set[TopicPartition] = set()
         threads = paths.thread_ids(self.consumer_id, max(wanted.subscription.values()))
-        self._ledgers = {thread: Ledger(thread, seen) for thread in threads}
+        self._threads = {thread: ThreadPartitions(thread, seen) for thread in threads}
         self._wanted = wanted
         self._leaving = threading.Lock()
         self._left = False
@@ -273,8 +273,8 @@ class Membership:
 
     @property
     def sinks(self) -> PartitionSinks:
-        """The ledgers, to which the coordinator grants partitions."""
-        return {(None, thread): one for thread, one in self._ledgers.items()}
+        """The threads' partitions, to which the coordinator grants partitions."""
+        return {(None, thread): one for thread, one in self._threads.items()}
 
     @property
     def _coordinator(self) -> Coordinator | None:
@@ -324,23 +324,23 @@ class Membership:
     @property
     def changes(self) -> int:
         """The number of grants, release requests and withdrawals."""
-        return sum(one.changes for one in self._ledgers.values())
+        return sum(one.changes for one in self._threads.values())
 
     @property
     def idle_reason(self) -> str:
         """Why the member has no partition, or an empty text if that is unknown."""
-        return next((one.idle_reason for one in self._ledgers.values() if one.idle_reason), "")
+        return next((one.idle_reason for one in self._threads.values() if one.idle_reason), "")
 
     def failure(self) -> Exception | None:
         """Return the next error that the member cannot repair; each error is returned once.
 
         If the member ended by itself, return the error that ended it, at every call.
         """
-        for ledger in self._ledgers.values():
-            if ledger.ended is not None:
-                return ledger.ended
-            if ledger.failures:
-                return ledger.failures.popleft()
+        for thread in self._threads.values():
+            if thread.ended is not None:
+                return thread.ended
+            if thread.failures:
+                return thread.failures.popleft()
         return None
 
     def brokers(self) -> Brokers:
@@ -351,18 +351,18 @@ class Membership:
 
     def served(self) -> dict[TopicPartition, Served]:
         """Return the partitions that may be planned."""
-        return {tp: at for one in self._ledgers.values() for tp, at in one.served().items()}
+        return {tp: at for one in self._threads.values() for tp, at in one.served().items()}
 
     def reached(self) -> dict[TopicPartition, int | None]:
         """Return the owned partitions and the offset up to which batches were planned, or None if
         none is stored.
         """
-        return {tp: at for one in self._ledgers.values() for tp, at in one.reached().items()}
+        return {tp: at for one in self._threads.values() for tp, at in one.reached().items()}
 
     def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
         """Continue at `offset` instead of the offset that `served` returned."""
-        for ledger in self._ledgers.values():
-            ledger.place(tp, known, offset)
+        for thread in self._threads.values():
+            thread.place(tp, known, offset)
 
     def reset(self, tp: TopicPartition, known: Served, offset: int, why: str) -> None:
         """Continue at `offset`, as `auto.offset.reset` requires. The next commit may lower the
@@ -378,24 +378,24 @@ class Membership:
 
     def begin(self, ranges: Collection[OffsetRange]) -> list[OffsetRange]:
         """Start a batch of these ranges. Return those whose partitions are still served."""
-        return sorted(one for held in self._ledgers.values() for one in held.begin(ranges))
+        return sorted(one for held in self._threads.values() for one in held.begin(ranges))
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> Future[None] | None:
         """Finish the batch that ends at these offsets. Return its commit, or None if it was
         finished before.
         """
-        ledgers = self._ledgers.values()
+        threads = self._threads.values()
         # Request the commit before waiting releases are answered, while the partitions are still
         # owned.
-        commit = self.commit() if any([one.finish(ends) for one in ledgers]) else None
-        for one in ledgers:
+        commit = self.commit() if any([one.finish(ends) for one in threads]) else None
+        for one in threads:
             one.answer_releases()
         return commit
 
     def cancel(self) -> None:
         """Drop batches that were planned and not finished: they will not be run."""
-        for ledger in self._ledgers.values():
-            ledger.cancel()
+        for thread in self._threads.values():
+            thread.cancel()
 
     def commit(self) -> Future[None]:
         """Store the finished positions soon. A failure is also logged."""

@@ -77,7 +77,7 @@ def _outcome(outcome: Value) -> str:
     return _spelled(outcome)
 
 
-def deeds(commands: list[Value]) -> Iterator[str]:
+def actions(commands: list[Value]) -> Iterator[str]:
     """Describe the machine's commands, except those visible as writes to ZooKeeper."""
     for command in commands:
         match command:
@@ -143,7 +143,7 @@ NOT_THERE = " "
 
 
 class Lanes:
-    """Formats a story line by line; `tell` takes the entries of a trace in their order."""
+    """Formats a story line by line; `lines_for` takes the entries of a trace in their order."""
 
     def __init__(self, members: Sequence[str], *, root: str) -> None:
         """Start a story without entries.
@@ -161,7 +161,7 @@ class Lanes:
     def head(self) -> str:
         return self._line("seconds", {name: name for name in self._members}, "")
 
-    def tell(self, entry: Entry) -> Iterator[str]:
+    def lines_for(self, entry: Entry) -> Iterator[str]:
         """Yield the lines for this entry; consecutive deliveries are collected into one line.
 
         A `scene` produces no lines: it and the entries up to the next `note` are left out.
@@ -205,7 +205,7 @@ class Lanes:
     def _step(self, entry: Entry, event: Value, commands: Value) -> Iterator[str]:
         member = entry["member"]
         self._alive[member] = True
-        done = list(deeds(commands))
+        done = list(actions(commands))
         gate = gate_after(commands)
         if gate is not None and gate != self._open.get(member, False):
             done.append("may deliver" if gate else "may not deliver")
@@ -270,5 +270,5 @@ def story(entries: Iterable[Entry], members: Sequence[str], *, root: str) -> Ite
     lanes = Lanes(members, root=root)
     yield lanes.head()
     for entry in entries:
-        yield from lanes.tell(entry)
+        yield from lanes.lines_for(entry)
     yield from lanes.end()

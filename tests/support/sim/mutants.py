@@ -51,7 +51,7 @@ from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
 from zkconsumer.spark import batch_member
-from zkconsumer.spark.batch_member import Ledger
+from zkconsumer.spark.batch_member import ThreadPartitions
 
 Patch = tuple[Any, str, Any]
 
@@ -627,7 +627,7 @@ def _out_of_range_is_the_other_end() -> list[Patch]:
     return [(MemoryFetcher, "resolve", resolve)]
 
 
-# ---- the ledger of a query of Spark -------------------------------------------------------------
+# ---- the partitions of a query of Spark ---------------------------------------------------------
 
 
 def _batch_in_flight_is_finished() -> list[Patch]:
@@ -635,7 +635,7 @@ def _batch_in_flight_is_finished() -> list[Patch]:
         held = {tp: (one.epoch, one.until or one.offset) for tp, one in self._held.items()}
         return {tp: Position(*at) for tp, at in held.items() if at[1] is not None}
 
-    return [(Ledger, "positions", positions)]
+    return [(ThreadPartitions, "positions", positions)]
 
 
 def _release_during_a_batch() -> list[Patch]:
@@ -649,16 +649,16 @@ def _finish_of_a_new_grant() -> list[Patch]:
             one.offset, one.until = ends[one.tp], None
         return len(found)
 
-    return [(Ledger, "finish", finish)]
+    return [(ThreadPartitions, "finish", finish)]
 
 
 def _batch_of_the_stored_offset() -> list[Patch]:
-    real = Ledger.begin
+    real = ThreadPartitions.begin
 
     def begin(self: Any, ranges: Any) -> Any:
         return [one._replace(start=max(0, one.start - 1)) for one in real(self, ranges)]
 
-    return [(Ledger, "begin", begin)]
+    return [(ThreadPartitions, "begin", begin)]
 
 
 # ---- the operator's tools -----------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Recorder(Watcher):
         phase = after.phase.value if after.phase is not before.phase else ""
         if self._repeats(who, event, commands) or self._searches_again(who, after, commands):
             return
-        done = list(_deeds(commands))
+        done = list(_actions(commands))
         why = _cause(before, event)
         if phase or done or why.startswith("refused"):
             text = "; ".join(filter(None, [why, *done]))
@@ -196,7 +196,7 @@ def _answer(request: msg.Request, response: msg.Response) -> str:
     return ""
 
 
-def _deeds(commands: Iterable[ev.Command]) -> Iterator[str]:
+def _actions(commands: Iterable[ev.Command]) -> Iterator[str]:
     stopped: frozenset[TopicPartition] = frozenset()
     for command in commands:
         match command:

@@ -168,7 +168,9 @@ def _joins(on: Director) -> None:
     on.rest()
 
 
-@_story("many consumers join at once", "_rejoin", "_aim", members=3, partitions=6, messages=1)
+@_story(
+    "many consumers join at once", "_rejoin", "_set_target", members=3, partitions=6, messages=1
+)
 def _many(on: Director) -> None:
     """The first rebalance of an empty classic group waits 3 s for more members; KIP-848 does not
     wait."""
@@ -187,7 +189,7 @@ def _leaves(on: Director) -> None:
     on.rest()
 
 
-@_story("a consumer dies", "_heard", "_aim")
+@_story("a consumer dies", "_heartbeat_answered", "_set_target")
 def _dies(on: Director) -> None:
     """The coordinator waits for the session timeout; what was not committed is redelivered."""
     on.scene(0, 1)
@@ -196,7 +198,7 @@ def _dies(on: Director) -> None:
     on.rest()
 
 
-@_story("a consumer freezes", "_heard", "_aim")
+@_story("a consumer freezes", "_heartbeat_answered", "_set_target")
 def _freezes(on: Director) -> None:
     """After the session timeout the others take over what the frozen member had."""
     on.scene(0, 1)
@@ -249,7 +251,7 @@ def _static(on: Director) -> None:
 # ---- the network --------------------------------------------------------------------------------
 
 
-@_story("a session expires", "_heard", "_refused")
+@_story("a session expires", "_heartbeat_answered", "_refused")
 def _expires(on: Director) -> None:
     """No heartbeat arrives for the session timeout: the member's generation is lost, and it joins
     as a new member."""
@@ -313,7 +315,7 @@ def _foreign_offset(on: Director) -> None:
     on.rest()
 
 
-@_story("an operator removes a member", "_heard", "_refused")
+@_story("an operator removes a member", "_heartbeat_answered", "_refused")
 def _removed(on: Director) -> None:
     """An operator removes the member: it loses its partitions, and joins as a new member."""
     on.scene(0, 1)
@@ -355,7 +357,7 @@ def _stops_polling(on: Director) -> None:
 @_story(
     "the group has more threads than partitions",
     "compute_assignments",
-    "_aim",
+    "_set_target",
     members=3,
     partitions=2,
 )
@@ -423,7 +425,7 @@ def _no_broker(on: Director) -> None:
     on.rest()
 
 
-@_story("partitions are added", "_rejoin", "_aim", partitions=3)
+@_story("partitions are added", "_rejoin", "_set_target", partitions=3)
 def _grows(on: Director) -> None:
     """A classic group learns it when its leader reads new metadata, after up to five minutes;
     KIP-848's coordinator knows it at once."""
@@ -433,7 +435,7 @@ def _grows(on: Director) -> None:
     on.rest()
 
 
-@_story("a topic is created", "_rejoin", "_aim", members=1)
+@_story("a topic is created", "_rejoin", "_set_target", members=1)
 def _created(on: Director) -> None:
     """A member may wait for its topic; it gets nothing until the topic exists."""
     on.say("g_0 joins; its topic does not exist")
@@ -445,7 +447,7 @@ def _created(on: Director) -> None:
     on.rest()
 
 
-@_story("a topic is deleted", "_rejoin", "_aim", members=1)
+@_story("a topic is deleted", "_rejoin", "_set_target", members=1)
 def _deleted(on: Director) -> None:
     """The partitions are taken away at the next look at the metadata."""
     on.scene(0)
