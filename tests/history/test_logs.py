@@ -78,6 +78,22 @@ def test_a_failed_multi_is_one_row() -> None:
     assert (row.kind, row.part, row.path, row.number) == (tx.MULTI, -1, None, -103)
 
 
+def test_a_failed_multi_that_was_applied_before_it_was_written() -> None:
+    """A part of type ERROR may keep the record of its operation; the multi's row is the same.
+
+    A killed leader wrote this into its log when it had caught up with the new leader (3.8.4).
+    """
+    logs = []
+    for check, change in ((tx.CHECK, tx.SET_DATA), (tx.ERROR, tx.ERROR)):
+        log = LogWriter()
+        parts = [(check, sized("/x") + number(1)), (tx.ERROR, number(-103)), (tx.ERROR, number(-2))]
+        log.add(tx.MULTI, multi(*parts))
+        log.add(tx.MULTI, multi((change, changed("/x", b"1")), (tx.ERROR, number(-2))) + bytes(12))
+        logs.append(both(log.content()))
+    assert logs[0] == logs[1]
+    assert [row.number for row in logs[0][0]] == [-103, -2]
+
+
 def test_a_multi_has_a_row_per_part() -> None:
     """The parts of an applied multi are rows, numbered from 0, with the zxid of the multi."""
     log = LogWriter(zxid=6)

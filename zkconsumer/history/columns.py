@@ -408,10 +408,12 @@ def _read_multi(buffer: Array, at: int, stop: int, head: Array, c: Array, first:
         if size < 0 or at > stop or not _in_multi(kind):
             return -1
         _begin_row(c, n, head, kind, part)
-        if _read_record(buffer, kind, begin, at, c, n) != at:
+        # An error of another size is the record of an operation; see `transactions`.
+        is_record = kind != tx.ERROR or size == tx.ERROR_SIZE
+        if is_record and _read_record(buffer, kind, begin, at, c, n) != at:
             return -1
-        if kind == tx.ERROR and not failed:
-            error, failed = c.numbers[_NUMBER, n], True
+        if kind == tx.ERROR:
+            error, failed = error or c.numbers[_NUMBER, n], True
         _end_row(c, n)
         n += 1
     if at != stop and at + tx.DIGEST != stop:

@@ -63,6 +63,7 @@ MAX_SEARCH: Final = 64 << 10
 are rare."""
 
 DIGEST: Final = 12  # bytes of the digest after a record: a version and the digest of the tree
+ERROR_SIZE: Final = 4  # bytes of the record of an error
 OVERHEAD: Final = 12  # bytes of the checksum and the length before a transaction's header
 _HEADER: Final = 32  # bytes of a transaction's header
 _END: Final = 0x42  # the byte after each transaction, `B`
@@ -321,7 +322,12 @@ _ALONE: Final[dict[int, Decode]] = {
 
 
 def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int, Values]]:
-    """Yield (kind, values) of each part of a multi in the log, even if it had no effect."""
+    """Yield (kind, values) of each part of a multi in the log, even if it had no effect.
+
+    A server that applies a failed multi changes the type of its parts to ERROR in memory. If it
+    writes the multi afterwards, as a restarted server does that catches up with the leader, then
+    these parts keep the record of their operation. Such a part has the error 0 here.
+    """
     (count,) = _INT.unpack_from(window, at)
     if count < 0 or count * 8 > stop - at:
         raise _Fault(at, f"{count} parts do not fit into their multi")
@@ -335,7 +341,10 @@ def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int,
             raise _Fault(begin - 8, f"a multi has a part of the unknown type {kind}")
         if size < 0 or at > stop:
             raise _Fault(begin - 4, f"a part of {size} bytes does not fit into its multi")
-        yield kind, how(window, begin, at, 0)
+        if kind == ERROR and size != ERROR_SIZE:
+            yield kind, (None, None, 0, 0, None)
+        else:
+            yield kind, how(window, begin, at, 0)
     _end(window, at, stop, slack)
 
 
@@ -407,9 +416,9 @@ def _rest(window: bytes, at: int, stop: int, kind: int) -> list[tuple[object, ..
     """Return the fields of the rows of one transaction that follow `cxid`."""
     if kind == MULTI:
         parts = list(_parts(window, at, stop, DIGEST))
-        failed = next((values[3] for kind, values in parts if kind == ERROR), None)
-        if failed is not None or not parts:
-            return [(MULTI, -1, None, None, 0, failed or 0, None)]
+        errors = [values[3] for kind, values in parts if kind == ERROR]
+        if errors or not parts:
+            return [(MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
         return [(kind, number, *values) for number, (kind, values) in enumerate(parts)]
     how = _ALONE.get(kind)
     if how is None:

@@ -92,6 +92,8 @@ def every_kind() -> LogWriter:
         good = [(tx.CHECK, sized("/a") + number(1)), (tx.DELETE, sized("/a"))]
         log.add(tx.MULTI, multi(*good, (tx.CREATE, created("/a"))) + extra)
         log.add(tx.MULTI, multi((tx.CREATE, created("/x")), (tx.ERROR, number(-103))) + extra)
+        applied = [(tx.ERROR, sized("/a") + number(1)), (tx.ERROR, number(-103))]
+        log.add(tx.MULTI, multi(*applied) + extra)
         log.add(tx.MULTI, multi() + extra)
         log.add(tx.CLOSE_SESSION, extra, cxid=0)
         log.add(tx.CLOSE_SESSION, number(2) + sized("/a") + sized("/b") + extra)
