@@ -596,6 +596,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/spark/test_history_demo.py::test_a_run",
+        "Takes 90 s, because it runs the demonstration with a cluster of Spark. Other tests of the "
+        "file check its parts, and tests/faults/test_mixture.py compares tables of real "
+        "groups.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_history_demo.py::test_ctrl_c",
+        "Takes 15 s of a processor. tests/spark/test_pipeline.py and tests/cli/test_demo.py "
+        "interrupt demonstrations that start the same servers.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/spark/test_group_faults.py::test_queries_join_and_leave",
         "Takes 20 s. test_group.py moves partitions between two queries.",
     ),

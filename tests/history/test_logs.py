@@ -79,10 +79,8 @@ def test_a_failed_multi_is_one_row() -> None:
 
 
 def test_a_failed_multi_that_was_applied_before_it_was_written() -> None:
-    """A part of type ERROR may keep the record of its operation; the multi's row is the same.
-
-    A killed leader wrote this into its log when it had caught up with the new leader (3.8.4).
-    """
+    """A part of type ERROR may keep the record of its operation; the multi's row is the same."""
+    # A killed leader wrote this into its log when it had caught up with the new leader (3.8.4).
     logs = []
     for check, change in ((tx.CHECK, tx.SET_DATA), (tx.ERROR, tx.ERROR)):
         log = LogWriter()

@@ -16,7 +16,7 @@ import zkconsumer
 
 # The aim is 1 MB: 3.2 MB of sources and 320 files compress to 1.07 MB.
 MAX_WHEEL_BYTES = 1_200_000
-EXTRAS = {"arrow", "fast", "lab", "metrics", "sandbox", "sasl", "spark", "top"}
+EXTRAS = {"arrow", "charts", "fast", "lab", "metrics", "sandbox", "sasl", "spark", "top"}
 DISCOVERY = "zkconsumer/spark/discovery/"
 PROBE = """
 import json, zkconsumer

@@ -113,7 +113,7 @@ def timeline(
         _follow(display, _following(data_dir, group, window))
         return
     found = reports.within(_described(data_dir, group), window)
-    rows = [_line_row(line) for line in reports.timeline(found.tables)]
+    rows = [_line_row(line) for line in reports.timeline(found.tables, window.to_ms)]
     display.write(rows, LINES)
     _summary(found)
 
@@ -208,7 +208,7 @@ def _following(
     seen: set[Line] = set()
     while True:
         description.read()
-        for line in lines_of(within(description.so_far(), window).tables):
+        for line in lines_of(within(description.so_far(), window).tables, window.to_ms):
             if line not in seen:
                 seen.add(line)
                 yield line

@@ -1,4 +1,4 @@
-"""Two demonstrations, each observed by an independent ZooKeeper client.
+"""Three demonstrations on real servers.
 
 `zkconsumer demo`: a group that grows, shrinks and loses a member.
 
@@ -13,6 +13,12 @@
 - `pipeline_query`: the Spark query in its own process, which writes Parquet
 - `pipeline_ledger`: the messages that both have read, according to their files
 - `pipeline_judge`: the check of the files (no I/O)
+
+`scripts/history_demo`: the history of a group under faults, read on a Spark cluster.
+
+- `history`: the course of events, the pipeline, and the tables read back from its Parquet
+- `history_scene`: the servers, the members, and their faults
+- `history_charts`: the charts of the report
 """
 
 from __future__ import annotations

@@ -50,6 +50,9 @@ KINDS: Final = {
 }
 """Kind of an incident -> what it means."""
 
+MOMENTARY: Final = frozenset({"offset moved back", "offset deleted"})
+"""Kinds of incidents that last for no time. Another incident without an end still lasts."""
+
 
 def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list[Incident]:
     """Return all incidents of the tables and of the files, in the order of their times."""

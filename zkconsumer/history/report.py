@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from zkconsumer.errors import displayed
 from zkconsumer.history.describe import Described
+from zkconsumer.history.incidents import MOMENTARY
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalance, Tables
 
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
@@ -36,7 +37,8 @@ class Window:
     def has(self, row: Event) -> bool:
         """Return whether the row's time, or its span, overlaps the window."""
         end = getattr(row, "ended_ms", None) or getattr(row, "last_ms", None)
-        lasts = end is None and hasattr(row, "ended_ms")
+        is_moment = isinstance(row, Incident) and row.kind in MOMENTARY
+        lasts = end is None and hasattr(row, "ended_ms") and not is_moment
         before = self.to_ms is not None and row.time_ms > self.to_ms
         after = self.from_ms is not None and not lasts and (end or row.time_ms) < self.from_ms
         return not before and not after
@@ -161,9 +163,10 @@ class Line:
     what: str
 
 
-def timeline(tables: Tables) -> list[Line]:
-    """Return the events in the order of their zxids; commits are summarised as runs."""
-    return sorted([*_member_lines(tables), *_owner_lines(tables), *_other_lines(tables)])
+def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
+    """Return the events up to `to_ms` by zxid; commits are summarised as runs."""
+    lines = [*_member_lines(tables), *_owner_lines(tables), *_other_lines(tables)]
+    return sorted(one for one in lines if to_ms is None or one.time_ms <= to_ms)
 
 
 def _member_lines(tables: Tables) -> Iterator[Line]:
@@ -223,10 +226,13 @@ slider.addEventListener("input", move); move();
 """
 
 
-def page(found: Described, window: Window) -> str:
+def page(found: Described, window: Window, charts: Sequence[str] = ()) -> str:
     """Return a page with the report, a lane for each partition, and a time slider.
 
     The page is self-contained: it loads no script, style sheet or picture.
+
+    Args:
+        charts: elements of HTML to show between the lanes and the report.
     """
     begin = window.from_ms or found.from_ms
     end = max(window.to_ms or found.until_ms, begin + 1)
@@ -239,7 +245,8 @@ def page(found: Described, window: Window) -> str:
         f"<style>{_STYLE}</style></head>\n<body><h1>History, {time_text(begin)} to "
         f'{time_text(end)}</h1>\n<p><input id="time" type="range" min="0" max="10000" value="0" '
         f'style="width:{_LEFT + _WIDTH}px"> <span id="at"></span></p>\n'
-        f"{_lanes(found, begin, end)}\n{sections}\n<script>{script}</script></body></html>\n"
+        f"{_lanes(found, begin, end)}\n{''.join(charts)}\n{sections}\n"
+        f"<script>{script}</script></body></html>\n"
     )
 
 

@@ -164,7 +164,8 @@ class MemberProcess:
         java = jars.find_java()
         class_path = jars.resolve(f"kafka-{JVM_RELEASE}")
         log4j = self._directory / "members-log4j.properties"
-        log4j.write_text(LOG4J)
+        # Standard output is discarded, because it has the messages.
+        log4j.write_text(f"{LOG4J}log4j.appender.out.target=System.err\n")
         command = [
             *(str(java.executable), "-Xmx96m", *FAST_JVM),
             *(f"-Dlog4j.configuration=file:{log4j}", "kafka.tools.ConsoleConsumer"),

@@ -192,12 +192,13 @@ class ZooKeeperEnsemble(Startable):
         release: str = DEFAULT_ZOOKEEPER,
         tick_time_s: float = 0.5,
         heap_mb: int = 128,
+        settings: Mapping[str, object] | None = None,
         progress: jars.Progress = jars.to_stderr,
     ) -> None:
         """Args:
         directory: contains a directory for each server.
         size: the number of servers; 3 servers tolerate the loss of one.
-        release, tick_time_s, heap_mb, progress: as for `ZooKeeperServer`.
+        release, tick_time_s, heap_mb, settings, progress: as for `ZooKeeperServer`.
         """
         peers = {number: Peer(free_port(), free_port()) for number in range(1, size + 1)}
         self.servers = tuple(
@@ -208,6 +209,7 @@ class ZooKeeperEnsemble(Startable):
                 release=release,
                 tick_time_s=tick_time_s,
                 heap_mb=heap_mb,
+                settings=settings,
                 progress=progress,
             )
             for number in peers

@@ -1,0 +1,179 @@
+"""scripts/history_demo: a whole run, its clean-up, and its parts without servers."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pytest
+
+from zkconsumer.demo.history import rows_of
+from zkconsumer.demo.history_charts import charts
+from zkconsumer.demo.history_scene import claims
+from zkconsumer.history.describe import Described, Description
+from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.report import Window, page, timeline, within
+from zkconsumer.history.tables import TABLES
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark.history import table_batches
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "_history_demo.py"
+INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"
+# Seconds within which all processes and files of a run must be gone: two on an idle machine.
+PATIENCE_S = 60.0
+# Seconds for a run, which takes 90 on a busy machine.
+LIMIT_S = 900.0
+SVG = "{http://www.w3.org/2000/svg}"
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the run's temporary files; all its command lines contain the path."""
+    found = tmp_path / "temporary"
+    found.mkdir()
+    monkeypatch.setenv("TMPDIR", str(found))
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the demo with arguments; end what a test leaves running."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(SCRIPT), *arguments]
+        started.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+        )
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def assert_nothing_is_left(home: Path) -> None:
+    def left() -> list[object]:
+        shown = subprocess.run(
+            ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+        )
+        return [
+            *(line for line in shown.stdout.splitlines() if str(home) in line),
+            *home.iterdir(),
+        ]
+
+    limit_s = time.monotonic() + PATIENCE_S
+    while (found := left()) and time.monotonic() < limit_s:
+        time.sleep(0.1)
+    assert not found
+
+
+@pytest.mark.timeout(LIMIT_S + PATIENCE_S)
+def test_a_run(home: Path, start: Start, tmp_path: Path) -> None:
+    """The tables equal what really happened; both runs of the pipeline bring new transactions."""
+    process = start("--faults", "4", "--seed", "3", "--output", "out", "--json")
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, err.decode()
+    result = json.loads(out.splitlines()[-1])
+    assert (result["missed"], result["invented"]) == (0, 0)
+    assert min(result["runs"]) > 0
+    assert sum(result["faults"].values()) == 4
+    assert min(result["rows"][one] for one in ("ownership", "members' claims")) > 0
+    assert result["rows"]["JVM members' claims"] > 0
+    kept = tmp_path / "out"
+    assert "<svg" in (kept / "report.html").read_text(encoding="utf-8")
+    assert list((kept / "tables" / "demo").glob("rebalances-*.parquet"))
+    assert_nothing_is_left(home)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_ctrl_c(home: Path, start: Start) -> None:
+    """Ctrl-C between two faults exits with code 130 and leaves no process and no directory."""
+    process = start("--faults", "40")
+    assert process.stderr is not None
+    assert any(b"fault 1 of 40" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    told = process.stderr.read().decode()
+    assert (process.wait(timeout=PATIENCE_S), "Traceback" in told) == (130, False), told
+    assert_nothing_is_left(home)
+
+
+# ---- parts --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> Described:
+    """The tables of a run of the demo, from the logs of its servers."""
+    description = Description(find_servers([INCIDENT]), ["billing"])
+    description.read()
+    return description.result()
+
+
+def test_the_tables_are_read_back(found: Described) -> None:
+    """Rows that became columns, in any order, become the same rows again."""
+    for table in TABLES:
+        if table != "transactions":
+            rows = getattr(found.tables, table)
+            columns = pa.Table.from_batches(table_batches(rows, table))
+            order = list(range(len(rows)))
+            random.Random(1).shuffle(order)
+            again = rows_of(columns.take(order), table)
+            assert rows
+            assert sorted(map(repr, again)) == sorted(map(repr, rows)), table
+            assert [row.zxid for row in again] == sorted(row.zxid for row in rows)
+
+
+def test_the_charts(found: Described) -> None:
+    """Each chart is an SVG element with data, the page has all of them, and nothing is loaded."""
+    drawn = charts(found)
+    for one in drawn:
+        root = ElementTree.fromstring(one)
+        assert root.tag == f"{SVG}svg"
+        assert not [text for text in root.iter(f"{SVG}text") if text.text == "No data"]
+    labels = {text.text for text in ElementTree.fromstring(drawn[0]).iter(f"{SVG}text")}
+    assert labels >= {one.kind for one in found.tables.incidents}
+    shown = page(found, Window(), drawn)
+    assert all(one in shown for one in drawn)
+    assert "src=" not in shown
+
+
+def test_a_window_has_no_earlier_moments(found: Described) -> None:
+    """A window shows what happened in it and what lasted, but no offset that moved back before."""
+    kinds = ("offset moved back", "offset deleted")
+    moments = [one for one in found.tables.incidents if one.kind in kinds]
+    after = Window(from_ms=max(one.time_ms for one in moments) + 1)
+    left = {one.kind for one in within(found, after).tables.incidents}
+    assert left
+    assert left.isdisjoint(kinds)
+    until_ms = moments[0].time_ms
+    lines = timeline(within(found, Window(to_ms=until_ms)).tables, until_ms)
+    assert max(line.time_ms for line in lines) == until_ms
+
+
+def test_the_claims_of_a_jvm() -> None:
+    """A claim in a JVM's log is its thread and its partition; a failed claim is none."""
+    begin = "2026-11-23 12:40:21,187 INFO  kafka.consumer.ZookeeperConsumerConnector - [g_1], "
+    text = (
+        f"{begin}g_1-0 successfully owned partition 3 for topic orders\n"
+        f"{begin}waiting for the partition ownership to be deleted: 4 for topic orders\n"
+        f"{begin}g_1-0 successfully owned partition 3 for topic orders\n"
+    )
+    assert claims(text) == Counter({("g_1-0", TopicPartition("orders", 3)): 2})
+
+
+def test_an_output_that_exists(start: Start, tmp_path: Path) -> None:
+    """The demo never writes into an existing directory: it says so, with exit code 2."""
+    _, err = start("--output", str(tmp_path)).communicate(timeout=PATIENCE_S)
+    assert b"exists already; remove it, or use another --output" in err

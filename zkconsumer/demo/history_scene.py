@@ -1,0 +1,336 @@
+"""The group of the history demo: an ensemble, a broker, members of both kinds, and their faults.
+
+The members are zkconsumer's and Kafka's own console consumer. Each has a proxy before one server of
+the ensemble. Each leaves a record of its own: a zkconsumer member its trace, a JVM member its log.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import encode_offset
+from zkconsumer.sandbox import BrokerServer, ZooKeeperEnsemble, topics
+from zkconsumer.sandbox.jars import Progress
+from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.proxy import Proxy, Wire
+from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, Trickle
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+GROUP, TOPIC, PARTITIONS = "billing", "orders", 8
+
+KINDS = (
+    *(MemberKind.ZKCONSUMER, MemberKind.JVM, MemberKind.ZKCONSUMER),
+    *(MemberKind.JVM, MemberKind.ZKCONSUMER),
+)
+
+FEWEST = 2
+"""Number of members that no fault removes."""
+
+SESSION_S = 4.0
+"""The session timeout in seconds. It is shorter than the JVM's default of 6 s, so that more
+sessions expire."""
+
+STRANGER_S = 12.0
+"""Seconds for which another client keeps a partition: longer than the 10 s after which the history
+reports a blocked partition."""
+
+PAUSE_S = (0.3, 2.0)
+"""Shortest and longest pause between two faults in seconds."""
+
+TROUBLE_S = (0.5 * SESSION_S, 2 * SESSION_S)
+"""Shortest and longest pause of a process, or silence of a connection, in seconds. Some outlast
+the session."""
+
+_PATIENCE_S = 60.0
+"""Seconds within which a member must leave: it takes a second on an idle machine."""
+
+_QUIET_S = 20.0
+"""Seconds that the group gets after the last fault until all partitions have an owner."""
+
+_CLAIMED = re.compile(r" (\S+) successfully owned partition (\d+) for topic (\S+)")
+"""A claim in the log of a JVM member (`reflectPartitionOwnershipDecision` of Kafka 1.1.1)."""
+
+Claims = Counter[tuple[str, TopicPartition]]
+"""Number of claims by thread and partition."""
+
+
+class RecordedMember(MemberProcess):
+    """A member whose records are kept.
+
+    Attributes:
+        traces: the traces of a zkconsumer member, one for each process.
+        interruptions: how often the process was killed or paused. Each time, the last claim may be
+            missing in a JVM's log.
+    """
+
+    def __init__(self, number: int, kind: MemberKind, *, proxy: Proxy, directory: Path) -> None:
+        super().__init__(
+            number,
+            kind,
+            group=GROUP,
+            topic=TOPIC,
+            proxy=proxy,
+            session_s=SESSION_S,
+            directory=directory,
+        )
+        self.traces: list[Path] = []
+        self.interruptions = 0
+        self._log = directory / f"{self.name}.log"
+
+    def start(self) -> None:
+        if self.kind is MemberKind.ZKCONSUMER:
+            self.traces.append(self._log.with_suffix(f".{len(self.traces)}.trace"))
+            self._properties["trace.file"] = str(self.traces[-1])
+        super().start()
+
+    def kill(self) -> None:
+        self.interruptions += 1
+        super().kill()
+
+    @property
+    def claims(self) -> Claims:
+        """The claims in the log of a JVM member."""
+        return claims(self._log.read_text(errors="replace") if self._log.exists() else "")
+
+
+def claims(text: str) -> Claims:
+    """Return the claims that a JVM member has logged."""
+    return Counter(
+        (thread, TopicPartition(topic, int(number)))
+        for thread, number, topic in _CLAIMED.findall(text)
+    )
+
+
+class Scene:
+    """The servers and the members; leaving the block ends all of them."""
+
+    def __init__(self, directory: Path, *, seed: int, say: Progress) -> None:
+        self._random, self._say = random.Random(seed), say
+        self._directory = directory
+        self._never = threading.Event()
+        self._stack = ExitStack()
+        self.faults: Counter[str] = Counter()
+        self.members: list[RecordedMember] = []
+        # Without a purge, every server keeps all of its logs.
+        self.ensemble = ZooKeeperEnsemble(
+            directory, settings={"autopurge.purgeInterval": 0}, progress=say
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._say("starting three ZooKeeper servers and a broker")
+            stack.enter_context(self.ensemble)
+            connect = self.ensemble.connect
+            broker = BrokerServer(
+                self._directory / "broker", zookeeper_connect=connect, progress=self._say
+            )
+            stack.enter_context(broker)
+            topics.create_topic(connect, TOPIC, partitions=PARTITIONS)
+            stack.callback(Trickle(connect, TOPIC, PARTITIONS).stop)
+            self._client = stack.enter_context(topics.session(connect))
+            for number, kind in enumerate(KINDS):
+                server = self.ensemble.servers[number % len(self.ensemble.servers)]
+                member = RecordedMember(
+                    number,
+                    kind,
+                    proxy=stack.enter_context(Proxy(server.connect)),
+                    directory=self._directory,
+                )
+                stack.callback(member.end)
+                self.members.append(member)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def logs(self) -> list[Path]:
+        """The directory of each server's transaction log."""
+        return [server.directory / "data" / "version-2" for server in self.ensemble.servers]
+
+    # ---- course of events ------------------------------------------------------------------------
+
+    def run(self, faults: int, limit_s: float) -> float:
+        """Let this number of faults happen, but none after `limit_s`; return the seconds it took.
+
+        All kinds happen equally often, in a random order.
+        """
+        for member in self.members[:-1]:
+            member.start()
+        self._settle()
+        deck: list[Callable[[], str]] = []
+        while len(deck) < faults:
+            kinds = self._kinds()
+            self._random.shuffle(kinds)
+            deck += kinds
+        began = time.monotonic()
+        for number, fault in enumerate(deck[:faults], start=1):
+            if time.monotonic() > began + limit_s:
+                self._say(f"{limit_s / 60:g} minutes are over after {number - 1} faults")
+                break
+            told = fault()
+            self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
+            self._say(f"fault {number} of {faults}: {told}")
+            self._wait(PAUSE_S)
+        self._settle()
+        return time.monotonic() - began
+
+    def leave(self) -> None:
+        """Let all running members leave, and wait until they have ended."""
+        running = self._in(MemberState.UP)
+        for member in running:
+            member.leave()
+        until(lambda: all(one.state is MemberState.LEFT for one in running), limit_s=_PATIENCE_S)
+
+    def _settle(self) -> None:
+        """Wait for a while until each partition has an owner; a group that does not get there is
+        part of the story.
+        """
+        room = paths.owners_of(GROUP, TOPIC)
+
+        def owned() -> bool:
+            return bool(
+                self._client.exists(room) and len(self._client.get_children(room)) == PARTITIONS
+            )
+
+        until(owned, limit_s=_QUIET_S)
+
+    def _wait(self, limits: tuple[float, float]) -> None:
+        self._never.wait(self._random.uniform(*limits))
+
+    def _in(self, *states: MemberState) -> list[RecordedMember]:
+        return [one for one in self.members if one.state in states]
+
+    def _kinds(self) -> list[Callable[[], str]]:
+        return [
+            *(self._join, self._leave, self._kill, self._pause, self._pause, self._cut),
+            *(self._silence, self._lose_a_reply, self._stop_the_leader, self._take_an_owner_away),
+            *(self._set_an_offset_back, self._delete_an_offset, self._block_a_partition),
+        ]
+
+    # ---- faults of members -----------------------------------------------------------------------
+
+    def _join(self) -> str:
+        away = self._in(MemberState.AWAY, MemberState.LEFT, MemberState.DEAD)
+        if not away:
+            return self._leave()
+        member = self._random.choice(away)
+        member.start()
+        return f"{member.name} joins"
+
+    def _leave(self) -> str:
+        running = self._in(MemberState.UP)
+        if len(running) <= FEWEST:
+            return self._join()
+        member = self._random.choice(running)
+        member.leave()
+        until(lambda: member.state is MemberState.LEFT, limit_s=_PATIENCE_S)
+        return f"{member.name} leaves"
+
+    def _kill(self) -> str:
+        running = self._in(MemberState.UP)
+        if len(running) <= FEWEST:
+            return self._join()
+        member = self._random.choice(running)
+        member.kill()
+        return f"{member.name} is killed"
+
+    def _pause(self) -> str:
+        """Pause the running member with the lowest name, so that one session flaps."""
+        member = self._in(MemberState.UP)[0]
+        member.freeze()
+        self._wait(TROUBLE_S)
+        member.thaw()
+        return f"the process of {member.name} was paused"
+
+    # ---- faults of connections and servers -------------------------------------------------------
+
+    def _cut(self) -> str:
+        member = self._random.choice(self._in(MemberState.UP))
+        member.proxy.cut()
+        return f"the connection of {member.name} breaks"
+
+    def _silence(self) -> str:
+        member = self._random.choice(self._in(MemberState.UP))
+        member.proxy.wire = Wire.SILENT
+        self._wait(TROUBLE_S)
+        member.proxy.wire = Wire.PASS
+        member.proxy.cut()
+        return f"the connection of {member.name} was silent"
+
+    def _lose_a_reply(self) -> str:
+        member = self._random.choice(self._in(MemberState.UP))
+        member.proxy.lose_next_reply()
+        return f"the next reply to {member.name} is lost"
+
+    def _stop_the_leader(self) -> str:
+        leader = self.ensemble.leader()
+        leader.kill()
+        self.ensemble.leader()
+        leader.start()
+        return f"{leader.name}, the leader, was killed and started again"
+
+    # ---- faults of znodes ------------------------------------------------------------------------
+
+    def _take_an_owner_away(self) -> str:
+        tp = self._partition()
+        self._write(lambda: self._client.delete(paths.owner(GROUP, tp)))
+        return f"another client deletes the owner znode of {tp.topic}-{tp.partition}"
+
+    def _set_an_offset_back(self) -> str:
+        tp = self._partition()
+        self._write(lambda: self._client.set(paths.offset(GROUP, tp), encode_offset(0)))
+        return f"another client sets the offset of {tp.topic}-{tp.partition} to 0"
+
+    def _delete_an_offset(self) -> str:
+        tp = self._partition()
+        self._write(lambda: self._client.delete(paths.offset(GROUP, tp)))
+        return f"another client deletes the offset of {tp.topic}-{tp.partition}"
+
+    def _block_a_partition(self) -> str:
+        """Replace an owner znode by one of a client that is no member, in one transaction."""
+        tp = self._partition()
+        path = paths.owner(GROUP, tp)
+        with topics.session(self.ensemble.connect) as stranger:
+            done = until(lambda: self._replace(stranger, path), limit_s=_QUIET_S)
+            if done:
+                self._never.wait(STRANGER_S)
+        return f"another client held {tp.topic}-{tp.partition} for {STRANGER_S:g} s"
+
+    def _partition(self) -> TopicPartition:
+        return TopicPartition(TOPIC, self._random.randrange(PARTITIONS))
+
+    @staticmethod
+    def _write(change: Callable[[], object]) -> None:
+        """Change a znode; there may be none at this moment."""
+        from kazoo.exceptions import NoNodeError
+
+        with suppress(NoNodeError):
+            change()
+
+    @staticmethod
+    def _replace(client: KazooClient, path: str) -> bool:
+        transaction = client.transaction()
+        if client.exists(path):
+            transaction.delete(path)
+        transaction.create(path, f"{GROUP}_stranger-0".encode(), ephemeral=True)
+        return not any(isinstance(one, Exception) for one in transaction.commit())
