@@ -167,7 +167,7 @@ def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
     run(main())
 
 
-def test_a_poll_without_patience_gets_what_is_there(reader: Both) -> None:
+def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
     """`timeout_s=0` delivers the messages that earlier calls have fetched."""
     reader.grant(0, 0)
 
@@ -238,7 +238,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
     run(main())
 
 
-def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) -> None:
+def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
     """A wait during a pause, a revocation or the lease's end delivers no outdated message."""
     reader.grant(0, 0)
 
@@ -262,7 +262,7 @@ def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) 
     run(main())
 
 
-def test_two_tasks_at_once_are_told(log: Log, reader: Both) -> None:
+def test_two_tasks_at_once_are_an_error(log: Log, reader: Both) -> None:
     """The second task gets an error; the first is not disturbed."""
     reader.grant(1, 0)
 
@@ -277,7 +277,7 @@ def test_two_tasks_at_once_are_told(log: Log, reader: Both) -> None:
     run(main())
 
 
-def test_closing_ends_it_for_good(reader: Both) -> None:
+def test_after_the_shutdown_the_stream_has_ended(reader: Both) -> None:
     """After the shutdown a wait ends, loops end, `poll` raises, and the stream's thread is gone."""
     reader.grant(1, 0)
     seen: set[str] = set()
@@ -303,7 +303,7 @@ def test_closing_ends_it_for_good(reader: Both) -> None:
     eventually(lambda: name not in {one.name for one in threading.enumerate()})
 
 
-def test_a_release_waits_for_what_a_task_has_in_hand(reader: Both) -> None:
+def test_a_release_waits_for_a_tasks_unfinished_message(reader: Both) -> None:
     """A release waits until the task requests the next message."""
     reader.grant(0, 0)
     done: list[int | None] = []
@@ -389,7 +389,7 @@ def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
     run(main())
 
 
-def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> None:
+def test_a_cancelled_body_does_not_commit_its_unfinished_message(group: Group) -> None:
     """If a task is cancelled, its unfinished message is not committed; the next owner gets it."""
 
     async def main() -> None:

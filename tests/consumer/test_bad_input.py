@@ -118,7 +118,7 @@ def test_a_topic_node_that_breaks_keeps_what_is_owned(group: Group) -> None:
     assert len(one.readers[0].messages) == 40
 
 
-def test_an_illegible_owner_node_is_somebody_elses(group: Group) -> None:
+def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
     """An owner znode with malformed data blocks its partition and is named."""
     group.admin.create(group.owner(0), b"\xff\x00\xfe" * 50, ephemeral=True, makepath=True)
     one = group.join(rebalance_max_retries=1)
@@ -188,7 +188,7 @@ def test_without_rights_on_ids_the_streams_are_refused(group: Group) -> None:
         one.connector.create_message_streams({group.topic: 1})
 
 
-def test_without_rights_on_owners_the_stream_hears_of_it_once(group: Group) -> None:
+def test_without_rights_on_owners_the_stream_raises_one_error(group: Group) -> None:
     """Without the right to claim, the stream gets one error, and attempts continue."""
     path = paths.owners_of(group.name, group.topic)
     group.admin.ensure_path(path)
@@ -251,7 +251,7 @@ def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServ
         ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
 
 
-def test_a_server_that_does_not_tell_its_tick_gives_a_warning(
+def test_a_server_that_hides_its_tick_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the server does not allow `conf`, the session time-out is not checked, with a warning."""

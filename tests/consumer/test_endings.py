@@ -89,7 +89,7 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
 
 
 @pytest.mark.parametrize("name", ["zkconsumer.consumer.journal", "zkconsumer.consumer.coordinator"])
-def test_a_log_that_raises_ends_nobody(
+def test_a_log_filter_that_raises_ends_no_member(
     group: Group, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If a log filter raises for every line, one report follows, and the member continues."""

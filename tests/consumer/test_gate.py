@@ -19,7 +19,7 @@ def _clocks(**numbers: int) -> SimpleNamespace:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_on_linux_it_counts_from_the_boot() -> None:
+def test_on_linux_the_clock_counts_from_the_boot() -> None:
     """On Linux the clock is the kernel's uptime, which counts suspended time."""
     before = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
     assert before - 0.02 <= boottime() <= before + 60.0
@@ -33,7 +33,7 @@ def test_each_platform_has_its_clock(platform: str, number: float) -> None:
     assert lease_clock(platform, clocks)() == number
 
 
-def test_windows_has_a_monotonic_clock_that_goes_on() -> None:
+def test_on_windows_the_clock_is_monotonic() -> None:
     """On Windows the clock is `time.monotonic`."""
     assert lease_clock("win32", _clocks())() == -1.0
 
@@ -42,7 +42,7 @@ def test_windows_has_a_monotonic_clock_that_goes_on() -> None:
     ("platform", "clocks"),
     [("darwin", _clocks(CLOCK_MONOTONIC=6)), ("freebsd14", _clocks(CLOCK_MONOTONIC_RAW=4))],
 )
-def test_a_platform_without_one_is_refused(platform: str, clocks: SimpleNamespace) -> None:
+def test_a_platform_without_such_a_clock_is_refused(platform: str, clocks: SimpleNamespace) -> None:
     """An old macOS or an unknown platform is an error before there is a lease."""
     with pytest.raises(ConfigError, match="continues during sleep") as caught:
         lease_clock(platform, clocks)

@@ -64,7 +64,7 @@ def test_decoders_that_always_fail(log: KafkaLog) -> None:
     reader.stream.close()
 
 
-def test_messages_larger_than_a_fetch_come_all_the_same(log: KafkaLog) -> None:
+def test_messages_larger_than_a_fetch_are_delivered(log: KafkaLog) -> None:
     """Where the JVM fails permanently (MessageSizeTooLargeException), the fetch grows."""
     sizes = [0, 990_000, 1, 900_000, 10]
     for size in sizes:

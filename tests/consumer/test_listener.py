@@ -99,7 +99,7 @@ def captured(release: str, member: str) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("release", ["0.9.0.1", "0.11.0.3", "1.1.1"])
-def test_it_hears_what_a_listener_of_the_jvm_hears(group: Group, release: str) -> None:
+def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release: str) -> None:
     """A joins with two threads, B with one, A leaves: with `eager` the calls are the JVM's."""
     first, second = Heard(), Heard()
     a = join(group, "A", first, threads=2, rebalance_mode="eager")
@@ -129,7 +129,7 @@ def test_it_hears_what_a_listener_of_the_jvm_hears(group: Group, release: str) -
     assert plain(second.calls) == told(captured(release, "B"))
 
 
-def test_a_commit_in_it_is_the_last_word_of_what_moves(group: Group) -> None:
+def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:
     """Without auto-commit, a commit before the release avoids redeliveries (MirrorMaker)."""
     member: list[One] = []
 
@@ -154,7 +154,7 @@ def test_a_commit_in_it_is_the_last_word_of_what_moves(group: Group) -> None:
 
 
 @pytest.mark.parametrize("callback", ["released", "assigned"])
-def test_one_that_hangs_holds_nobody_up(group: Group, callback: str) -> None:
+def test_a_listener_that_hangs_delays_no_rebalance(group: Group, callback: str) -> None:
     """If a call never returns, the rebalance and a shutdown continue after `release.grace.ms`."""
     free, hangs = threading.Event(), threading.Event()
 
@@ -178,7 +178,9 @@ def test_one_that_hangs_holds_nobody_up(group: Group, callback: str) -> None:
         free.set()
 
 
-def test_one_that_raises_loses_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_loses_nothing(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     """If both calls raise, the errors are counted and logged, and the group continues."""
 
     def fail(callback: str) -> None:
@@ -196,7 +198,7 @@ def test_one_that_raises_loses_nothing(group: Group, caplog: pytest.LogCaptureFi
     assert any("before_releasing_partitions raised" in text for text in texts)
 
 
-def test_it_is_set_before_the_streams(group: Group) -> None:
+def test_a_listener_is_set_before_the_streams(group: Group) -> None:
     """After the streams exist a listener is refused, in the JVM's words."""
     one = group.join("a")
     with pytest.raises(MessageStreamsExistError, match="rebalance listener before creating"):

@@ -73,7 +73,7 @@ def scrape(port: int) -> str:
         return str(answer.read().decode())
 
 
-def test_a_scrape_tells_what_the_member_does(group: Group) -> None:
+def test_a_scrape_shows_the_members_activity(group: Group) -> None:
     """`metrics.port` serves partitions, messages, commits and rebalances until the shutdown."""
     port = free_port()
     one = group.join("a", metrics_port=port, client_id="me")

@@ -55,9 +55,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 @pytest.mark.parametrize(
     "kind", [NoticeKind.COMMIT_RETRIED, NoticeKind.OFFSETS_UNAVAILABLE, NoticeKind.DENIED]
 )
-def test_what_comes_with_each_back_off_is_logged_once_in_a_while(
-    told: Told, kind: NoticeKind
-) -> None:
+def test_repeated_notices_are_logged_rarely(told: Told, kind: NoticeKind) -> None:
     """The first notice is logged at once; repetitions are counted in the next line."""
     assert len(told.write(kind, "t-0", "5 tries left")) == 1
     for left in range(9):
@@ -70,7 +68,7 @@ def test_what_comes_with_each_back_off_is_logged_once_in_a_while(
     assert told.write(kind, "t-0") == []
 
 
-def test_what_happens_is_logged_each_time(told: Told) -> None:
+def test_single_events_are_logged_each_time(told: Told) -> None:
     """Two edits by an operator give two log lines."""
     assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
     assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
@@ -98,7 +96,7 @@ def test_failures_of_one_kind_are_one_line_in_five_seconds(
     assert log.counts == {"decode_failed": 2000, "fetch_trouble": 10}
 
 
-def test_what_overtakes_queues_behind_nothing() -> None:
+def test_an_urgent_item_overtakes_the_queue() -> None:
     """The inbox returns an urgent item first, and the others in their order of arrival."""
     inbox = Inbox(lambda item: item == "lease")
     for number in range(3):

@@ -84,7 +84,7 @@ def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None
     assert two.owned == {2, 3}
 
 
-def test_only_what_is_owned_can_be_steered(group: Group) -> None:
+def test_only_owned_partitions_can_be_paused_and_sought(group: Group) -> None:
     """Pause and seek fail without streams, ownership or a valid offset, and after the end."""
     one = group.member()
     with pytest.raises(NotOwnedError):

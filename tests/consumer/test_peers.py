@@ -55,7 +55,7 @@ def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
         assert connector.metrics()["idle_peer"] == 1
 
 
-def test_nudge_registers_anew_and_keeps_what_is_owned(
+def test_a_nudge_registers_again_and_keeps_ownership(
     sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
 ) -> None:
     """With peers.nudge the id znode is created again, and no ownership is lost or reported lost."""

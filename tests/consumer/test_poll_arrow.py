@@ -92,7 +92,7 @@ def test_no_message_comes_in_time(reader: Reader) -> None:
     assert (found.num_rows, found.schema) == (0, SCHEMA_WITH_TOKEN)
 
 
-def test_nothing_of_a_withdrawn_partition_comes(log: Log, reader: Reader) -> None:
+def test_no_message_of_a_withdrawn_partition_is_delivered(log: Log, reader: Reader) -> None:
     """A revoked partition stops at once; the other continues without a gap."""
     for partition in (0, 1):
         log.append(partition, map(str, range(500)))
@@ -116,7 +116,7 @@ def test_pause_and_seek(log: Log, reader: Reader) -> None:
     assert rows(polled(reader, 40), 0) == list(range(60, 100))
 
 
-def test_nothing_comes_without_a_lease(log: Log, reader: Reader) -> None:
+def test_no_message_is_delivered_without_a_lease(log: Log, reader: Reader) -> None:
     """While the gate is shut no batch is handed out; afterwards none is missing."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)

@@ -60,7 +60,7 @@ def test_a_replaced_owner_node_stops_its_partition(group: Group) -> None:
     one.settled(0, 1, 2, 3)
 
 
-def test_an_overwritten_owner_node_is_made_anew(group: Group) -> None:
+def test_an_overwritten_owner_node_is_created_again(group: Group) -> None:
     """If another client overwrites an owner znode, the owner's session replaces it."""
     one = group.join()
     one.settled(0, 1, 2, 3)
@@ -71,7 +71,7 @@ def test_an_overwritten_owner_node_is_made_anew(group: Group) -> None:
     one.read(40)
 
 
-def test_a_deleted_id_node_is_made_anew(group: Group) -> None:
+def test_a_deleted_id_node_is_created_again(group: Group) -> None:
     """If another client deletes the id znode, the member registers again and loses nothing."""
     one = group.join()
     one.settled(0, 1, 2, 3)
@@ -167,7 +167,7 @@ def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
     eventually(lambda: group.stored(0) in ("9", "10"))
 
 
-def test_a_higher_foreign_offset_stands_until_it_is_passed(group: Group) -> None:
+def test_a_higher_foreign_offset_is_left_until_the_position_passes_it(group: Group) -> None:
     """A higher offset of another client is reported and left until the position has passed it."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
@@ -269,7 +269,7 @@ def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
     assert first.readers[0].offsets(3) == list(range(11))
 
 
-def test_a_patient_release_waits_for_the_message_in_hand(group: Group) -> None:
+def test_a_release_within_the_grace_waits_for_the_unfinished_message(group: Group) -> None:
     """If the user asks for the next message within the grace, nothing is redelivered."""
     first = group.join("a", release_grace_s=20.0)
     first.read(40)
@@ -313,7 +313,7 @@ def test_eager_members_share(group: Group) -> None:
 # ---- blocked ------------------------------------------------------------------------------------
 
 
-def test_a_stream_without_partitions_hears_of_the_blocker_once(group: Group) -> None:
+def test_a_stream_without_partitions_raises_one_error_about_the_blocker(group: Group) -> None:
     """After retries x back-off, one error names the blocker; the stream stays usable."""
     for partition in range(4):
         group.hold(partition)
@@ -333,7 +333,7 @@ def test_a_stream_without_partitions_hears_of_the_blocker_once(group: Group) -> 
     assert one.counted["rebalance_unblocked"] == 1
 
 
-def test_streams_with_partitions_go_on(group: Group) -> None:
+def test_streams_with_partitions_continue(group: Group) -> None:
     """If half of a member's streams are blocked, the others deliver and raise nothing."""
     group.hold(2)
     group.hold(3)
@@ -344,7 +344,7 @@ def test_streams_with_partitions_go_on(group: Group) -> None:
     assert [type(error) for error in one.readers[1].errors] == [RebalanceBlockedError]
 
 
-def test_a_surplus_stream_hears_nothing_of_blockers(group: Group) -> None:
+def test_a_surplus_stream_raises_no_error_about_blockers(group: Group) -> None:
     """A stream without an assigned partition raises no error about blocked partitions."""
     group.hold(0)
     one = group.join(threads=5, rebalance_max_retries=1, rebalance_backoff_s=0.1)
@@ -435,7 +435,7 @@ def test_a_clean_leave_commits_the_last_message(group: Group) -> None:
     assert group.owner_session(0) is None
 
 
-def test_an_exception_does_not_commit_the_message_in_hand(group: Group) -> None:
+def test_an_exception_does_not_commit_the_unfinished_message(group: Group) -> None:
     """If the user's code raises inside `with`, its message is redelivered."""
     one = group.member(consumer_timeout_s=LIMIT_S)
     seen = None
@@ -469,7 +469,7 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
     assert group.stored(partition) == "8"
 
 
-def test_a_commit_that_comes_too_late_is_answered(group: Group) -> None:
+def test_a_commit_during_a_shutdown_is_answered(group: Group) -> None:
     """A commit during another thread's shutdown never waits without a limit."""
     one = group.join()
     coordinator = coordinator_of(one.connector)

@@ -172,7 +172,7 @@ def _call(op: int, callback: Callback, *numbers: int) -> CallListener:
     return CallListener(op, callback, {TopicPartition("t", n): f"g_m-{op}" for n in numbers})
 
 
-def test_what_waits_for_a_listener_is_merged() -> None:
+def test_calls_that_wait_for_a_listener_are_merged() -> None:
     """Releases are merged, and an assignment replaces older ones, so at most three calls wait."""
     released, assigned = Callback.RELEASING, Callback.STARTING
     waiting: list[CallListener] = []

@@ -115,7 +115,7 @@ def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]
         reader.stream.close()
 
 
-def test_a_decoder_that_fails_spoils_nothing_else(log: Log, readers: list[Reader]) -> None:
+def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Reader]) -> None:
     """Each access to the value raises a DecodeError with the offset; the stream continues."""
     failures: list[str] = []
     readers.append(Reader(log, codec=Codec(value=int, failed=failures.append)))
@@ -347,7 +347,7 @@ def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
 # ---- errors and endings -------------------------------------------------------------------------
 
 
-def test_a_failure_is_raised_once_and_the_stream_goes_on(log: Log, reader: Reader) -> None:
+def test_a_failure_is_raised_once_and_the_stream_continues(log: Log, reader: Reader) -> None:
     """An error that the coordinator reports is raised once, before the next message."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
@@ -361,7 +361,7 @@ def test_a_failure_is_raised_once_and_the_stream_goes_on(log: Log, reader: Reade
     assert list(reader.take(2)) == [(0, 3), (0, 4)]
 
 
-def test_after_close_it_ends_for_good(log: Log, reader: Reader) -> None:
+def test_after_close_the_stream_has_ended(log: Log, reader: Reader) -> None:
     """After the end `next` raises StopIteration, loops end and `poll` raises."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
@@ -430,7 +430,7 @@ def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -
     assert list(reader.take(1)) == [(0, 0)]
 
 
-def test_two_threads_at_once_are_told(log: Log, reader: Reader) -> None:
+def test_two_threads_at_once_are_an_error(log: Log, reader: Reader) -> None:
     """A second thread in the same stream gets an error; the first is not disturbed."""
     reader.grant(0, 0)
     got: list[int] = []

@@ -25,7 +25,7 @@ class Unanswered(MemoryFetcher):
         return stream_fetcher.inline(lambda: dict.fromkeys(tps, "timed out"))
 
 
-def test_what_ails_many_partitions_alike_is_one_report() -> None:
+def test_one_fault_of_many_partitions_is_one_report() -> None:
     """A broker that does not answer for 600 partitions causes one log line, not 600."""
     log = MemoryLog("many")
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
@@ -38,7 +38,7 @@ def test_what_ails_many_partitions_alike_is_one_report() -> None:
     assert report.text == "timed out (and 599 more partitions)"
 
 
-def test_what_is_there_and_does_not_come_is_fetched_anew(
+def test_a_stalled_fetcher_is_replaced(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream replaces a fetcher that stalls without an error."""
@@ -87,7 +87,7 @@ def connected(log: MemoryLog, kind: type[Checked], made: list[Checked]) -> Check
     return found
 
 
-def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetcher_without_new_messages_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the logs have no new messages, a long silence does not replace the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("quiet"), list[Checked]()

@@ -31,7 +31,7 @@ def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
 # ---- withdrawn and granted again ----------------------------------------------------------------
 
 
-def test_nothing_comes_after_the_withdrawal(log: Log, reader: Reader) -> None:
+def test_no_message_is_delivered_after_the_withdrawal(log: Log, reader: Reader) -> None:
     """Buffered messages of a withdrawn partition are dropped; the other partition has no gap."""
     reader.grant(0, 0)
     reader.grant(1, 0)
@@ -44,7 +44,9 @@ def test_nothing_comes_after_the_withdrawal(log: Log, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("again_at", [0, 5, 2500])
-def test_granted_again_it_starts_exactly_there(log: Log, reader: Reader, again_at: int) -> None:
+def test_a_partition_granted_again_starts_at_its_new_offset(
+    log: Log, reader: Reader, again_at: int
+) -> None:
     """A new grant within a buffer delivers from its own offset under its own token."""
     first = reader.grant(0, 0)
     reader.grant(1, 0)
@@ -154,7 +156,7 @@ def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> N
 # ---- asked to release ---------------------------------------------------------------------------
 
 
-def test_an_idle_user_holds_nothing_up(log: Log, reader: Reader) -> None:
+def test_an_idle_user_delays_no_release(log: Log, reader: Reader) -> None:
     """Before the first message a release is answered at once; nothing is delivered afterwards."""
     reader.grant(0, 0)
     done: list[int] = []
@@ -166,7 +168,7 @@ def test_an_idle_user_holds_nothing_up(log: Log, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("hand", ["message", "batch"])
-def test_what_is_in_hand_is_waited_for(log: Log, reader: Reader, hand: str) -> None:
+def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, hand: str) -> None:
     """A release is answered, once, when the next message is asked for; the position covers it."""
     reader.grant(0, 0)
     reader.grant(1, 0)
@@ -185,7 +187,7 @@ def test_what_is_in_hand_is_waited_for(log: Log, reader: Reader, hand: str) -> N
     assert done == [len(held)]
 
 
-def test_another_partition_in_hand_holds_nothing_up(log: Log, reader: Reader) -> None:
+def test_an_unfinished_message_delays_no_other_partition(log: Log, reader: Reader) -> None:
     """A release waits only for messages of its own partitions."""
     reader.grant(0, 0)
     message = next(reader.stream)
@@ -256,7 +258,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
 # ---- positions ----------------------------------------------------------------------------------
 
 
-def test_finished_and_delivered_differ_by_what_is_in_hand(log: Log, reader: Reader) -> None:
+def test_finished_and_delivered_differ_by_the_unfinished_message(log: Log, reader: Reader) -> None:
     """The next call finishes a message, and the next poll finishes a batch."""
     reader.grant(0, 10)
     assert (reader.finished(0), reader.delivered(0)) == (10, 10)
@@ -358,7 +360,7 @@ def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
     assert total >= 5
 
 
-def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log) -> None:
+def test_a_closed_stream_closes_its_broker_client_at_once(log: Log) -> None:
     """`close` closes the broker client, even while a user's thread waits in the stream."""
     closed: list[object] = []
 

@@ -16,7 +16,7 @@ from zkconsumer.kafka.fetcher import Reset
 # ---- pausing ------------------------------------------------------------------------------------
 
 
-def test_a_paused_partition_waits_and_goes_on_without_a_gap(log: Log, reader: Reader) -> None:
+def test_a_paused_partition_resumes_without_a_gap(log: Log, reader: Reader) -> None:
     """A pause stops delivery within a buffer; after resume the next message follows."""
     reader.grant(0, 0)
     reader.grant(1, 0)
@@ -65,7 +65,7 @@ def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
     assert list(reader.take(1)) == [(0, 7)]
 
 
-def test_pausing_without_an_offset_decides_it_later(log: Log) -> None:
+def test_a_partition_paused_without_an_offset_gets_it_on_resume(log: Log) -> None:
     """A partition that is paused before its position is known gets it on resume."""
     reader = Reader(log, reset=Reset.LARGEST)
     reader.grant(0, None)
@@ -124,7 +124,7 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
     ]
 
 
-def test_the_message_in_hand_is_not_finished_by_a_seek(log: Log, reader: Reader) -> None:
+def test_a_seek_does_not_finish_the_unfinished_message(log: Log, reader: Reader) -> None:
     """The message before a seek is finished by the next call, and a release waits for it."""
     reader.grant(0, 0)
     assert list(reader.take(4))[-1] == (0, 3)
@@ -150,7 +150,7 @@ def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log
     reader.stream.close()
 
 
-def test_what_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
+def test_a_partition_that_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
     """A seek of a partition that is not delivered returns False and changes nothing."""
     assert not reader.stream.seek(reader.tp(0), 5)
     reader.grant(0, 0)

@@ -71,7 +71,7 @@ def _one(fetcher: Fetcher) -> list[Message]:
     return messages
 
 
-def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) -> None:
+def test_no_message_of_an_unassigned_partition_is_returned(log: Log, fetcher: Fetcher) -> None:
     """After unassign no message of the partition is returned; the other partition has no gap."""
     for partition in (0, 1):
         log.append(partition, map(str, range(2000)))
@@ -87,7 +87,7 @@ def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) ->
     assert [one.offset() for one in seen] == list(range(2000))
 
 
-def test_assigned_anew_it_starts_exactly_there(log: Log, fetcher: Fetcher) -> None:
+def test_a_partition_assigned_again_starts_at_its_new_offset(log: Log, fetcher: Fetcher) -> None:
     """A partition that is assigned again starts at its new offset, without old messages."""
     log.append(0, map(str, range(1000)))
     fetcher.assign({log.tp(0): 0})
@@ -162,7 +162,9 @@ def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) 
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_no_more_messages_come_than_were_asked_for(log: Log, fetcher: Fetcher, most: int) -> None:
+def test_no_more_messages_are_returned_than_requested(
+    log: Log, fetcher: Fetcher, most: int
+) -> None:
     """`max_messages` limits the messages of all partitions together, and none is lost."""
     for partition in (0, 1):
         log.append(partition, map(str, range(10)))
@@ -195,7 +197,7 @@ Make = Callable[[Settings], Fetcher]
 
 
 @real
-def test_no_broker_means_reports_in_measure_and_reasons(make: Make) -> None:
+def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
     """Refused connections cause a few passing faults; a lookup returns the reason."""
     fetcher = make(settings_for("127.0.0.1:1"))
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]

@@ -96,7 +96,7 @@ def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], s
 
 
 @pytest.mark.parametrize("brokers", [Brokers(), Brokers([NOBODY])])
-def test_nobody_answers(brokers: Brokers) -> None:
+def test_without_a_reachable_broker_there_is_a_reason(brokers: Brokers) -> None:
     """Without a reachable broker, the result is the reason instead of numbers."""
     tp = TopicPartition("t", 0)
     reasons = [

@@ -80,7 +80,7 @@ def test_an_unforeseen_error_is_an_answer() -> None:
             assert "a bug" in ask(FETCH).value
 
 
-def test_what_is_stored_is_told(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+def test_stored_offsets_are_returned(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     """Stored offsets are returned with their metadata; others, and unknown topics, are absent."""
     topic = unique("t")
     sandbox.create_topic(topic, partitions=3)

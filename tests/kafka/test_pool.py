@@ -77,7 +77,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     assert read(slow, 5000) == [(0, offset) for offset in range(5000)]
 
 
-def test_a_partition_moves_between_streams_before_the_first_gives_it_up(
+def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
     """The second stream starts at its offset, whether or not the first has unassigned yet."""
@@ -118,7 +118,7 @@ def test_a_client_that_is_lost_is_replaced_without_a_gap(
     assert not fetcher.faults
 
 
-def test_what_prevents_a_client_is_raised_by_each_stream(log: MemoryLog) -> None:
+def test_each_stream_raises_why_no_client_can_be_made(log: MemoryLog) -> None:
     """If no client can be made, every stream of the pool gets the reason as a fault."""
 
     def connect() -> Fetcher:

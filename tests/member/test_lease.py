@@ -30,7 +30,7 @@ def test_an_old_answer_does_not_shorten_the_lease() -> None:
     assert lease.deadline == 106.0
 
 
-def test_one_question_at_a_time() -> None:
+def test_one_sync_at_a_time() -> None:
     """No `sync` is due while one has no reply; the next is due a sixth of the timeout later."""
     lease = Lease(6.0).asked(1, 100.0)
     assert lease.due_at() == float("inf")

@@ -197,7 +197,7 @@ def test_a_new_session_owns_nothing() -> None:
     assert member.last(cmd.Claim).partitions.keys() == tps(0, 1, 2, 3)
 
 
-def test_the_identity_of_the_session_tells_not_its_state() -> None:
+def test_the_session_id_decides_not_the_connection_state() -> None:
     """A new session id counts as an expiry even without a `Suspended` before it."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
@@ -285,7 +285,7 @@ def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
     assert member.state.serving == tps(0, 1, 2, 3)
 
 
-def test_a_persistent_id_node_is_named_as_such() -> None:
+def test_the_remedy_names_a_persistent_id_node() -> None:
     """The remedy for a persistent id znode says that no session's end deletes it."""
     member = member_in(Phase.REGISTERING)
     assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
@@ -306,7 +306,7 @@ def test_an_id_node_that_vanishes_stops_everything() -> None:
 
 
 @pytest.mark.parametrize("phase", RUNNING[1:], ids=lambda p: p.value)
-def test_the_check_of_our_id_node_registers_again(phase: Phase) -> None:
+def test_a_missing_id_znode_found_by_a_check_causes_a_registration(phase: Phase) -> None:
     """A transaction that finds the id znode missing leads to a registration."""
     member = member_in(phase)
     if member.state.op is not None:
@@ -365,7 +365,7 @@ def test_a_clean_leave_commits_the_last_message() -> None:
     assert member.state.phase is Phase.CLOSED
 
 
-def test_a_leave_after_an_error_does_not_commit_the_message_in_hand() -> None:
+def test_a_leave_after_an_error_does_not_commit_the_unfinished_message() -> None:
     """A member that leaves with purpose RELEASE commits finished messages only."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0), 15)
@@ -413,7 +413,7 @@ def test_a_leaver_commits_after_a_reconnect() -> None:
 
 
 @pytest.mark.parametrize("phase", RUNNING, ids=lambda p: p.value)
-def test_one_can_leave_in_any_phase(phase: Phase) -> None:
+def test_a_member_can_leave_in_any_phase(phase: Phase) -> None:
     """A member can leave in any phase; it closes as soon as its commits have ended."""
     member = member_in(phase)
     member.send(ev.CloseRequested)
@@ -422,7 +422,7 @@ def test_one_can_leave_in_any_phase(phase: Phase) -> None:
     assert of(member.log, cmd.CloseSession)
 
 
-def test_closed_is_for_ever() -> None:
+def test_a_closed_member_ignores_all_events() -> None:
     """A closed member ignores all events."""
     member = member_in(Phase.CLOSED)
     before = member.state
@@ -512,7 +512,7 @@ def test_whatever_happens_a_member_can_settle(
     assert member.state.serving == tps(0, 1, 2, 3)
 
 
-def test_positions_of_streams_are_asked_for_what_is_served_only() -> None:
+def test_the_automatic_commit_collects_positions_of_delivered_partitions() -> None:
     """The automatic commit collects the positions of exactly the delivered partitions."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 20)

@@ -107,7 +107,7 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])
-def test_given_offsets_wait_as_one_and_in_their_order(late: int) -> None:
+def test_commits_of_given_offsets_are_merged_in_order(late: int) -> None:
     """Of two commits of given offsets the later is stored; other commits keep their order."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
@@ -198,7 +198,7 @@ def test_a_commit_that_an_expiry_overtakes_fails_by_name() -> None:
     assert all("expired" in why for why in one(done, cmd.AnswerCommit).failures.values())
 
 
-def test_a_commit_names_what_was_lost_meanwhile() -> None:
+def test_a_commit_names_partitions_lost_meanwhile() -> None:
     """If one partition is lost while its commit waits, only that partition fails."""
     member = asking()
     member.send(ev.Suspended)
@@ -237,7 +237,7 @@ def test_a_higher_foreign_offset_is_left_and_reported() -> None:
     assert one(done, cmd.AnswerCommit).failures == {}
 
 
-def test_a_marked_edit_moves_the_reading() -> None:
+def test_a_marked_edit_moves_the_position() -> None:
     """Delivery continues from an operator's edit, which is not overwritten."""
     member = asking()
     member.commit(1)
@@ -290,7 +290,7 @@ def test_the_last_commit_keeps_what_was_reset_before() -> None:
     assert member.state.phase is Phase.CLOSED
 
 
-def test_a_reset_during_a_commit_moves_nobody_else_back() -> None:
+def test_a_reset_during_a_commit_lowers_no_foreign_offset() -> None:
     """A higher offset of another client that was reported as left stays."""
     member = asking()
     member.commit(1)
@@ -333,7 +333,7 @@ def test_a_refused_offset_does_not_hold_up_the_others() -> None:
     assert not of(done, cmd.CommitOffsets)
 
 
-def test_what_a_refusal_keeps_from_being_written_is_named() -> None:
+def test_a_commit_names_refused_and_foreign_offsets() -> None:
     """An explicit commit fails for a refused offset and for one that another client wrote."""
     member = asking()
     member.commit(1)
@@ -461,7 +461,7 @@ def test_the_user_says_how_often_to_try() -> None:
     assert one(done, cmd.AnswerCommit).failures == {T0: "no coordinator"}
 
 
-def test_what_kafka_refuses_for_good_is_not_tried_again() -> None:
+def test_a_permanent_refusal_by_kafka_is_not_retried() -> None:
     """A commit that Kafka refuses for good fails at once, with the reason."""
     member = asking(storage=Storage.KAFKA)
     member.commit(1)
@@ -524,7 +524,7 @@ def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> 
     assert one(member.answer_commit(stored(member)), cmd.AnswerCommit).failures == {}
 
 
-def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
+def test_offsets_of_just_claimed_partitions_fail_by_name() -> None:
     """A commit writes nothing for a partition whose stored offset is not known yet."""
     member = member_in(Phase.LOADING)
     positions = {T0: Position(member.state.owned[T0].epoch, 5)}
@@ -532,7 +532,7 @@ def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
     assert "just claimed" in one(done, cmd.AnswerCommit).failures[T0]
 
 
-def test_where_kafka_does_not_tell_the_offsets_the_group_is_still_heeded() -> None:
+def test_without_kafkas_offsets_revocations_continue() -> None:
     """If Kafka returns no offsets, claimed partitions wait for the back-off; revocations do not."""
     member = member_in(Phase.LOADING, storage=Storage.KAFKA, channel_backoff_s=1.0)
     done = member.answer(ev.StoreUnavailable("no coordinator"))

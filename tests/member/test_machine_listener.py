@@ -71,7 +71,7 @@ def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
     assert one(member.load(), cmd.StartFetching)
 
 
-def test_what_moves_is_told_between_the_commit_and_the_release() -> None:
+def test_the_listener_is_called_between_the_commit_and_the_release() -> None:
     """The listener gets the released partitions, after the commit and before the release."""
     member = settled()
     before = len(member.log)
@@ -100,7 +100,7 @@ def test_what_moves_is_told_between_the_commit_and_the_release() -> None:
     ]
 
 
-def test_eager_tells_of_everything() -> None:
+def test_an_eager_listener_gets_all_owned_partitions() -> None:
     """With `rebalance.mode=eager` the listener gets all owned partitions, as in the JVM."""
     member = settled(mode=RebalanceMode.EAGER)
     before = len(member.log)
@@ -109,7 +109,7 @@ def test_eager_tells_of_everything() -> None:
     assert calls(member, before)[0] == (RELEASING, ALL)
 
 
-def test_a_change_among_others_is_told() -> None:
+def test_the_listener_learns_of_changes_among_other_members() -> None:
     """The listener learns of an assignment that changes other members only."""
     member = settled()
     joined(member, view([ME, PEER], {"t": 1}))
@@ -122,7 +122,7 @@ def test_a_change_among_others_is_told() -> None:
     assert not of(member.log[before:], cmd.Release)
 
 
-def test_a_reading_without_news_calls_nothing() -> None:
+def test_a_reading_without_changes_calls_no_listener() -> None:
     """The listener is not called if nothing has changed, nor while a partition is blocked."""
     member = settled()
     before = len(member.log)
@@ -133,7 +133,7 @@ def test_a_reading_without_news_calls_nothing() -> None:
     assert not calls(member, before)
 
 
-def test_a_lost_owner_node_is_told_of_before_it_is_fetched_again() -> None:
+def test_a_lost_owner_node_is_reported_before_it_is_fetched_again() -> None:
     """After the loss of an owner znode the listener is called before fetching starts."""
     member = settled()
     before = len(member.log)
@@ -142,7 +142,7 @@ def test_a_lost_owner_node_is_told_of_before_it_is_fetched_again() -> None:
     assert calls(member, before) == [(RELEASING, {}), (STARTING, ALL)]
 
 
-def test_an_expired_session_is_told_from_the_beginning() -> None:
+def test_after_an_expiry_the_listener_gets_the_whole_assignment() -> None:
     """After an expiry the listener gets no released partition, then the assignment."""
     member = settled()
     before = len(member.log)
@@ -157,7 +157,7 @@ def test_an_expired_session_is_told_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize("auto_commit_s", [60.0, None])
-def test_a_commit_inside_covers_what_moves(auto_commit_s: float | None) -> None:
+def test_a_commit_in_the_listener_covers_revoked_partitions(auto_commit_s: float | None) -> None:
     """A commit in the listener stores the delivered positions of revoked partitions."""
     member = settled(auto_commit_s=auto_commit_s)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 15)
@@ -173,7 +173,7 @@ def test_a_commit_inside_covers_what_moves(auto_commit_s: float | None) -> None:
     assert one(member.listened(), cmd.Release).partitions == tps(2, 3)
 
 
-def test_an_edit_found_inside_moves_nothing_back_to_us() -> None:
+def test_an_edit_found_in_the_listener_is_the_next_owners_start() -> None:
     """If a commit in the listener finds an operator's edit, the next owner starts there."""
     member = settled(auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
@@ -204,7 +204,7 @@ def test_a_listener_that_hangs_is_waited_for_no_longer_than_the_grace(phase: Pha
 
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
-def test_a_listener_that_raises_is_reported_and_the_rebalance_goes_on(phase: Phase) -> None:
+def test_a_listener_that_raises_is_reported_and_the_rebalance_continues(phase: Phase) -> None:
     """An exception of the listener is reported once, and the rebalance continues."""
     member = member_in(phase)
     done = member.listened("ValueError: no")
@@ -214,7 +214,7 @@ def test_a_listener_that_raises_is_reported_and_the_rebalance_goes_on(phase: Pha
     assert member.state.phase is Phase.SETTLED
 
 
-def test_an_exception_that_comes_too_late_is_reported_too() -> None:
+def test_a_late_exception_is_reported_too() -> None:
     """An exception is reported even after the rebalance has continued."""
     member = member_in(Phase.BEFORE_START)
     op = member.last(cmd.CallListener).op
@@ -225,7 +225,7 @@ def test_an_exception_that_comes_too_late_is_reported_too() -> None:
 
 
 @pytest.mark.parametrize("session", [SESSION, LATER])
-def test_a_connection_that_breaks_meanwhile_begins_anew(session: Any) -> None:
+def test_after_a_lost_connection_the_listener_is_called_again(session: Any) -> None:
     """After a lost connection during the call the listener is called again before the release."""
     member = member_in(Phase.BEFORE_RELEASE)
     before = len(member.log)

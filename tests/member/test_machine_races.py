@@ -12,7 +12,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.model import Blocker
 
 
-def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
+def test_a_watch_that_fires_during_a_claim_causes_another_claim() -> None:
     """If the watch of a claim fires before the claim ends, the member claims again."""
     member = member_in(Phase.CLAIMING)
     member.send(ev.OwnersChanged, topic="t")
@@ -24,7 +24,7 @@ def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
     assert wanted == tps(0, 1, 2, 3)
 
 
-def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
+def test_an_abandoned_operation_sends_nothing_more() -> None:
     """A claim stops when the id znode is lost, because the read-back would miss its writes."""
     member = member_in(Phase.CLAIMING)
     claim = member.state.op
@@ -35,7 +35,7 @@ def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
     assert member.state.phase is Phase.REGISTERING
 
 
-def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> None:
+def test_a_hand_over_without_a_commit_continues_when_the_lease_is_renewed() -> None:
     """A commit that waits for the lease and has nothing to write does not block the release."""
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # the lease is over
@@ -63,7 +63,7 @@ def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again()
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
-def test_what_was_to_be_given_up_comes_back_under_a_new_token(phase: Phase) -> None:
+def test_an_interrupted_revocation_gives_a_new_token(phase: Phase) -> None:
     """If a revocation is interrupted and the partition reassigned here, its token changes."""
     member = member_in(phase)
     old = dict(member.state.owned)

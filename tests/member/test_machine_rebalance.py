@@ -51,7 +51,7 @@ BUSY = tuple(
 # ---- what moves ---------------------------------------------------------------------------------
 
 
-def test_only_what_moves_is_given_up() -> None:
+def test_only_reassigned_partitions_are_released() -> None:
     """While another member takes two of four partitions, the other two are delivered."""
     member = member_in(Phase.SETTLED)
     assert one(joined(member), cmd.AskRelease).partitions == tps(2, 3)
@@ -122,14 +122,14 @@ def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> 
     assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
 
 
-def test_a_release_goes_on_when_the_last_message_is_finished() -> None:
+def test_a_release_continues_when_the_last_message_is_finished() -> None:
     """The rebalance continues as soon as all revoked partitions are finished, not before."""
     member = member_in(Phase.STOPPING)
     assert not member.send(ev.ReleaseReady, partitions=tps(2))
     assert of(member.send(ev.ReleaseReady, partitions=tps(3)), cmd.CollectPositions)
 
 
-def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
+def test_a_refused_release_does_not_delay_the_others() -> None:
     """A release that ZooKeeper refuses is reported; the other partitions are released."""
     member = member_in(Phase.RELEASING)
     done = member.answer(ev.Released({T3: "no rights"}))
@@ -151,7 +151,7 @@ def alone_again(member: Member) -> tuple[cmd.Command, ...]:
     return tuple(member.log[before:])
 
 
-def test_what_was_finished_and_stored_goes_on_when_its_release_is_refused() -> None:
+def test_a_finished_partition_continues_when_its_release_is_refused() -> None:
     """A finished partition whose release was refused continues from its stored offset."""
     member = member_in(Phase.RELEASING)
     done = alone_again(member)
@@ -161,7 +161,7 @@ def test_what_was_finished_and_stored_goes_on_when_its_release_is_refused() -> N
 
 
 @pytest.mark.parametrize("why", ["in hand", "finished too late", "not stored", "not committed"])
-def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str) -> None:
+def test_an_unfinished_partition_is_released_even_if_assigned_again(why: str) -> None:
     """An unfinished partition whose release was refused is released later and claimed again."""
     no_commit = {"auto_commit_s": None} if why == "not committed" else {}
     member = member_in(Phase.STOPPING, **no_commit)
@@ -310,7 +310,7 @@ def test_an_owner_node_that_vanishes_while_it_is_claimed_is_claimed_again() -> N
     assert one(member.verify(T0), cmd.Withdraw).partitions == {T0}
 
 
-def test_what_was_lost_while_it_was_read_back_stays_lost() -> None:
+def test_a_partition_lost_during_the_read_back_stays_lost() -> None:
     """A read-back that started before the owner znode vanished does not restore the partition."""
     member = member_in(Phase.VERIFYING)
     mine = dict(member.state.owned)
@@ -321,7 +321,7 @@ def test_what_was_lost_while_it_was_read_back_stays_lost() -> None:
     assert member.state.serving == tps(0, 1, 2, 3)
 
 
-def test_our_own_release_is_no_loss() -> None:
+def test_the_members_own_release_is_no_loss() -> None:
     """The watch on an owner znode that this member releases causes nothing."""
     member = member_in(Phase.RELEASING)
     assert not member.send(ev.OwnerNodeChanged, partition=T3)
@@ -344,7 +344,7 @@ def test_a_reading_of_everything_reads_back_what_it_keeps() -> None:
     assert one(done, cmd.Claim).partitions == {T0: THREAD}
 
 
-def test_a_recreated_owner_node_of_ours_is_served_afresh() -> None:
+def test_a_recreated_own_owner_node_restarts_fetching() -> None:
     """An owner znode with another czxid restarts fetching under the new fencing token."""
     member = member_in(Phase.VERIFYING)
     held = dict(member.state.owned) | {T0: Ownership(THREAD, 999)}
@@ -357,7 +357,7 @@ def test_a_recreated_owner_node_of_ours_is_served_afresh() -> None:
 # ---- blocked ------------------------------------------------------------------------------------
 
 
-def test_what_is_free_is_served_while_the_rest_is_blocked() -> None:
+def test_free_partitions_are_served_while_others_are_blocked() -> None:
     """A blocked partition does not delay the delivery of the others."""
     member = member_in(Phase.WAITING)
     assert member.state.serving == tps(0, 1, 2)
@@ -376,7 +376,7 @@ def test_a_vanished_blocker_is_replaced_at_once() -> None:
     assert member.state.phase is Phase.SETTLED
 
 
-def test_changes_among_owners_of_no_concern_are_ignored() -> None:
+def test_changes_of_irrelevant_owners_are_ignored() -> None:
     """A change of other owners, or one when nothing is blocked, causes nothing."""
     assert not member_in(Phase.WAITING).send(ev.OwnersChanged, topic="other")
     assert not member_in(Phase.SETTLED).send(ev.OwnersChanged, topic="t")
@@ -429,7 +429,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
     assert member.state.blocked.since is None
 
 
-def test_a_persistent_owner_node_is_named_as_such() -> None:
+def test_the_remedy_names_a_persistent_owner_node() -> None:
     """The remedy for a persistent owner znode says that no session's end deletes it."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
     claim = member.last(cmd.Claim)
@@ -442,7 +442,7 @@ def test_a_persistent_owner_node_is_named_as_such() -> None:
     assert "deleted by hand" in reported[0].remedy
 
 
-def test_what_is_denied_is_taken_out_and_tried_again() -> None:
+def test_a_denied_claim_is_reported_and_retried() -> None:
     """A claim that ZooKeeper refuses is reported and tried again; the others are delivered."""
     member = member_in(Phase.CLAIMING)
     got = {tp: Ownership(THREAD, 9) for tp in tps(0, 1, 2)}
@@ -503,7 +503,7 @@ def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
     assert member.state.phase is Phase.SETTLED
 
 
-def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
+def test_an_eager_claim_that_could_not_be_undone_is_released_later() -> None:
     """A claim that could not be undone is owned, reported, and released on revocation."""
     member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
     got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNKNOWN_BLOCKER)
@@ -575,7 +575,7 @@ def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
     assert not of(fresh.log, cmd.Claim)
 
 
-def test_a_pattern_of_ours_follows_what_it_matches() -> None:
+def test_a_member_with_a_pattern_follows_the_matching_topics() -> None:
     """A member with a pattern claims new matching topics, and releases the others."""
     member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
     member.register()
@@ -650,7 +650,7 @@ def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("between", ["seen absent", "not seen"])
-def test_a_recreated_topic_is_claimed_anew_with_a_warning(between: str) -> None:
+def test_a_recreated_topic_is_claimed_again_with_a_warning(between: str) -> None:
     """A topic that was created again is claimed again, with a warning about the old offsets."""
     member = member_in(Phase.SETTLED)
     old = dict(member.state.owned)
@@ -702,7 +702,7 @@ def test_a_session_that_was_settled_stays_so() -> None:
     assert member.state.session == SESSION
 
 
-def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
+def test_a_recreated_topic_is_claimed_again_after_a_lost_connection() -> None:
     """After a lost connection the old claims of a re-created topic are still released."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
@@ -720,7 +720,7 @@ def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
 # ---- a group that changes all the time ----------------------------------------------------------
 
 
-def test_news_are_read_before_anything_is_claimed() -> None:
+def test_a_changed_group_is_read_again_before_a_claim() -> None:
     """If the group changes during the reading, the member reads again before it claims."""
     member = member_in(Phase.READING)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -728,7 +728,7 @@ def test_news_are_read_before_anything_is_claimed() -> None:
     assert one(member.read(), cmd.Claim)
 
 
-def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
+def test_a_group_that_changes_all_the_time_does_not_prevent_a_claim() -> None:
     """If the group changes in every reading, the member claims after `MAX_POSTPONED_READS`."""
     member = member_in(Phase.READING)
     for _ in range(MAX_POSTPONED_READS):

@@ -72,7 +72,7 @@ def test_positions_of_another_ownership_count_for_nothing() -> None:
         assert (asked.writes, asked.checks) == ({}, {})
 
 
-def test_our_own_commits_never_go_back() -> None:
+def test_the_members_own_commits_never_go_back() -> None:
     """A commit of finished messages after a commit of the unfinished one writes nothing."""
     before = ledger(10, 3)
     after, _ = apply_commit_result(
@@ -102,7 +102,7 @@ def test_a_deleted_offset_node_is_written_again() -> None:
     assert plan(after, at(12)).writes == {TP: (12, None)}
 
 
-def test_a_higher_foreign_value_stands_until_it_is_passed() -> None:
+def test_a_higher_foreign_value_is_left_until_the_position_passes_it() -> None:
     """A higher offset is reported once and stays until the member's position is higher."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(20, 4))
     assert findings.left == {TP: (12, 20)}
@@ -111,14 +111,14 @@ def test_a_higher_foreign_value_stands_until_it_is_passed() -> None:
     assert plan(after, at(21)).writes == {TP: (21, 4)}
 
 
-def test_a_higher_foreign_value_that_is_lowered_again_no_longer_stands() -> None:
+def test_a_foreign_value_lowered_below_the_position_is_overwritten() -> None:
     """If another client lowers its higher offset below the position, the member writes its own."""
     left, _ = met(ledger(10, 3), 12, StoredOffset(100, 4))
     lowered, _ = met(left, 90, StoredOffset(70, 5))
     assert plan(lowered, at(90)).writes == {TP: (90, 5)}
 
 
-def test_a_marked_edit_is_honoured_whichever_way_it_goes() -> None:
+def test_a_marked_edit_is_adopted_lower_or_higher() -> None:
     """An operator's marked edit is adopted, lower or higher, and commits continue from there."""
     for to in (2, 50):
         after, findings = met(ledger(10, 3), 12, StoredOffset(to, 4), TP)
@@ -127,7 +127,7 @@ def test_a_marked_edit_is_honoured_whichever_way_it_goes() -> None:
         assert plan(after, at(to + 1)).writes == {TP: (to + 1, 4)}
 
 
-def test_a_write_of_ours_without_a_reply_is_adopted() -> None:
+def test_an_own_write_without_a_reply_is_recognised() -> None:
     """A commit without a reply is recognised by its value and the next version."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
@@ -136,7 +136,7 @@ def test_a_write_of_ours_without_a_reply_is_adopted() -> None:
     assert plan(after, at(15)).writes == {TP: (15, 4)}
 
 
-def test_a_foreign_write_is_not_taken_for_our_own() -> None:
+def test_a_foreign_write_is_not_taken_for_the_members_own() -> None:
     """The same value two versions later is another client's, and is reported."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
@@ -154,7 +154,7 @@ def test_a_malformed_offset_is_never_written_over() -> None:
     assert plan(mended, at(13)).writes == {TP: (13, 5)}
 
 
-def test_findings_about_what_was_lost_meanwhile_are_ignored() -> None:
+def test_results_for_partitions_lost_meanwhile_are_ignored() -> None:
     """Results for a partition that is no longer in the ledger change nothing."""
     asked = plan(ledger(10, 3), at(12))
     after, findings = apply_commit_result(
@@ -314,7 +314,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
 
 
 @given(OFFSETS, OFFSETS)
-def test_what_was_left_standing_was_higher(ours: int, theirs: int) -> None:
+def test_a_foreign_offset_that_was_left_was_higher(ours: int, theirs: int) -> None:
     """Another client's offset stays if, and only if, it is not lower than the member's."""
     znode = Znode()
     znode.write(0)
@@ -360,7 +360,7 @@ def test_where_reading_begins(
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start
 
 
-def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
+def test_a_malformed_znode_matters_only_with_dual_commit() -> None:
     """With Kafka's storage Kafka's offset is enough; dual commit needs both."""
     broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
     assert not starting_offset(Storage.KAFKA, broken, noted, EPOCH)[0].error
@@ -397,7 +397,7 @@ def test_metadata_stay_with_their_offset() -> None:
         assert plan(before, at(10), Storage.KAFKA, {TP: other}).kafka == {TP: (10, other)}
 
 
-def test_what_kafka_has_stored_is_known_from_then_on() -> None:
+def test_an_acknowledged_commit_to_kafka_is_remembered() -> None:
     """Only an acknowledged commit keeps the next one from going back."""
     before = in_kafka(10)
     asked = plan(before, at(12), Storage.KAFKA)
@@ -409,7 +409,7 @@ def test_what_kafka_has_stored_is_known_from_then_on() -> None:
     assert plan(stored, at(11), Storage.KAFKA).kafka == {TP: (12, "")}
 
 
-def test_what_may_go_back_in_kafka() -> None:
+def test_offsets_in_kafka_that_may_go_back() -> None:
     """An offset may go back after a reset, a marked edit, or when the user names a lower one."""
     before = in_kafka(10, value=10)
     edited, _ = apply_commit_result(

@@ -64,7 +64,7 @@ def joined(who: int) -> tuple[Action, Action]:
     return Action(Do.JOIN, who), Action(Do.RECEIVE, who)
 
 
-def test_what_commutes_leads_to_one_state() -> None:
+def test_commuting_actions_lead_to_one_state() -> None:
     """Two members' reads in either order lead to one state; a write before another does not."""
     canon = Canon()
     both = *joined(0), *joined(1)

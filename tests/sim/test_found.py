@@ -36,7 +36,7 @@ def until(world: World, condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition is not reached")
 
 
-def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
+def test_a_broker_ends_between_the_reads_of_the_list_and_of_its_znode() -> None:
     """If the last broker ends during the read, the member watches for its return."""
     monitor = Monitor()
     world = World(Plan(members=1, partitions=1, settings=patient), monitor)
@@ -89,7 +89,7 @@ FOUND = sorted(Path(__file__).with_name("found").glob("*.txt"))
 
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
-def test_what_broke_a_promise_breaks_none_now(trace: Path) -> None:
+def test_a_recorded_violation_does_not_recur(trace: Path) -> None:
     """The recorded decisions of a run that broke a promise break none now."""
     assert run(Decisions(load(trace))).violation is None
 
@@ -103,12 +103,12 @@ def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
     assert found.invariant in trace.read_text(encoding="utf-8")
 
 
-def test_two_operations_that_nobody_waits_for_get_their_own_replies() -> None:
+def test_two_background_operations_get_their_own_replies() -> None:
     """A topic is watched again while members are diagnosed: a defect of the simulator itself."""
     assert run(Decisions(random.Random(3501242)), draw=draw_plan).violation is None
 
 
-def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
+def test_a_refused_release_with_an_unfinished_message() -> None:
     """A refused release with an unfinished message delivers no message twice under a token."""
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2, messages=3), monitor)
@@ -140,6 +140,6 @@ def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
         pytest.param(7230105, id="a member gives up while its user holds messages"),
     ],
 )
-def test_what_the_monitor_may_not_report(seed: int) -> None:
+def test_runs_that_the_monitor_may_not_report(seed: int) -> None:
     """These runs keep all promises; earlier rules of the monitor reported them."""
     assert run(Decisions(random.Random(seed))).violation is None

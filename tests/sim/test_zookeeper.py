@@ -45,7 +45,7 @@ def two_replicas() -> tuple[SimZooKeeper, int, int]:
 # ---- replicas -----------------------------------------------------------------------------------
 
 
-def test_a_replica_that_lags_serves_what_was() -> None:
+def test_a_replica_that_lags_serves_an_older_state() -> None:
     """Clients of a lagging replica read an older prefix of the log, which grows with it."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 2)
@@ -181,7 +181,7 @@ def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -
     assert ask(sim, writer, rq.Children("/")).value == ()
 
 
-def test_nobody_connects_where_the_leader_cannot_be_asked() -> None:
+def test_no_client_connects_to_a_replica_without_a_leader() -> None:
     """A replica without a leader or quorum accepts no session, whether new or existing."""
     sim, writer, _ = two_replicas()
     sim.cut_off(1)
@@ -196,7 +196,7 @@ def test_nobody_connects_where_the_leader_cannot_be_asked() -> None:
 # ---- quorum, restarts, time ---------------------------------------------------------------------
 
 
-def test_without_a_quorum_nothing_is_written_and_nobody_expires() -> None:
+def test_without_a_quorum_no_write_succeeds_and_no_session_expires() -> None:
     """Without a quorum reads work and timers stop; the election of a leader restarts all timers."""
     sim, writer, reader = two_replicas()
     ask(sim, writer, claim("/p0"))
@@ -272,7 +272,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 # ---- rights, sizes, history ---------------------------------------------------------------------
 
 
-def test_permissions_are_taken_and_given_back_mid_flight() -> None:
+def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
     """An operator closes a subtree to all clients except one that was granted access."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
@@ -294,7 +294,7 @@ def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
     assert sim.is_connected(session)
 
 
-def test_the_history_tells_who_changed_what() -> None:
+def test_the_history_names_the_author_of_each_change() -> None:
     """The history has one entry for each changed znode, and none for a refusal."""
     sim = SimZooKeeper()
     session = connect(sim)
@@ -391,7 +391,7 @@ def _started() -> SimZooKeeper:
 
 @settings(max_examples=200, deadline=None)
 @given(before=runs, left=runs, right=runs)
-def test_a_copy_goes_its_own_way(before: Any, left: Any, right: Any) -> None:
+def test_a_copy_is_independent(before: Any, left: Any, right: Any) -> None:
     """Changes to a copy do not affect the original, nor the other way round."""
     alone = _started()
     play(alone, before, 0.0)

@@ -55,7 +55,7 @@ def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
     assert running.executor.requests > 1
 
 
-def test_an_operation_does_not_go_on_in_the_next_session(
+def test_an_operation_does_not_continue_in_the_next_session(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
     """A commit that a session expiry interrupts does not continue in the next session."""
@@ -75,7 +75,7 @@ def test_an_operation_does_not_go_on_in_the_next_session(
     assert client.peer.exists(client.offset(T0)) is None
 
 
-def test_nothing_begins_in_a_session_that_is_over(
+def test_no_operation_starts_in_an_expired_session(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
     """A command for an expired session is interrupted, although the client has a new session."""

@@ -26,7 +26,7 @@ def test_watches_and_replies_keep_their_order() -> None:
     assert seen == ["first reply", "watch", "second reply"]
 
 
-def test_waiting_tells_what_is_ready() -> None:
+def test_select_returns_the_ready_sockets() -> None:
     """A socket is readable when data has arrived or the other side has closed."""
     handler = InOrderHandler()
     ours, theirs = socket.socketpair()

@@ -241,7 +241,7 @@ def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, gr
         followed.until(is_owner(T0, None))
 
 
-def test_what_cannot_be_reached(zookeeper: ZooKeeperServer) -> None:
+def test_unreachable_servers_and_bad_names(zookeeper: ZooKeeperServer) -> None:
     """A missing server, a missing chroot and bad names each raise their own error."""
     with pytest.raises(ZooKeeperUnreachableError), Observer("127.0.0.1:1", "g", timeout_s=0.5):
         pass

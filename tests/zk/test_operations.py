@@ -67,7 +67,7 @@ def test_an_id_of_another_session_is_taken(
         rival.session.stop()
 
 
-def test_an_id_that_goes_while_it_is_looked_at_is_taken_over(client: Client) -> None:
+def test_an_id_that_vanishes_during_the_look_up_is_taken_over(client: Client) -> None:
     """If the other session's id znode vanishes after the create failed, the next try succeeds."""
     client.peer.delete(client.me.path)
     client.peer.create(client.me.path, b"{}", ephemeral=True)
@@ -76,7 +76,7 @@ def test_an_id_that_goes_while_it_is_looked_at_is_taken_over(client: Client) -> 
     assert isinstance(outcome, Registered)
 
 
-def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> None:
+def test_an_overwritten_registration_is_restored(client: Client) -> None:
     """If another client overwrites the registration, registering restores it in the same znode."""
     sound, stat = client.peer.get(client.me.path)
     others = sound.replace(b":1}", b":7}"), sound.replace(b"static", b"black_list")
@@ -252,7 +252,7 @@ def test_topics_are_watched_whether_they_exist_or_not(
 # ---- reading back -------------------------------------------------------------------------------
 
 
-def test_verify_tells_ours_from_everybody_elses(client: Client) -> None:
+def test_verify_distinguishes_own_owner_nodes(client: Client) -> None:
     """Reading back distinguishes this thread, another thread, another session, no owner."""
     owning(client, T0, T1)
     client.take(T2, client.thread)
@@ -266,7 +266,7 @@ def test_verify_tells_ours_from_everybody_elses(client: Client) -> None:
     assert outcome.lost[TopicPartition("t", 3)] is None
 
 
-def test_verify_arms_the_watch_of_what_is_ours(client: Client) -> None:
+def test_verify_watches_own_owner_nodes(client: Client) -> None:
     """If another client deletes an owner znode of this member, a watch fires at once."""
     owning(client, T0)
     client.run(ops.verify(client.me, {T0: client.thread}))
@@ -310,7 +310,7 @@ def test_many_are_verified_and_watched_as_one_is(
             client.session.stop()
 
 
-def test_a_malformed_owner_node_is_somebody_elses(client: Client) -> None:
+def test_a_malformed_owner_node_counts_as_another_owners(client: Client) -> None:
     """An owner znode whose payload is not text counts as another owner's."""
     client.peer.create(client.owner(T0), b"\xff\xfe" * 100, ephemeral=True, makepath=True)
     outcome = client.run(ops.verify(client.me, {T0: client.thread}))
@@ -321,7 +321,7 @@ def test_a_malformed_owner_node_is_somebody_elses(client: Client) -> None:
 # ---- releasing ----------------------------------------------------------------------------------
 
 
-def test_a_release_deletes_ours(client: Client) -> None:
+def test_a_release_deletes_only_released_owner_nodes(client: Client) -> None:
     """Released owner znodes are deleted; the others stay."""
     owning(client, T0, T1, T2)
     assert client.run(ops.release(client.me, [T0, T1])) == Released({})
@@ -337,7 +337,7 @@ def test_a_release_never_deletes_another_sessions_node(client: Client) -> None:
     assert client.owners().keys() == {T0}
 
 
-def test_a_release_goes_on_without_what_vanished(client: Client) -> None:
+def test_a_release_continues_without_vanished_nodes(client: Client) -> None:
     """If a znode vanishes between read and delete, the others are still released."""
     owning(client, T0, T1, T2)
     gone = {1: lambda: client.peer.delete(client.owner(T1))}
@@ -345,7 +345,7 @@ def test_a_release_goes_on_without_what_vanished(client: Client) -> None:
     assert not client.owners()
 
 
-def test_a_release_is_bound_to_our_id_node(client: Client) -> None:
+def test_a_release_requires_the_id_znode(client: Client) -> None:
     """Without this session's id znode, a release deletes nothing."""
     owning(client, T0)
     gone = {1: lambda: client.peer.delete(client.me.path)}
@@ -353,7 +353,7 @@ def test_a_release_is_bound_to_our_id_node(client: Client) -> None:
     assert client.owners().keys() == {T0}
 
 
-def test_more_than_a_thousand_owner_nodes_go_and_come(client: Client) -> None:
+def test_more_than_a_thousand_owner_nodes_are_claimed_and_released(client: Client) -> None:
     """2,500 partitions are claimed and released in several transactions each."""
     many = tps(*range(2500))
     owning(client, *many)

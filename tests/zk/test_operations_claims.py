@@ -42,7 +42,7 @@ def with_parents(client: Client) -> None:
     client.peer.ensure_path(paths.owners_of(client.group, "t"))
 
 
-def test_what_is_free_is_claimed_with_missing_parents(client: Client) -> None:
+def test_free_partitions_are_claimed_with_missing_parents(client: Client) -> None:
     """Owner znodes are created as by the JVM: thread id, ephemeral, persistent parents."""
     outcome = claimed(run_claim(client, T0, T1))
     assert client.owners() == dict.fromkeys((T0, T1), (client.thread.encode(), client.me.session))
@@ -52,7 +52,7 @@ def test_what_is_free_is_claimed_with_missing_parents(client: Client) -> None:
     assert client.peer.exists(paths.owners_of(client.group, "t")).ephemeralOwner == 0
 
 
-def test_what_is_held_does_not_hold_up_what_is_free(client: Client) -> None:
+def test_a_held_partition_does_not_delay_free_ones(client: Client) -> None:
     """If another session owns one partition, the others are claimed, and the owner is named."""
     client.take(T1)
     outcome = claimed(run_claim(client, T0, T1, T2))
@@ -68,7 +68,7 @@ def test_equal_data_of_another_session_is_in_the_way(client: Client) -> None:
     assert outcome.blocked == {T0: Blocker(client.thread, client.peer.client_id[0])}
 
 
-def test_a_node_of_our_session_and_thread_is_ours(client: Client) -> None:
+def test_a_node_of_this_session_and_thread_is_this_members(client: Client) -> None:
     """After a lost reply, the claim finds its own znode, and its czxid is the epoch."""
     first = claimed(run_claim(client, T0))
     again = claimed(run_claim(client, T0))
@@ -103,7 +103,7 @@ def test_a_blocker_is_watched(client: Client) -> None:
     assert ("CHILD", paths.owners_of(client.group, "t")) in client.watches
 
 
-def test_a_blocker_that_goes_on_the_way_is_not_missed(client: Client) -> None:
+def test_a_blocker_that_vanishes_during_the_claim_is_not_missed(client: Client) -> None:
     """If a blocker vanishes before it is looked up, it is claimed now, or a watch reports it."""
     with_parents(client)
     races = {1: lambda: client.take(T1), 2: lambda: client.peer.delete(client.owner(T1))}
@@ -112,7 +112,7 @@ def test_a_blocker_that_goes_on_the_way_is_not_missed(client: Client) -> None:
     assert T1 in outcome.claimed or told
 
 
-def test_a_topic_without_rights_is_denied_and_holds_up_no_other(client: Client) -> None:
+def test_a_topic_without_rights_is_denied_and_delays_no_other(client: Client) -> None:
     """Partitions of a topic without rights are denied by name; others are claimed."""
     other = TopicPartition("u", 0)
     with_parents(client)
@@ -123,7 +123,7 @@ def test_a_topic_without_rights_is_denied_and_holds_up_no_other(client: Client) 
     assert all("access control" in why for why in outcome.denied.values())
 
 
-def test_a_claim_is_bound_to_our_id_node(client: Client) -> None:
+def test_a_claim_requires_the_id_znode(client: Client) -> None:
     """Without this session's id znode, nothing is claimed."""
     client.peer.delete(client.me.path)
     assert run_claim(client, T0) == MemberNodeGone()
@@ -150,7 +150,7 @@ def test_all_or_nothing_rolls_back_a_conflict_on_the_way(client: Client) -> None
 
 
 @pytest.mark.parametrize("then", ["gone", "retaken"])
-def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str) -> None:
+def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then: str) -> None:
     """Eager, over several transactions: changes by other clients do not stop the roll-back."""
     many = tps(*range(1200))
     with_parents(client)
@@ -169,7 +169,7 @@ def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str
     assert {owner for _, owner in client.owners().values()} == {client.peer.client_id[0]}
 
 
-def test_what_cannot_be_rolled_back_is_known_to_be_ours(client: Client) -> None:
+def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
     """Eager: claims that may not be deleted after a failed claim are reported as owned."""
     many = tps(*range(1200))
     with_parents(client)
@@ -187,7 +187,7 @@ def test_what_cannot_be_rolled_back_is_known_to_be_ours(client: Client) -> None:
     assert not ours & outcome.blocked.keys()
 
 
-def test_our_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
+def test_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
     """Eager: an owner znode from a lost reply counts as claimed, together with all others."""
     run_claim(client, T0)
     outcome = claimed(run_claim(client, T0, T1, whole=True))

@@ -66,14 +66,14 @@ def test_an_unchanged_offset_is_checked(client: Client) -> None:
     assert outcome.marked == frozenset()
 
 
-def test_a_node_that_somebody_made_first_is_foreign(client: Client) -> None:
+def test_an_offset_node_that_exists_already_is_foreign(client: Client) -> None:
     """If the offset znode exists already, a create reads it and does not overwrite it."""
     client.write(T0, b"7")
     assert committed(write(client, t0=(10, None))).foreign[T0].value == 7
     assert stored(client, T0)[0] == b"7"
 
 
-def test_a_node_that_somebody_deleted_is_foreign(client: Client) -> None:
+def test_a_deleted_offset_node_is_reported_as_foreign(client: Client) -> None:
     """A deleted offset znode is reported as such."""
     write(client, t0=(10, None))
     client.peer.delete(client.offset(T0))
@@ -89,7 +89,7 @@ def test_a_deleted_and_recreated_node_is_foreign(client: Client) -> None:
     assert committed(write(client, t0=(12, 1))).foreign[T0].value == 3
 
 
-def test_a_commit_is_bound_to_our_id_node(client: Client) -> None:
+def test_a_commit_requires_the_id_znode(client: Client) -> None:
     """Without this session's id znode, nothing is committed."""
     write(client, t0=(10, None))
     client.peer.delete(client.me.path)
@@ -105,7 +105,7 @@ def test_a_lost_reply_is_found_with_its_value(client: Client) -> None:
     assert (found.value, found.version) == (12, 1)
 
 
-def test_a_marked_edit_is_told_from_an_unmarked_one(client: Client) -> None:
+def test_a_marked_edit_is_distinguished_from_an_unmarked_one(client: Client) -> None:
     """A write in one transaction with a mark is an operator's; without one it is any client's."""
     write(client, t0=(10, None), t1=(10, None))
     client.edit(T0, 3)
@@ -134,7 +134,7 @@ def test_an_older_mark_is_no_mark(client: Client) -> None:
     assert committed(write(client, t0=(12, 0), t1=(12, 0))).marked == {T0, T1}
 
 
-def test_a_malformed_offset_is_told_and_left(client: Client) -> None:
+def test_a_malformed_offset_is_reported_and_not_overwritten(client: Client) -> None:
     """A malformed offset is reported and not overwritten."""
     write(client, t0=(10, None))
     client.write(T0, b"ten")
@@ -143,7 +143,7 @@ def test_a_malformed_offset_is_told_and_left(client: Client) -> None:
     assert stored(client, T0)[0] == b"ten"
 
 
-def test_an_offset_without_rights_holds_up_no_other(client: Client) -> None:
+def test_an_offset_without_rights_delays_no_other(client: Client) -> None:
     """An offset that may not be written is denied by name; the others are stored."""
     write(client, t0=(10, None), t1=(10, None), t2=(10, None))
     client.peer.set_acls(client.offset(T1), READ_ONLY)
@@ -189,7 +189,7 @@ def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
     assert (outcome.denied, outcome.unavailable) == ({T1: "too long"}, {T2: "no coordinator"})
 
 
-def test_kafka_is_not_asked_where_somebody_wrote_to_zookeeper(client: Client) -> None:
+def test_kafka_is_not_asked_after_a_foreign_write_to_zookeeper(client: Client) -> None:
     """After a foreign write to ZooKeeper, Kafka gets nothing: it may be an operator's edit."""
     write(client, t0=(10, None))
     client.peer.set(client.offset(T0), b"3")
@@ -199,7 +199,7 @@ def test_kafka_is_not_asked_where_somebody_wrote_to_zookeeper(client: Client) ->
     assert not outcome.kafka
 
 
-def test_kafka_is_not_asked_for_who_is_no_member_any_more(client: Client) -> None:
+def test_kafka_is_not_asked_for_a_former_member(client: Client) -> None:
     """ZooKeeper, which can detect a zombie, is asked before Kafka, which cannot."""
     assert committed(client.run(commit(client.me, CommitPlan({}, {}, KAFKA)))).kafka == {*KAFKA}
     client.asked.clear()

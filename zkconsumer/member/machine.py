@@ -325,19 +325,19 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
 #
 # - The session can be lost and replaced within 5 ms, and kazoo may never report LOST. Only a
 #   changed session id shows that the session has expired.
-#   member/test_machine: the_identity_of_the_session_tells_not_its_state
+#   member/test_machine: the_session_id_decides_not_the_connection_state
 # - `OwnersChanged` may arrive while the claim that armed the watch still runs.
-#   member/test_machine_races: a_blocker_that_goes_while_we_claim_is_not_overlooked
+#   member/test_machine_races: a_watch_that_fires_during_a_claim_causes_another_claim
 # - An obsolete operation must not send its next request, which the read-back would miss.
-#   member/test_machine_races: an_operation_that_was_given_up_sends_nothing_more
+#   member/test_machine_races: an_abandoned_operation_sends_nothing_more
 # - When the lease is granted again, a commit that has nothing to write ends without a request. A
 #   phase may wait for that commit. member/test_machine_races:
-#   a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back
+#   a_hand_over_without_a_commit_continues_when_the_lease_is_renewed
 # - An explicit commit covers the message that the user is processing; the automatic commit after it
 #   does not. So a commit must never lower the stored offset. member/test_offset_ledger:
-#   our_own_commits_never_go_back
+#   the_members_own_commits_never_go_back
 # - When this member deletes its owner znode, its own watch on the znode fires.
-#   member/test_machine_rebalance: our_own_release_is_no_loss
+#   member/test_machine_rebalance: the_members_own_release_is_no_loss
 # - A watch can be lost without notice: ZooKeeper (3.8.4 and later) drops the event of a znode that
 #   the client may not read. So a settled member reads the group periodically; if the group has not
 #   changed, nothing is revoked. member/test_machine_rebalance:

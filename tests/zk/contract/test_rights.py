@@ -29,7 +29,7 @@ def test_a_locked_parent_denies_even_what_exists(server: Server) -> None:
 
 
 @pytest.mark.since("3.6.0")
-def test_a_locked_parent_denies_the_delete_of_what_is_missing(server: Server) -> None:
+def test_a_locked_parent_denies_the_delete_of_a_missing_node(server: Server) -> None:
     """Without the right to delete, deleting a missing znode gets NoAuth."""
     session = server.session()
     session.create("/group", acl=READ_ONLY)
@@ -38,7 +38,7 @@ def test_a_locked_parent_denies_the_delete_of_what_is_missing(server: Server) ->
 
 
 @pytest.mark.until("3.6.0")
-def test_a_delete_of_what_is_missing_finds_no_node_whatever_the_right(server: Server) -> None:
+def test_deleting_a_missing_node_reports_no_node_whatever_the_rights(server: Server) -> None:
     """Before 3.6 deleting a missing znode gets NoNode, even without the right."""
     session = server.session()
     session.create("/group", acl=READ_ONLY)
@@ -151,7 +151,7 @@ def test_exists_watches_what_may_not_be_read(server: Server) -> None:
 
 
 @pytest.mark.since("3.8.4")
-def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
+def test_a_client_without_the_right_to_read_gets_no_event(server: Server) -> None:
     """From 3.8.4 on, a watch does not fire if the client may no longer read the znode."""
     session, other = server.session(), server.session()
     session.multi(create("/a"), create("/a/b"))
@@ -172,7 +172,7 @@ def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
 
 
 @pytest.mark.until("3.8.4")
-def test_who_may_not_read_is_told_of_a_change_all_the_same(server: Server) -> None:
+def test_a_client_without_the_right_to_read_gets_the_event(server: Server) -> None:
     """Before 3.8.4 a watch fires even if the client may no longer read the znode."""
     session, other = server.session(), server.session()
     session.multi(create("/a"), create("/a/b"))

@@ -28,7 +28,7 @@ def test_get_and_exists_set_the_same_watch(server: Server) -> None:
     assert by_get.events == by_exists.events == [("CHANGED", "/a")]
 
 
-def test_a_data_watch_hears_of_the_deletion(server: Server) -> None:
+def test_a_data_watch_fires_for_the_deletion(server: Server) -> None:
     """Watches of `get` and `exists` fire for the deletion, and not for the re-creation."""
     session, other = server.session(), server.session()
     session.create("/a")
@@ -41,7 +41,7 @@ def test_a_data_watch_hears_of_the_deletion(server: Server) -> None:
     assert by_get.events == by_exists.events == [("DELETED", "/a")]
 
 
-def test_a_data_watch_hears_nothing_of_children(server: Server) -> None:
+def test_a_data_watch_does_not_fire_for_children(server: Server) -> None:
     """A child's creation, change or deletion fires no data watch of its parent."""
     session, other = server.session(), server.session()
     session.create("/a")
@@ -54,7 +54,7 @@ def test_a_data_watch_hears_nothing_of_children(server: Server) -> None:
     assert watch.events == []
 
 
-def test_a_children_watch_hears_nothing_of_data(server: Server) -> None:
+def test_a_children_watch_does_not_fire_for_data(server: Server) -> None:
     """A write to a znode fires no watch of its children."""
     session, other = server.session(), server.session()
     session.create("/a")
@@ -76,7 +76,7 @@ def test_replacing_a_node_in_one_multi_is_a_deletion_to_watchers(server: Server)
     assert watch.events == [("DELETED", "/p0")]
 
 
-def test_a_node_that_came_and_went_in_one_multi_was_created(server: Server) -> None:
+def test_a_node_created_and_deleted_in_one_multi_was_created(server: Server) -> None:
     """A watch fires for a creation, even if the same transaction deletes the znode."""
     session, other = server.session(), server.session()
     watch, parent = Watch(), Watch()
@@ -98,7 +98,7 @@ def test_a_multi_of_many_children_is_one_event(server: Server) -> None:
     assert watch.events == [("CHILD", "/owners")]
 
 
-def test_events_come_in_the_order_of_the_changes(server: Server) -> None:
+def test_events_arrive_in_the_order_of_the_changes(server: Server) -> None:
     """Watches on several znodes fire in the order of the writes."""
     session, other = server.session(), server.session()
     watch = Watch()
@@ -157,7 +157,7 @@ def test_a_refused_read_is_not_watched_by_the_server(server: Server) -> None:
     assert proxy.received.count("event") == 0
 
 
-def test_ephemerals_that_go_together_are_one_event_to_their_parent(server: Server) -> None:
+def test_ephemerals_deleted_together_are_one_event_of_their_parent(server: Server) -> None:
     """The end of a session with three znodes fires a watch of their parent once."""
     leaver, stayer = server.session(), server.session()
     stayer.create("/owners")

@@ -407,7 +407,7 @@ def test_a_children_watch_fires_for_names_only(server: Server) -> None:
     assert left.wait() == ("CHILD", "/ids")
 
 
-def test_a_children_watch_hears_of_the_end_of_its_node(server: Server) -> None:
+def test_a_children_watch_fires_when_its_node_is_deleted(server: Server) -> None:
     """The deletion of the znode itself fires it, and ends it."""
     session, other = server.session(), server.session()
     session.create("/ids")
@@ -443,7 +443,7 @@ def test_a_refused_multi_fires_no_watch(server: Server) -> None:
     assert watch.events == []
 
 
-def test_an_event_comes_before_the_reply_that_shows_the_change(server: Server) -> None:
+def test_an_event_arrives_before_the_reply_that_shows_the_change(server: Server) -> None:
     """A session gets the event of a change before any reply that shows the change."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
