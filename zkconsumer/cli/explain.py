@@ -1,7 +1,7 @@
 """`zkconsumer explain GROUP`: why each thread owns its partitions.
 
-`explain coordinator`, `vote`, `partitioner` and `placement` tell what brokers decide. None of these
-commands connects to a server. Each also computes a file of cases.
+`explain coordinator`, `vote`, `partitioner` and `placement` show decisions of brokers and clients.
+None of these commands connects to a server. Each also computes a file of cases.
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ class Scene:
         until(lambda: all(one.state is MemberState.LEFT for one in running), limit_s=_PATIENCE_S)
 
     def _settle(self) -> None:
-        """Wait for a while until each partition has an owner; a group that does not get there is
-        part of the story.
+        """Wait until each partition has an owner; continue after a time limit even if some have
+        none.
         """
         room = paths.owners_of(GROUP, TOPIC)
 

@@ -112,7 +112,7 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         Do.LOCK_OUT: (who for who in awake if not links[who].locked_out),
         Do.COMMIT: (who for who in awake if world.members[who].feeds),
         Do.CUT: heard,
-        # Another client ends a session only if the member can handle the news at once: it is not
+        # Another client ends a session only if the member can handle the event at once: it is not
         # frozen, and no earlier change of its connection is in its inbox.
         Do.EXPIRE: (
             who for who in heard if not links[who].frozen and not world.members[who].changes

@@ -294,8 +294,8 @@ class SimZooKeeper(Ensemble):
         Returns:
             The reply; a refusal has the name of kazoo's error. None if there is no reply: nothing
             was written, and every later request of this connection waits without a reply, too.
-                `BROKEN` if the session has ended, or the connection has ended before or at this
-                request.
+            `BROKEN` if the session has ended, or the connection has ended before or at this
+            request.
         """
         connection = self._connections.get(session)
         if connection is None:

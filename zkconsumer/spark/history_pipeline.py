@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is valid of an ensemble.
+    """The valid files and states of an ensemble.
 
     Attributes:
         runs: the runs whose transactions are valid, oldest first.

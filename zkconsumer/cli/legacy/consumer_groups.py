@@ -1,7 +1,7 @@
 """ConsumerGroupCommand in its ZooKeeper mode: list, describe and delete groups.
 
-The help and the table of a group equal those of each release. The help also lists
-the options of the new consumer and of `--reset-offsets`, which the tool refuses.
+The help and the table of a group equal those of each release. The help also lists the options of
+the new consumer and of `--reset-offsets`, which the tool refuses.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _many(on: Director) -> None:
 
 @_story("a consumer leaves", "_closing", "_closing")
 def _leaves(on: Director) -> None:
-    """It commits, revokes, and tells the coordinator; the others learn it in their heartbeats."""
+    """The member commits, revokes and leaves; the others learn of it in their heartbeats."""
     on.scene(0, 1)
     on.say("g_1 is closed")
     on.world.leave(1)
@@ -200,7 +200,7 @@ def _dies(on: Director) -> None:
 
 @_story("a consumer freezes", "_heartbeat_answered", "_set_target")
 def _freezes(on: Director) -> None:
-    """After the session timeout the others take over what the frozen member had."""
+    """After the session timeout the others take over the frozen member's partitions."""
     on.scene(0, 1)
     on.say("g_1 gets SIGSTOP")
     on.world.freeze(1)
@@ -221,7 +221,7 @@ def _thaws(on: Director) -> None:
 
 @_story("a zombie wakes", "_reset", "_refused", properties={"auto_commit_s": 5.0})
 def _zombie(on: Director) -> None:
-    """It delivers what the new owner delivers, too, until its heartbeat or commit is refused."""
+    """It delivers the new owner's messages, too, until its heartbeat or commit is refused."""
     on.scene(0, 1)
     on.say("g_1 gets SIGSTOP")
     on.world.freeze(1)
@@ -239,7 +239,7 @@ def _zombie(on: Director) -> None:
     properties={"instance": lambda who: f"i{who}"},
 )
 def _static(on: Director) -> None:
-    """With `group.instance.id` it gets its partitions back, and nobody else rebalances."""
+    """With `group.instance.id` the member gets its partitions back; no other member rebalances."""
     on.scene(0, 1)
     on.say("g_1 is closed, and starts again after five seconds")
     on.world.leave(1)
@@ -403,7 +403,7 @@ def _no_coordinator(on: Director) -> None:
 
 @_story("a broker dies", "_drop", "_drop")
 def _broker_dies(on: Director) -> None:
-    """A broker that does not coordinate the group is no part of it: nobody rebalances."""
+    """A broker that does not coordinate the group is no part of it: no member rebalances."""
     on.scene(0, 1)
     on.say("broker 2 dies, and starts again after 3 s")
     on.world.kill_broker(2)
@@ -427,8 +427,8 @@ def _no_broker(on: Director) -> None:
 
 @_story("partitions are added", "_rejoin", "_set_target", partitions=3)
 def _grows(on: Director) -> None:
-    """A classic group learns it when its leader reads new metadata, after up to five minutes;
-    KIP-848's coordinator knows it at once."""
+    """A classic group rebalances when its leader reads new metadata, after up to five minutes;
+    KIP-848's coordinator assigns at once."""
     on.scene(0, 1)
     on.say("a partition is added")
     on.world.grow()
@@ -449,7 +449,7 @@ def _created(on: Director) -> None:
 
 @_story("a topic is deleted", "_rejoin", "_set_target", members=1)
 def _deleted(on: Director) -> None:
-    """The partitions are taken away at the next look at the metadata."""
+    """The partitions are revoked when the metadata is read again."""
     on.scene(0)
     on.say("the topic is deleted")
     logs = on.world.delete_topic()
