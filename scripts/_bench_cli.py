@@ -26,6 +26,7 @@ import termios
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from _bench import Result, add_json, at_least, at_most, show
 from kazoo.client import KazooClient
@@ -95,8 +96,8 @@ def make(client: KazooClient, wanted: Iterable[tuple[str, bytes]]) -> None:
         done(transaction)
 
 
-def done(transaction: object) -> None:
-    for result in transaction.commit():  # type: ignore[attr-defined]
+def done(transaction: Any) -> None:
+    for result in transaction.commit():
         if isinstance(result, Exception):
             raise result
 

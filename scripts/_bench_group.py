@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _bench import Result, at_most, cpu_seconds
 from confluent_kafka import Producer
@@ -127,7 +127,8 @@ def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> 
     try:
         _await(lambda: len(_others(zookeeper, topic, topic)) == partitions)
         _await(lambda: query.status["message"].startswith("Waiting for data"))
-        (pid,) = _sources(bench.spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        gateway: Any = bench.spark.sparkContext._gateway
+        (pid,) = _sources(gateway.proc.pid)
         before, started = cpu_seconds(pid), time.monotonic()
         time.sleep(IDLE_S)
         percent = 100 * (cpu_seconds(pid) - before) / (time.monotonic() - started)

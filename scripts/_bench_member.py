@@ -39,7 +39,7 @@ class Meter:
                 self._reads += reads
             submit(session, batch, done)
 
-        ZooKeeperSession.submit = counted  # type: ignore[method-assign,assignment]
+        ZooKeeperSession.submit = counted  # type: ignore[method-assign,assignment]  # it counts
 
     def taken(self) -> int:
         """Return the reads since the last call."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.security import make_acl, make_digest_acl
@@ -64,8 +65,8 @@ def setting(hands: Hands, group: str, offset: int = 7) -> Plan:
     return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, offset)})
 
 
-def do(hands: Hands, plan: Plan, where: Path, **options: object) -> Report:
-    return apply(hands.tools, plan, backup_dir=where, **options)  # type: ignore[arg-type]
+def do(hands: Hands, plan: Plan, where: Path, **options: Any) -> Report:
+    return apply(hands.tools, plan, backup_dir=where, **options)
 
 
 # ---- what it does -------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0
     tags: list[str] = []
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]  # of a class
     parser.feed(out)
     assert tags.count("table") == 4
     assert "join; kill c2, 3 members, 6 partitions" in out

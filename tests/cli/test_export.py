@@ -62,7 +62,7 @@ def read(tmp_path: Path) -> Counter[tuple[int, int]]:
         rows = rows_of(path)
         (first, last) = (int(one) for one in path.stem.rsplit("-", 1)[1].split(".."))
         assert [rows[0]["offset"], rows[-1]["offset"]] == [first, last], path
-        found.update((row["partition"], row["offset"]) for row in rows)  # type: ignore[misc]
+        found.update((row["partition"], row["offset"]) for row in rows)  # type: ignore[misc]  # numbers
     return found
 
 

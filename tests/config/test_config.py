@@ -409,7 +409,7 @@ def test_a_configuration_is_frozen() -> None:
     """A configuration is immutable."""
     config = ConsumerConfig.from_properties(NEEDED)
     with pytest.raises(FrozenInstanceError):
-        config.group_id = "other"  # type: ignore[misc]
+        config.group_id = "other"  # type: ignore[misc]  # refused at run time
 
 
 @pytest.mark.parametrize(
@@ -535,4 +535,4 @@ def test_a_value_for_librdkafka_has_a_plain_type() -> None:
     assert ConsumerConfig(NEEDED, kafka={"oauth_cb": len}).kafka["oauth_cb"] is len
     for bad in ({"oauth_cb": "x"}, {"ssl.ca.location": None}, {"debug": ["security"]}, {3: "x"}):
         with pytest.raises(ConfigError, match=r"bad value|not the name"):
-            ConsumerConfig(NEEDED, kafka=bad)  # type: ignore[arg-type]
+            ConsumerConfig(NEEDED, kafka=bad)  # type: ignore[arg-type]  # a wrong type

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.members.group import Group
@@ -60,8 +61,8 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
 def test_a_child_may_end_as_usual(group: Group) -> None:
     """A child that deletes its copy of the connector does not hang."""
     connector = group.member(consumer_timeout_s=60.0).connector
-    held = [connector, *connector.create_message_streams({group.topic: 1})[group.topic]]
-    next(held[1])  # type: ignore[call-overload]
+    held: list[Any] = [connector, *connector.create_message_streams({group.topic: 1})[group.topic]]
+    next(held[1])
 
     def act() -> None:
         nonlocal connector

@@ -196,21 +196,21 @@ def loop_of(member: Member, streams: Streams) -> MemberLoop:
     """The loop of a member whose ZooKeeper requests are never answered."""
     session = SimpleNamespace(is_over=lambda _: False, submit=lambda *_: None)
     ignore = lambda *_: None  # noqa: E731
-    host = SimpleNamespace(
+    host: Any = SimpleNamespace(
         clock=lambda: member.now, wall_ms=lambda: 1, post=ignore, observe=ignore, noticed=ignore
     )
     gate = SimpleNamespace(open=ignore, shut=ignore)
-    executor = Executor(
+    executor: Any = Executor(
         session,
         member.state.settings,
         post=ignore,
-        clock=host.clock,  # type: ignore[arg-type]
+        clock=host.clock,
     )
     loop = MemberLoop(
         member.state.settings,
         host=host,
         gate=gate,
-        executor=executor,  # type: ignore[arg-type]
+        executor=executor,
         streams=streams,
     )
     loop.state = member.state

@@ -94,12 +94,12 @@ def test_only_owned_partitions_can_be_paused_and_sought(group: Group) -> None:
     eventually(lambda: len(one.readers[0].messages) == 40)
     for steer in (one.connector.pause, one.connector.resume):
         with pytest.raises(NotOwnedError, match="elsewhere-9"):
-            steer([group.tp(0), ("elsewhere", 9)])  # type: ignore[list-item]
+            steer([group.tp(0), ("elsewhere", 9)])  # type: ignore[list-item]  # any pair will do
     with pytest.raises(NotOwnedError):
         one.connector.seek(group.tp(4), 0)
     for offset in (-1, 2**63, 1.5, True):
         with pytest.raises(ConfigError, match="is not an offset"):
-            one.connector.seek(group.tp(0), offset)  # type: ignore[arg-type]
+            one.connector.seek(group.tp(0), offset)  # type: ignore[arg-type]  # wrong types
     one.close()
     assert one.connector.paused() == frozenset()
     with pytest.raises(ConnectorClosedError):

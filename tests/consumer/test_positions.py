@@ -104,7 +104,7 @@ def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
         one.end_offsets([TopicPartition("no-such-topic", 0)])
     assert caught.value.retriable
     with pytest.raises(ConfigError, match="'now' is not a time"):
-        one.offsets_for_times({tps[0]: "now"})  # type: ignore[dict-item]
+        one.offsets_for_times({tps[0]: "now"})  # type: ignore[dict-item]  # a wrong type
 
 
 def test_seek_to_the_ends_and_to_a_time(group: Group) -> None:

@@ -103,7 +103,7 @@ def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]
     sandbox.create_topic(topic)
     producer = Producer({"bootstrap.servers": sandbox.bootstrap})
     headers = [("a", b"1"), ("a", None)]
-    producer.produce(topic, b"v", headers=headers)  # type: ignore[arg-type]
+    producer.produce(topic, b"v", headers=headers)  # type: ignore[arg-type]  # None is valid
     producer.flush(LIMIT_S)
     reader = Reader(KafkaLog(topic, sandbox))
     try:

@@ -367,7 +367,7 @@ def test_a_closed_stream_closes_its_broker_client_at_once(log: Log) -> None:
     def connect() -> Fetcher:
         made = log.fetcher()
         real = made.close
-        made.close = lambda: (real(), closed.append(made))[0]  # type: ignore[method-assign]
+        made.close = lambda: (real(), closed.append(made))[0]  # type: ignore[method-assign]  # notes it
         return made
 
     reader = Reader(log, connect=connect)

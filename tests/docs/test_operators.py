@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -366,7 +367,7 @@ def test_every_command_is_in_the_table() -> None:
     """The table has each command with all its subcommands."""
     section = PAGE.split("\n### Commands\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
-    root = typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
     context = typer.Context(root)
     listed = []
     for first, second in rows:
@@ -375,7 +376,7 @@ def test_every_command_is_in_the_table() -> None:
         below = set(re.findall(r"`(?:(?:trace|sandbox) )?([\w-]+)`", second))
         there = set()
         for name in names:
-            command = root.get_command(context, name)  # type: ignore[attr-defined]
+            command = root.get_command(context, name)
             there |= set(getattr(command, "commands", {}))
         assert below == there, first
     assert sorted(listed) == sorted(COMMANDS)

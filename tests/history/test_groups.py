@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from support.zk.history_logs import LogWriter, changed, created, multi, number, sized
@@ -64,16 +66,20 @@ class Story(LogWriter):
         self.claim(2, "g_b", 1, 100)
 
 
+Describe: TypeAlias = Callable[[], Described]
+"""Writes the story's log and returns its description."""
+
+
 @pytest.fixture
 def story() -> Story:
     return Story()
 
 
 @pytest.fixture
-def told(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def described(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Describe:
     """The description of a story; the compiled loops must give the same as plain Python."""
 
-    def described() -> Described:
+    def describe() -> Described:
         story.write(tmp_path)
         found = []
         for fast_from in (1 << 60, 0):
@@ -85,29 +91,29 @@ def told(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type
         assert compiled == plain
         return plain
 
-    return described
+    return describe
 
 
 def kinds(found: Described) -> list[str]:
     return [one.kind for one in found.tables.incidents]
 
 
-def test_a_rebalance_settles(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_rebalance_settles(story: Story, described: Describe) -> None:
     """A rebalance ends when the owners are what the assignor assigns, and names the assignor."""
     story.two()
-    (rebalance,) = told().tables.rebalances
+    (rebalance,) = described().tables.rebalances
     assert rebalance.triggers == ["g_a joined", "g_b joined"]
     assert rebalance.settled_ms == rebalance.time_ms + 200
     assert "range" in rebalance.why
     assert (rebalance.claimed, rebalance.released, rebalance.members) == (2, 0, 2)
 
 
-def test_an_expiry_and_its_gap(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_an_expiry_and_its_gap(story: Story, described: Describe) -> None:
     """An expiry deregisters the member, frees its partition, and the gap is counted."""
     story.two()
     story.end(2, 1000)
     story.claim(1, "g_a", 1, 2500)
-    found = told().tables
+    found = described().tables
     assert [(m.consumer, m.event) for m in found.members][-1] == ("g_b", "expired")
     assert [(s.session, s.ended, s.silent_ms) for s in found.sessions][-1] == (2, "expired", 1000)
     last = found.ownership[-1]
@@ -117,60 +123,60 @@ def test_an_expiry_and_its_gap(story: Story, told) -> None:  # type: ignore[no-u
     assert (rebalance.unowned_s, rebalance.moved, rebalance.moved_without_need) == (2.5, 1, 0)
 
 
-def test_a_close_is_no_expiry(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_close_is_no_expiry(story: Story, described: Describe) -> None:
     """A session that its client closes has the client's number of the request, and is `closed`."""
     story.two()
     story.end(2, 1000, cxid=9)
-    found = told().tables
+    found = described().tables
     assert found.members[-1].event == "left"
     assert found.ownership[-1].ended == "closed"
 
 
-def test_refused_writes_are_counted_by_session(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_refused_writes_are_counted_by_session(story: Story, described: Describe) -> None:
     """A refused write during a rebalance is counted for its session; the log names no path."""
     story.two()
     story.end(2, 1000)
     story.add(tx.ERROR, number(-110), session=1)
     refused = (tx.CREATE, created("/x")), (tx.ERROR, number(-101))
     story.add(tx.MULTI, multi(*refused), session=1)
-    assert told().tables.rebalances[-1].refused == {"0x1": 2}
+    assert described().tables.rebalances[-1].refused == {"0x1": 2}
 
 
-def test_a_move_without_need(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_move_without_need(story: Story, described: Describe) -> None:
     """A partition that moves between two members that stay is moved without need."""
     story.two()
     for partition, session in ((0, 1), (1, 2)):
         story.release(session, partition, 60_000)
     story.claim(1, "g_a", 1)
     story.claim(2, "g_b", 0)
-    rebalance = told().tables.rebalances[-1]
+    rebalance = described().tables.rebalances[-1]
     assert rebalance.triggers == ["owner znodes were deleted"]
     assert (rebalance.moved, rebalance.moved_without_need) == (2, 2)
 
 
-def test_commits_are_runs(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_commits_are_runs(story: Story, described: Describe) -> None:
     """Commits of one session are one row, with their number, positions and longest pause."""
     story.two()
     for n in range(10):
         story.commit(1, 0, 100 * n, 1000 if n != 5 else 9000)
-    (run,) = told().tables.commits
+    (run,) = described().tables.commits
     assert (run.by, run.count, run.first, run.last) == ("g_a", 10, 0, 900)
     assert run.longest_pause_ms == 9000
 
 
-def test_an_offset_moves_back(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_an_offset_moves_back(story: Story, described: Describe) -> None:
     """A lower commit begins a new run and is an incident that names the session's member."""
     story.two()
     story.commit(1, 0, 100)
     story.commit(1, 0, 40)
-    found = told()
+    found = described()
     assert [run.begins for run in found.tables.commits] == ["first", "moved back"]
     (incident,) = found.tables.incidents
     assert incident.kind == "offset moved back"
     assert incident.what == "g_a moved t-0 back from 100 to 40"
 
 
-def test_a_marked_edit(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_marked_edit(story: Story, described: Describe) -> None:
     """An offset that a tool writes together with an edit mark is an edit, and no incident."""
     story.two()
     story.commit(1, 0, 100)
@@ -178,13 +184,13 @@ def test_a_marked_edit(story: Story, told) -> None:  # type: ignore[no-untyped-d
     path = ROOT + paths.offset("g", TopicPartition("t", 0))
     mark = (tx.CREATE, created(ROOT + paths.edit("g", 1)))
     story.add(tx.MULTI, multi((tx.SET_DATA, changed(path, b"5")), mark), session=9)
-    found = told()
+    found = described()
     assert [run.begins for run in found.tables.commits] == ["first", "edit"]
     assert found.tables.incidents == []
 
 
 @pytest.mark.parametrize("mark_first", [False, True])
-def test_two_edits_of_one_tool(story: Story, told, mark_first: bool) -> None:  # type: ignore[no-untyped-def]
+def test_two_edits_of_one_tool(story: Story, described: Describe, mark_first: bool) -> None:
     """Each edit is a row, also if a tool sets an offset twice in one session."""
     story.two()
     story.commit(1, 0, 100)
@@ -194,11 +200,11 @@ def test_two_edits_of_one_tool(story: Story, told, mark_first: bool) -> None:  #
         parts = [(tx.SET_DATA, changed(path, b"5")), mark]
         story.add(tx.MULTI, multi(*(parts[::-1] if mark_first else parts)), session=9)
     story.commit(9, 0, 6)
-    runs = [(run.begins, run.first, run.last, run.count) for run in told().tables.commits]
+    runs = [(run.begins, run.first, run.last, run.count) for run in described().tables.commits]
     assert runs == [("first", 100, 100, 1), *[("edit", 5, 5, 1)] * 2, ("edit", 5, 6, 2)]
 
 
-def test_a_zombie(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_zombie(story: Story, described: Describe) -> None:
     """A former owner that commits after another session has claimed is an incident."""
     story.two()
     story.commit(1, 0, 100)
@@ -206,73 +212,73 @@ def test_a_zombie(story: Story, told) -> None:  # type: ignore[no-untyped-def]
     story.claim(2, "g_b", 0)
     story.commit(2, 0, 200)
     story.commit(1, 0, 150)
-    found = told()
+    found = described()
     assert set(kinds(found)) >= {"late commit", "offset moved back"}
     late = next(one for one in found.tables.incidents if one.kind == "late commit")
     assert late.what == "g_a committed 150 for t-0, which another session owned"
 
 
-def test_flapping(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_flapping(story: Story, described: Describe) -> None:
     """A consumer id whose session expires again and again is flapping."""
     story.two()
     for session in (2, 3, 4):
         story.end(session, 20_000)
         story.join(session + 1, "g_b", 5000)
         story.claim(session + 1, "g_b", 1)
-    found = told()
+    found = described()
     assert "flapping session" in kinds(found)
     assert "expired 3 times" in next(
         one.what for one in found.tables.incidents if one.kind == "flapping session"
     )
 
 
-def test_a_storm(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_storm(story: Story, described: Describe) -> None:
     """Many changes of members within minutes are one storm; a group that starts is none."""
     story.two()
     for session in range(2, 9):
         story.end(session, 8000)
         story.join(session + 1, "g_b", 1000)
-    assert kinds(told()).count("rebalance storm") == 1
+    assert kinds(described()).count("rebalance storm") == 1
 
 
-def test_a_member_gives_up(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_member_gives_up(story: Story, described: Describe) -> None:
     """A registered member that does not claim its free partitions has given up."""
     story.two()
     story.end(2, 1000)
     for _ in range(4):
         story.add(tx.ERROR, number(-110), session=1, ms=2000)
     story.commit(1, 0, 100, 60_000)
-    found = told()
+    found = described()
     assert kinds(found) == ["member gave up"]
     (incident,) = found.tables.incidents
     assert incident.what.startswith("g_a did not claim 1 partitions for 68 s, after 4 refused")
     assert found.tables.rebalances[-1].settled_ms is None
 
 
-def test_a_blocked_partition(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_blocked_partition(story: Story, described: Describe) -> None:
     """A partition whose owner is not registered blocks the group, and its holder is named."""
     story.two()
     path = ROOT + paths.member("g", "g_b")
     story.add(tx.DELETE, sized(path), session=2, ms=1000)
     story.commit(1, 0, 100, 60_000)
-    found = told()
+    found = described()
     assert set(kinds(found)) == {"blocked partition", "owner without a registration"}
     assert any("t-1 is held by g_b-0 (session 0x2)" in one.what for one in found.tables.incidents)
 
 
-def test_a_member_that_stands_still_blocks(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_member_that_stands_still_blocks(story: Story, described: Describe) -> None:
     """A registered owner that keeps what another member should own blocks it, and is named."""
     story.two()
     story.join(3, "g_aa", 60_000)
     story.release(1, 0, 100)
     story.claim(1, "g_a", 0)
     story.commit(1, 0, 100, 30_000)
-    assert [one.what for one in told().tables.incidents] == [
+    assert [one.what for one in described().tables.incidents] == [
         "t-1 is held by g_b-0 (session 0x2), but g_aa should own it"
     ]
 
 
-def test_a_block_that_ended(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_block_that_ended(story: Story, described: Describe) -> None:
     """A partition that was blocked for a time is reported with this time, also if it got free."""
     story.two()
     path = ROOT + paths.member("g", "g_b")
@@ -280,7 +286,7 @@ def test_a_block_that_ended(story: Story, told) -> None:  # type: ignore[no-unty
     story.release(2, 1, 30_000)
     story.claim(1, "g_a", 1)
     story.commit(1, 0, 100, 60_000)
-    found = told()
+    found = described()
     blocked = next(one for one in found.tables.incidents if one.kind == "blocked partition")
     assert blocked.ended_ms == blocked.time_ms + 30_000
     assert found.tables.rebalances[-1].settled_ms == blocked.ended_ms
@@ -312,43 +318,43 @@ def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
     assert (incident.time_ms, incident.ended_ms) == (batch.time_ms, batch.time_ms + 20_000)
 
 
-def test_an_owner_without_a_registration_is_not_settled(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_an_owner_without_a_registration_is_not_settled(story: Story, described: Describe) -> None:
     """Without the topic's znode a group has not settled while an owner is not registered."""
     story.two()
     story.add(tx.DELETE, sized(ROOT + paths.topic("t")), session=9, ms=60_000)
     story.add(tx.DELETE, sized(ROOT + paths.member("g", "g_b")), session=2, ms=1000)
-    assert told().tables.rebalances[-1].settled_ms is None
+    assert described().tables.rebalances[-1].settled_ms is None
 
 
-def test_a_refused_write_after_a_rebalance(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_refused_write_after_a_rebalance(story: Story, described: Describe) -> None:
     """A write that is refused long after a group has settled belongs to no rebalance."""
     story.two()
     story.add(tx.ERROR, number(-103), session=1, ms=4000)
     story.add(tx.ERROR, number(-103), session=1, ms=60_000)
-    assert told().tables.rebalances[-1].refused == {"0x1": 1}
+    assert described().tables.rebalances[-1].refused == {"0x1": 1}
 
 
-def test_a_registration_that_outlives_its_session(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_registration_that_outlives_its_session(story: Story, described: Describe) -> None:
     """A registration that is not ephemeral stays when the session that created it ends."""
     story.two()
     story.session(3)
     path = ROOT + paths.member("g", "g_c")
     story.add(tx.CREATE, created(path, b"not JSON"), session=3)
     story.end(3, 1000)
-    assert [m.event for m in told().tables.members if m.consumer == "g_c"] == ["joined"]
+    assert [m.event for m in described().tables.members if m.consumer == "g_c"] == ["joined"]
 
 
-def test_a_topic_changes_while_a_member_joins(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe) -> None:
     """A topic that grows is a trigger, also if nobody has computed the assignment before it."""
     story.two()
     story.end(2, 60_000)
     more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
     story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), more), session=9)
-    assert told().tables.rebalances[-1].triggers == ["g_b expired", "topic t changed"]
+    assert described().tables.rebalances[-1].triggers == ["g_b expired", "topic t changed"]
 
 
 @pytest.mark.parametrize("claimed", [True, False])
-def test_who_gave_up_by_unknown_rules(story: Story, told, claimed: bool) -> None:  # type: ignore[no-untyped-def]
+def test_who_gave_up_by_unknown_rules(story: Story, described: Describe, claimed: bool) -> None:
     """Before a group has settled once, a member is named only if it gave up by all likely rules."""
     partitions = b",".join(b'"%d":[1]' % n for n in range(3))
     story.add(tx.CREATE, created(ROOT + paths.topic("t"), b'{"partitions":{%b}}' % partitions))
@@ -357,11 +363,11 @@ def test_who_gave_up_by_unknown_rules(story: Story, told, claimed: bool) -> None
     if claimed:  # range gives partition 2 to the second member, round-robin partition 1
         story.claim(2, "g_b", 1)
     story.commit(9, 0, 1, 20_000)
-    named = [one.what.split()[0] for one in told().tables.incidents]
+    named = [one.what.split()[0] for one in described().tables.incidents]
     assert named == (["g_a"] if claimed else ["g_a", "g_b"])
 
 
-def test_commits_stop(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_commits_stop(story: Story, described: Describe) -> None:
     """An owner that commits no more while another member does is an incident."""
     story.two()
     for n in range(10):
@@ -369,15 +375,15 @@ def test_commits_stop(story: Story, told) -> None:  # type: ignore[no-untyped-de
         story.commit(2, 1, n, 500)
     for n in range(10, 100):
         story.commit(1, 0, n, 2000)
-    assert kinds(told()) == ["commits stopped"]
+    assert kinds(described()) == ["commits stopped"]
 
 
-def test_a_new_leader(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_a_new_leader(story: Story, described: Describe) -> None:
     """A new epoch is an incident with the time in which nothing was written."""
     story.two()
     story.zxid = 1 << 32
     story.commit(1, 0, 5, 12_000)
-    (incident,) = told().tables.incidents
+    (incident,) = described().tables.incidents
     assert (incident.kind, incident.what) == (
         "new leader",
         "a new leader was elected; no write for 12.0 s",
@@ -399,7 +405,7 @@ def test_every_kind_is_documented() -> None:
     assert {"late commit", "member gave up", "new leader", "offset deleted"} <= KINDS.keys()
 
 
-def test_many_partitions_and_sessions(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+def test_many_partitions_and_sessions(story: Story, described: Describe) -> None:
     """Commits of 1,200 sessions to 600 partitions: the compiled loops enlarge their tables."""
     chance = random.Random(7)
     story.begin()
@@ -410,6 +416,6 @@ def test_many_partitions_and_sessions(story: Story, told) -> None:  # type: igno
         if chance.random() < 0.1:
             other = changed(f"/other/{chance.randrange(900)}", b"1")
             story.add(tx.SET_DATA, other, session=session)
-    found = told().tables
+    found = described().tables
     assert sum(run.count for run in found.commits) == 6000
     assert len({run.session for run in found.commits}) > 1000

@@ -238,7 +238,7 @@ def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) 
         one.connector.commit_offsets({group.tp(0): 5, foreign_one: 5})
     for bad in (-1, 2**63, True, "5"):
         with pytest.raises(ConfigError, match="is not an offset"):
-            one.connector.commit_offsets({group.tp(0): bad})  # type: ignore[dict-item]
+            one.connector.commit_offsets({group.tp(0): bad})  # type: ignore[dict-item]  # wrong types
     assert somebody.offsets(0, 1, 2) == {}
 
 

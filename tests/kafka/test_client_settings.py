@@ -128,9 +128,9 @@ def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> N
         },
     ],
 )
-def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, float]) -> None:
+def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, Any]) -> None:
     """A valid configuration of the old consumer never exceeds librdkafka's narrower ranges."""
-    config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)  # type: ignore[arg-type]
+    config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)
     Consumer({**fetch_settings(config), **broker_settings(Brokers([NEW]))}).close()
 
 

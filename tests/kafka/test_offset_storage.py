@@ -62,6 +62,7 @@ def test_requests_are_answered_in_order_also_those_before_the_end() -> None:
     replies: queue.SimpleQueue[OffsetRequest] = queue.SimpleQueue()
     asked: list[OffsetRequest] = [FETCH, STORE, FETCH]
     for request in asked:
+        # mypy cannot infer the type of a lambda with a default.
         store.submit(request, lambda _, request=request: replies.put(request))  # type: ignore[misc]
     store.start()
     store.stop()

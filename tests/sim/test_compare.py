@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.growth import Growth, fitted, growth, laws
 from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
 from zkconsumer.sim.compare.run import PROTOCOLS, compare, read_script
@@ -66,19 +67,20 @@ def test_a_script_is_the_same_each_time() -> None:
 def test_the_meter() -> None:
     """A gap before another owner is unowned, and one before the same owner is stopped."""
     meter = Meter()
-    meter.observe(0.0, {"p": 0, "q": 0}, ())  # type: ignore[dict-item]
+    p, q = TopicPartition("t", 0), TopicPartition("t", 1)
+    meter.observe(0.0, {p: 0, q: 0}, ())
     meter.observe(1.0, {}, ())
-    meter.observe(3.0, {"p": 0}, ())  # type: ignore[dict-item]
-    meter.observe(4.0, {"p": 0, "q": 1}, ())  # type: ignore[dict-item]
+    meter.observe(3.0, {p: 0}, ())
+    meter.observe(4.0, {p: 0, q: 1}, ())
     assert (meter.stopped_s, meter.unowned_s, meter.moved, meter.pause_s) == (2.0, 3.0, 1, 2.0)
 
 
 def test_the_fewest_moves() -> None:
     """The fewest moves are those of a balanced assignment; an empty group needs none."""
-    owners = dict(zip("abcdef", (0, 0, 0, 1, 1, 1), strict=True))
-    assert fewest_moves(owners, {0, 1, 2}, 6) == 2  # type: ignore[arg-type]
-    assert fewest_moves(owners, {0}, 6) == 3  # type: ignore[arg-type]
-    assert fewest_moves(owners, set(), 6) == 0  # type: ignore[arg-type]
+    owners = {TopicPartition("t", n): one for n, one in enumerate((0, 0, 0, 1, 1, 1))}
+    assert fewest_moves(owners, {0, 1, 2}, 6) == 2
+    assert fewest_moves(owners, {0}, 6) == 3
+    assert fewest_moves(owners, set(), 6) == 0
 
 
 def test_growth() -> None:

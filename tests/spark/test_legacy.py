@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -110,11 +111,14 @@ def test_what_is_no_text(
 
 def test_the_old_type_errors(spark: SparkSession) -> None:
     """Wrong types are refused with Spark 2.4's texts, and so are offsets of other topics."""
+    stream: Any = create_stream
+    direct: Any = create_direct_stream
+    rdd: Any = create_rdd
     wrong = {
-        "topics should be dict": lambda: create_stream(spark, "zk:2181", "g", ["a"]),  # type: ignore[arg-type]
-        "topics should be list": lambda: create_direct_stream(spark, {"a": 1}, {}),  # type: ignore[arg-type]
-        "kafkaParams should be dict": lambda: create_direct_stream(spark, ["a"], None),  # type: ignore[arg-type]
-        "offsetRanges should be list": lambda: create_rdd(spark, {}, None),  # type: ignore[arg-type]
+        "topics should be dict": lambda: stream(spark, "zk:2181", "g", ["a"]),
+        "topics should be list": lambda: direct(spark, {"a": 1}, {}),
+        "kafkaParams should be dict": lambda: direct(spark, ["a"], None),
+        "offsetRanges should be list": lambda: rdd(spark, {}, None),
     }
     for text, call in wrong.items():
         with pytest.raises(TypeError, match=text):

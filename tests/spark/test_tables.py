@@ -474,7 +474,7 @@ class Log:
     def rows(self) -> list[Row]:
         return [row for _, rows in self.batches for row in rows]
 
-    def told(self) -> list[tuple[str, int, str, Any, Any]]:
+    def changes(self) -> list[tuple[Any, ...]]:
         return [(row.group, row.partition, row.change, row.old, row.new) for row in self.rows]
 
     def wait(self, count: int) -> None:
@@ -544,9 +544,9 @@ class Follower:
         self.offset = text
         return [row for one in shares for part in self.reader.read(one) for row in part.to_pylist()]
 
-    def told(self) -> list[tuple[str, int, str, Any, Any]]:
+    def changes(self) -> list[tuple[Any, ...]]:
         names = ("group", "partition", "change", "old", "new")
-        return [tuple(row[name] for name in names) for row in self.batch()]  # type: ignore[misc]
+        return [tuple(row[name] for name in names) for row in self.batch()]
 
 
 def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
@@ -554,19 +554,19 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
     znode = scene.owner("t", 0, "g_a-0")
     scene.owner("t", 1, "g_a-0")
     with Follower("owner_changes", scene) as query:
-        assert query.told() == [
+        assert query.changes() == [
             ("g", 0, "claimed", None, "g_a-0"),
             ("g", 1, "claimed", None, "g_a-0"),
         ]
         scene.session.delete(znode)
-        assert query.told() == [("g", 0, "released", "g_a-0", None)]
+        assert query.changes() == [("g", 0, "released", "g_a-0", None)]
         scene.owner("t", 0, "g_b-0")
         (claim,) = query.batch()
         assert (claim["change"], claim["new"]) == ("claimed", "g_b-0")
         stat = scene.session.exists(znode)
         assert claim["zxid"] == stat.czxid and claim["time"].timestamp() * 1000 == stat.ctime
         scene.owner("u", 7, "h_a-0", "h")
-        assert query.told() == [("h", 7, "claimed", None, "h_a-0")]
+        assert query.changes() == [("h", 7, "claimed", None, "h_a-0")]
     # One moves, one is released, one is deleted and created again: no stream follows.
     scene.session.delete(znode)
     scene.owner("t", 0, "g_c-0")
@@ -574,7 +574,7 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
     scene.session.delete(paths.owner("h", TopicPartition("u", 7)))
     scene.owner("u", 7, "h_a-0", "h")
     with Follower("owner_changes", scene, query.offset) as again:
-        assert again.told() == [
+        assert again.changes() == [
             ("g", 0, "moved", "g_b-0", "g_c-0"),
             ("g", 1, "released", "g_a-0", None),
             ("h", 7, "moved", "h_a-0", "h_a-0"),
@@ -589,7 +589,7 @@ def test_commits(scene: Scene) -> None:
     with Follower("offset_changes", scene, startingOffsets="latest") as query:
         assert query.batch() == [], "nothing is told of what was before"
         scene.put(znode, b"11")
-        assert query.told() == [("g", 0, "committed", 10, 11)]
+        assert query.changes() == [("g", 0, "committed", 10, 11)]
         for value in range(12, 40):
             scene.put(znode, str(value).encode())
         (row,) = query.batch()
@@ -598,9 +598,9 @@ def test_commits(scene: Scene) -> None:
     scene.put(znode, b"5")
     scene.offset("t", 1, 1)
     with Follower("offset_changes", scene, query.offset, startingOffsets="latest") as again:
-        assert again.told() == [("g", 0, "committed", 39, 5), ("g", 1, "committed", None, 1)]
+        assert again.changes() == [("g", 0, "committed", 39, 5), ("g", 1, "committed", None, 1)]
         scene.session.delete(znode)
-        assert again.told() == [("g", 0, "deleted", 5, None)]
+        assert again.changes() == [("g", 0, "deleted", 5, None)]
         scene.offset("t", 0, "12x")
         (row,) = again.batch()
         assert (row["new"], row["merged"]) == (None, None) and "'12x'" in row["error"]
@@ -621,7 +621,7 @@ def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path:
     with _following(frame, tmp_path) as again:
         again.wait(2)
         assert again.batches[0] == (number, rows)
-        assert again.told()[1] == ("g", 1, "released", "g_a-0", None)
+        assert again.changes()[1] == ("g", 1, "released", "g_a-0", None)
 
 
 def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
@@ -636,7 +636,7 @@ def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> Non
         writer = frame.writeStream.foreachBatch(log.note).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path)).start()
         assert query.awaitTermination(LIMIT_S)
-        told.append(log.told())
+        told.append(log.changes())
     assert told == [
         [("g", 0, "claimed", None, "g_b-0")],
         [],
@@ -650,11 +650,11 @@ def test_zookeeper_restarts(tmp_path: Path) -> None:
         znode = scene.offset("t", 0, 1)
         patient = {"zookeeper.connection.timeout.ms": "60000"}
         with Follower("offset_changes", scene, **patient) as query:
-            assert query.told() == [("g", 0, "committed", None, 1)]
+            assert query.changes() == [("g", 0, "committed", None, 1)]
             server.kill()
             server.start()
             scene.session.retry(scene.session.set, znode, b"2")
-            assert query.told() == [("g", 0, "committed", 1, 2)]
+            assert query.changes() == [("g", 0, "committed", 1, 2)]
 
 
 def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:

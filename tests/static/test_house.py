@@ -164,6 +164,22 @@ def test_an_ignored_rule_of_the_linter_has_a_reason() -> None:
     assert not found, _report(found)
 
 
+def test_an_ignored_type_error_has_a_reason() -> None:
+    """Each `# type: ignore` is followed by its reason, or the line above it is a comment."""
+    found = []
+    for path in (
+        *MODULES,
+        *sorted((ROOT / "tests").rglob("*.py")),
+        *(ROOT / "scripts").glob("*.py"),
+    ):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, (before, line) in enumerate(zip(["", *lines], lines, strict=False), 1):
+            has_reason = before.lstrip().startswith("#")
+            if re.search(r"# type: ignore(\[[\w,-]+\])?$", line) and not has_reason:
+                found.append(Place(path, number, "type: ignore without a reason"))
+    assert not found, _report(found)
+
+
 def test_functions_are_short() -> None:
     """Functions have 60 lines at most; a command, whose options are its signature, may have 80."""
     found = [

@@ -53,7 +53,7 @@ def session_of(client: ZooKeeperClient) -> Any:
 
 def crash(connector: ConsumerConnector) -> None:
     """Make the coordinator raise an exception through an unknown item, as a bug would."""
-    coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]
+    coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]  # as a bug
 
 
 def is_in_use(stream: Stream[Any, Any]) -> bool:

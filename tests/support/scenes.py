@@ -91,7 +91,7 @@ class Scene:
 def scenes(
     server: ZooKeeperServer,
     chroot: str,
-    kind: Callable[[str, KazooClient], S] = Scene,  # type: ignore[assignment]
+    kind: Callable[[str, KazooClient], S] = Scene,  # type: ignore[assignment]  # S's default
 ) -> Iterator[S]:
     """Yield a scene of this class below the chroot; close its session at the end."""
     above = KazooClient(server.connect)

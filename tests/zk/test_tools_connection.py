@@ -26,9 +26,11 @@ def _config(server: ZooKeeperServer) -> ConsumerConfig:
     )
 
 
-def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique: object) -> None:
+def test_large_and_small_replies_in_one_batch(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str]
+) -> None:
     """Replies longer than the read-ahead buffer arrive whole and in order among short ones."""
-    root = f"/{unique('ahead')}"  # type: ignore[operator]
+    root = f"/{unique('ahead')}"
     data = {f"{root}/{n}": bytes([n % 251]) * (n * 997 % 200_000) for n in range(200)}
     with ZooKeeperClient(_config(zookeeper)) as connection:
         assert connection.write([Create(root)]).code is Code.OK
@@ -40,9 +42,11 @@ def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique
         assert connection.children([root])[root] == sorted(map(str, range(200)))
 
 
-def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) -> None:
+def test_reads_that_travel_together(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str]
+) -> None:
     """Many reads in one request return what single reads return, also below a chroot."""
-    chroot = f"/{unique('together')}"  # type: ignore[operator]
+    chroot = f"/{unique('together')}"
     nobody = (Right("digest:nobody:x", 31),)
     payloads = {f"/{n}": None if n % 7 == 0 else b"%d" % n * (n % 50) for n in range(200)}
     config = _config(zookeeper)

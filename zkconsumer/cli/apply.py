@@ -95,7 +95,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
         command(common, how.annotation(**{name: given.pop(name) for name in names}), **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]  # for Typer
     return operator()(run)
 
 

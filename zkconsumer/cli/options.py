@@ -388,7 +388,7 @@ def operator(
         parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
         return run
 
     return decorate

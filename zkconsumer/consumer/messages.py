@@ -94,11 +94,11 @@ class Message(Generic[K, V]):
 
     @property
     def partition(self) -> int:
-        return self._raw.partition()  # type: ignore[return-value]
+        return self._raw.partition()  # type: ignore[return-value]  # None only in an error
 
     @property
     def offset(self) -> int:
-        return self._raw.offset()  # type: ignore[return-value]
+        return self._raw.offset()  # type: ignore[return-value]  # None only in an error
 
     @property
     def timestamp(self) -> int | None:
@@ -138,7 +138,7 @@ class Message(Generic[K, V]):
         raw = self._raw.value()
         decoder: Callable[[bytes], V] | None = self._held.codec.value
         if raw is None or decoder is None:
-            return raw  # type: ignore[return-value]
+            return raw  # type: ignore[return-value]  # without a decoder V is bytes
         return self._decoded("value", decoder, raw)
 
     @property

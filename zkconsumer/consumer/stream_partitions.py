@@ -142,6 +142,7 @@ class PartitionState:
     def delivered(self) -> int | None:
         """The offset after the last delivered message; None if it is not known yet."""
         last = self.last
+        # The offset is None only in an error message, which no stream hands out.
         return self.start if last is None else last.offset() + 1  # type: ignore[operator]
 
     def start_at(self, offset: int | None) -> None:
@@ -154,6 +155,7 @@ class PartitionState:
         delivered = self.delivered
         unfinished = self.unfinished
         if which is Coverage.FINISHED and unfinished is not None and delivered is not None:
+            # As above: the offset of a message is never None.
             return min(unfinished.offset(), delivered)  # type: ignore[type-var]
         return delivered
 

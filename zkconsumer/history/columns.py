@@ -18,7 +18,7 @@ try:
     import numba
     import numpy as np
 except ImportError:  # numba is optional: the plain decoder's rows become columns without it
-    numba = np = None  # type: ignore[assignment]
+    numba = np = None  # type: ignore[assignment]  # `can_compile` tests for None
 
 Array: TypeAlias = Any
 """An array of numpy, or the arrays of `_Columns`: numba and numpy have no types here."""

@@ -139,6 +139,7 @@ class QueryMember(ReportingMember):
     # ---- what a world and a monitor read ---------------------------------------------------------
 
     @property
+    # A world of queries and streams reads only the keys.
     def feeds(self) -> Mapping[TopicPartition, object]:  # type: ignore[override]
         return self._group.reached()
 

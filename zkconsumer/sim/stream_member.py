@@ -178,6 +178,7 @@ class StreamMember(ReportingMember):
     # ---- what a world and a monitor read ---------------------------------------------------------
 
     @property
+    # A world of queries and streams reads only the keys.
     def feeds(self) -> Mapping[TopicPartition, AnyStream]:  # type: ignore[override]
         """The partitions that are delivered now, with their streams."""
         serving = self.state.serving

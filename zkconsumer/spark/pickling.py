@@ -47,6 +47,7 @@ def unpickled(packed: bytes) -> Unpickled:
     return made
 
 
+# PySpark's copy of cloudpickle has no types.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 

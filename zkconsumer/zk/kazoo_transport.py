@@ -156,7 +156,7 @@ def limit_attempts(
 # ---- kazoo's threads and sockets ----------------------------------------------------------------
 
 
-class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
+class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, with watches and replies in the order in which the server sent them.
 
     kazoo has one queue and thread for watches, and another for replies. So the watch event for the
@@ -622,7 +622,7 @@ class _BatchReply:
             self._left -= 1
             is_last = not self._left
         if is_last:
-            self._done(self._replies)  # type: ignore[arg-type]
+            self._done(self._replies)  # type: ignore[arg-type]  # all have arrived
 
 
 class _SingleReply:

@@ -116,8 +116,8 @@ def fetcher_of(*logs: MemoryLog, kind: type[MemoryFetcher] = MemoryFetcher) -> M
     return kind(MemoryLogs(*logs), wait)
 
 
-def settings_for(bootstrap: str, *, version: int = 4, **properties: object) -> Settings:
-    config = ConsumerConfig(group_id="tests", zookeeper_connect="unused:2181", **properties)  # type: ignore[arg-type]
+def settings_for(bootstrap: str, *, version: int = 4, **properties: Any) -> Settings:
+    config = ConsumerConfig(group_id="tests", zookeeper_connect="unused:2181", **properties)
     brokers = []
     for address in bootstrap.split(","):
         host, _, port = address.partition(":")

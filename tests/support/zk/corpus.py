@@ -211,6 +211,7 @@ def printed_in(archive: Path) -> dict[str, list[str]]:
     """Return file name -> the lines that ZooKeeper's tool printed of it, in a golden corpus."""
     with tarfile.open(archive) as files:
         return {
+            # `extractfile` returns None only for a directory.
             Path(one.name).stem: files.extractfile(one).read().decode().split("\n")  # type: ignore
             for one in files.getmembers()
             if one.name.endswith(".txt")

@@ -48,7 +48,7 @@ _TOOLS = {
     "GetOffsetShell": _Entry("kafka.tools.GetOffsetShell", "shell"),
 }
 
-Name = Enum("Name", {name: name for name in _TOOLS})  # type: ignore[misc]
+Name = Enum("Name", {name: name for name in _TOOLS})  # type: ignore[misc]  # from a table
 
 
 @app.command(

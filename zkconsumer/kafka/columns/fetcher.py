@@ -614,6 +614,10 @@ class ColumnMessage:
 
     __slots__ = ("_headers", "_key", "_offset", "_time", "_value", "tp")
 
+    _key: bytes | None
+    _value: bytes | None
+    _time: tuple[int, int]
+
     def __init__(self, tp: TopicPartition, row: tuple[Value, ...]) -> None:
         self.tp = tp
         self._offset, self._key, self._value, self._time, self._headers = row
@@ -628,14 +632,14 @@ class ColumnMessage:
         return int(self._offset)
 
     def key(self) -> bytes | None:
-        return self._key  # type: ignore[no-any-return]
+        return self._key
 
     def value(self) -> bytes | None:
-        return self._value  # type: ignore[no-any-return]
+        return self._value
 
     def timestamp(self) -> tuple[int, int]:
         """Return librdkafka's number of the timestamp type, and the time in ms."""
-        return self._time  # type: ignore[no-any-return]
+        return self._time
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         return headers_of(self._headers or b"")

@@ -79,7 +79,7 @@ if overload is not None:
     def _loader(bits: int) -> Part:
         """Return the function that loads a big-endian number of 32 or 64 bits."""
 
-        @intrinsic  # type: ignore[untyped-decorator]
+        @intrinsic  # type: ignore[untyped-decorator]  # numba has no types
         def loaded(context: Part, data: Part, at: Part) -> Part:
             def write(context: Part, builder: Part, signature: Part, arguments: Part) -> Part:
                 array, at = arguments
@@ -97,13 +97,13 @@ if overload is not None:
 
     def _int32(data: Array, at: int) -> Callable[[Array, int], int]:
         def compiled(data: Array, at: int) -> int:
-            return _load32(data, at)  # type: ignore[no-any-return]
+            return _load32(data, at)  # type: ignore[no-any-return]  # numba has no types
 
         return compiled
 
     def _int64(data: Array, at: int) -> Callable[[Array, int], int]:
         def compiled(data: Array, at: int) -> int:
-            return _load64(data, at)  # type: ignore[no-any-return]
+            return _load64(data, at)  # type: ignore[no-any-return]  # numba has no types
 
         return compiled
 
@@ -179,7 +179,7 @@ if overload is not None:
             value = self.xor(value, self.times(low(part), (_POLYNOMIAL, 0), 0))
             return b.trunc(down(value, 32), ir.IntType(32))
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic  # type: ignore[untyped-decorator]  # numba has no types
     def _multiplied(context: Part, data: Part, at: Part, end: Part) -> Part:
         """Return the CRC-32 of at least one block of bytes.
 
@@ -227,7 +227,7 @@ if overload is not None:
 
     _TABLES: Final = _crc_tables()
 
-    @register_jitable  # type: ignore[untyped-decorator]
+    @register_jitable  # type: ignore[untyped-decorator]  # numba has no types
     def _looked_up(data: Array, at: int, end: int) -> Array:
         t = _TABLES
         crc = np.uint32(0xFFFFFFFF)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import TopicPartition
@@ -103,9 +105,9 @@ def _many(sizes: list[int]) -> int:
     return _varint(len(sizes) + 1) + sum(sizes)
 
 
-def _by_topic(partitions: object) -> dict[str, int]:
+def _by_topic(partitions: Iterable[object] | None) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for tp in partitions or ():  # type: ignore[attr-defined]
+    for tp in partitions or ():
         assert isinstance(tp, TopicPartition)
         counts[tp.topic] = counts.get(tp.topic, 0) + 1
     return counts
