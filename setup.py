@@ -1,0 +1,79 @@
+"""Leave out of built packages what only readers of the source need, so that the wheel has 1 MB.
+
+Everything else is in setup.cfg. The wheel has each module without its comments, the docstrings of
+attributes and of private functions, and the docstrings of internal modules; `help()` shows none of
+them, except the last. They become empty lines, so that the line numbers of tracebacks are those of
+the repository. The sdist, and an editable installation, have the modules unchanged.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+PUBLIC = {"__init__", "admin", "aio", "config", "consumer", "errors", "spark"}
+"""The rooms and modules whose modules keep their docstrings."""
+
+
+def without_comments(text: str, *, is_public: bool) -> str:
+    """Return the text of a module as the wheel has it."""
+    lines = text.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
+    for first, last in _spans(ast.parse(text), is_public=is_public):
+        lines[first - 1 : last] = ["\n"] * (last - first + 1)
+    return "".join(lines)
+
+
+def _spans(tree: ast.Module, *, is_public: bool) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each docstring to remove."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for place, one in enumerate(body if isinstance(body, list) else ()):
+            is_hidden = place > 0 or _is_private(node, is_public=is_public)
+            if is_hidden and len(body) > 1 and _is_text(one):
+                yield one.lineno, one.end_lineno or one.lineno
+
+
+def _is_text(one: ast.stmt) -> bool:
+    """Return whether a statement is only a text, such as a docstring."""
+    is_constant = isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+    return is_constant and isinstance(one.value.value, str)
+
+
+def _is_private(node: ast.AST, *, is_public: bool) -> bool:
+    """Return whether the docstring of a node is left out.
+
+    A decorator may use the docstring of its function: the simulator's stories do.
+    """
+    if isinstance(node, ast.Module):
+        return not is_public
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.decorator_list:
+        return False
+    return node.name.startswith("_") and not node.name.endswith("__")
+
+
+class BuildPy(build_py):
+    """Copies the modules, and shortens the copies."""
+
+    def build_module(
+        self, module: str, module_file: str, package: str | tuple[str, ...]
+    ) -> tuple[str, bool]:
+        copied: tuple[str, bool] = super().build_module(module, module_file, package)
+        names = package.split(".") if isinstance(package, str) else list(package)
+        room = (*names[1:], module)[0]
+        target = Path(copied[0])
+        text = target.read_text(encoding="utf-8")
+        target.write_text(without_comments(text, is_public=room in PUBLIC), encoding="utf-8")
+        return copied
+
+
+setup(cmdclass={"build_py": BuildPy})
