@@ -1,4 +1,4 @@
-"""The command line as users run it: in a separate process."""
+"""The command line as users run it, in a separate process, or in the process of the tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import IO
 
 import pytest
 from kazoo.client import KazooClient
+from typer.testing import CliRunner
 
+from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
 # Time limit of a whole run, in seconds. The longest is a demo: ten seconds on an idle machine.
@@ -53,6 +55,18 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
         process = spawn(*arguments)
         out, err = process.communicate(timeout=RUN_LIMIT_S)
         return process.returncode, out.decode(), err.decode()
+
+    return to_the_end
+
+
+@pytest.fixture
+def call() -> Run:
+    """Run `zkconsumer ARGUMENTS` in this process, which saves the imports of a new one."""
+
+    def to_the_end(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return result.exit_code, result.stdout, result.stderr
 
     return to_the_end
 

@@ -65,11 +65,11 @@ def case(**fields: object) -> str:
     return json.dumps(defaults | fields)
 
 
-def test_a_table_of_cases(run: Run, tmp_path: Path) -> None:
+def test_a_table_of_cases(call: Run, tmp_path: Path) -> None:
     """Plain files are read, results in them are ignored, and missing fields have defaults."""
     path = tmp_path / "cases.jsonl"
     path.write_text(case(results="x", exclude_internal_topics=None) + "\n\n")
-    code, out, _ = run("assign", "--cases", str(path), "--release", "0.9")
+    code, out, _ = call("assign", "--cases", str(path), "--release", "0.9")
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
         ["case", "7"],
@@ -90,31 +90,31 @@ def test_a_table_of_cases(run: Run, tmp_path: Path) -> None:
         case(ids_child_order="g_a"),
     ],
 )
-def test_a_bad_case(run: Run, tmp_path: Path, line: str) -> None:
+def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
     """A line that is no case is an error with file and line, and exit code 2."""
     path = tmp_path / "cases.jsonl"
     path.write_text(f"{case()}\n{line}\n")
-    code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
+    code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
     assert code == 2
     assert f"{path}:2" in err
 
 
 @pytest.mark.parametrize("fill", [b" ", b"1", b"["])
-def test_a_case_that_expands_without_end(run: Run, tmp_path: Path, fill: bytes) -> None:
+def test_a_case_that_expands_without_end(call: Run, tmp_path: Path, fill: bytes) -> None:
     """A small gzip file with one endless line is refused by name, whatever it contains."""
     path = tmp_path / "cases.jsonl.gz"
     path.write_bytes(gzip.compress(case().encode() + b"\n" + fill * (65 * 1024 * 1024), 1))
-    code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
+    code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
     assert code == 2
     assert f"{path}:2" in err
     assert "the line is longer than" in err
 
 
-def test_a_case_that_is_nested_too_deep(run: Run, tmp_path: Path) -> None:
+def test_a_case_that_is_nested_too_deep(call: Run, tmp_path: Path) -> None:
     """JSON of 100,000 levels is a bad case, as in a znode."""
     path = tmp_path / "cases.jsonl"
     path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
-    code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
+    code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
     assert code == 2
     assert "levels of brackets" in err
     assert "Traceback" not in err
@@ -131,9 +131,9 @@ def test_a_case_that_is_nested_too_deep(run: Run, tmp_path: Path) -> None:
         ("--cases", "does-not-exist", "--release", "2.0.0"),
     ],
 )
-def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:
     """Both sources, no source, an unknown release or a missing file: exit code 2."""
-    code, out, err = run("assign", *arguments)
+    code, out, err = call("assign", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("zkconsumer: ")
 
@@ -169,9 +169,9 @@ def group(client: KazooClient, topic: str, unique: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def ask(zookeeper: ZooKeeperServer, group: str, run: Run) -> Run:
+def ask(zookeeper: ZooKeeperServer, group: str, call: Run) -> Run:
     """Run `zkconsumer assign` for that group."""
-    return lambda *arguments: run(
+    return lambda *arguments: call(
         "assign", "--zookeeper", zookeeper.connect, "--group", group, *arguments
     )
 
@@ -271,8 +271,8 @@ def test_later_consumers(ask: Run, group: str, topic: str, assignor: str) -> Non
     assert err.count(f" with {assignor}\n") == len(threads)
 
 
-def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
+def test_an_unknown_group(zookeeper: ZooKeeperServer, call: Run) -> None:
     """A group that does not exist is a named error and exit code 1."""
-    code, out, err = run("assign", "--zookeeper", zookeeper.connect, "--group", "nobody")
+    code, out, err = call("assign", "--zookeeper", zookeeper.connect, "--group", "nobody")
     assert (code, out) == (1, "")
     assert err.startswith("zkconsumer: group nobody does not exist")

@@ -45,9 +45,9 @@ def test_version(run: Run) -> None:
         ("consume", "--topic", "t", "--threads", "0"),
     ],
 )
-def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:
     """Wrong usage and wrong configuration exit with 2 and a reason, without a traceback."""
-    code, out, err = run(*arguments)
+    code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert err
     assert "Traceback" not in err

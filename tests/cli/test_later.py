@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
-from zkconsumer.cli import app
+from cli.conftest import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "later" / "assignors.jsonl.gz"
-
-Ask = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def ask() -> Ask:
-    """Runs a command in this process."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, list(arguments))
-        assert result.exception is None or isinstance(result.exception, SystemExit), result
-        return result.exit_code, result.stdout, result.stderr
-
-    return run
 
 
 def case(**fields: object) -> str:
@@ -43,23 +26,23 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_captured_cases(ask: Ask) -> None:
+def test_captured_cases(call: Run) -> None:
     """The captures' own format, gzipped, gives the captured results, in order."""
     lines = documents(gzip.decompress(GOLDEN.read_bytes()).decode())
-    code, out, err = ask("assign", "--assignor", "sticky", "--cases", str(GOLDEN), "-o", "jsonl")
+    code, out, err = call("assign", "--assignor", "sticky", "--cases", str(GOLDEN), "-o", "jsonl")
     assert (code, err) == (0, "")
     assert documents(out) == [line["answer"] for line in lines]
 
 
-def test_other_formats(ask: Ask, tmp_path: Path) -> None:
+def test_other_formats(call: Run, tmp_path: Path) -> None:
     """A table has a row for each member and topic, and JSON is one list."""
     path = tmp_path / "cases"
     path.write_text(case())
     arguments = ("assign", "--assignor", "range", "--cases", str(path))
-    code, out, _ = ask(*arguments)
+    code, out, _ = call(*arguments)
     assert code == 0
     assert out.splitlines()[1].split() == ["7", "m", "t", "0,1,2", "-"]
-    code, out, _ = ask(*arguments, "-o", "json")
+    code, out, _ = call(*arguments, "-o", "json")
     assert json.loads(out) == [{"case": 7, "assignment": {"m": {"t": [0, 1, 2]}}}]
 
 
@@ -73,19 +56,19 @@ def test_other_formats(ask: Ask, tmp_path: Path) -> None:
         "{",
     ],
 )
-def test_a_bad_case(ask: Ask, tmp_path: Path, line: str) -> None:
+def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
     """A bad case after a good one is one sentence with its place, exit code 2, and no output."""
     path = tmp_path / "cases"
     path.write_text(case() + line)
-    code, out, err = ask("assign", "--assignor", "range", "--cases", str(path), "-o", "jsonl")
+    code, out, err = call("assign", "--assignor", "range", "--cases", str(path), "-o", "jsonl")
     assert (code, out) == (2, "")
     assert f"{path}:2" in err
     assert err.count("\n") == 1
 
 
-def test_an_unknown_assignor(ask: Ask, tmp_path: Path) -> None:
+def test_an_unknown_assignor(call: Run, tmp_path: Path) -> None:
     """An unknown --assignor is an error of use that lists the known ones."""
-    code, out, err = ask("assign", "--assignor", "strict", "--cases", str(tmp_path))
+    code, out, err = call("assign", "--assignor", "strict", "--cases", str(tmp_path))
     assert (code, out) == (2, "")
     assert "cooperative-sticky" in err
 
@@ -93,48 +76,48 @@ def test_an_unknown_assignor(ask: Ask, tmp_path: Path) -> None:
 # ---- explain -------------------------------------------------------------------------------------
 
 
-def test_the_coordinator(ask: Ask) -> None:
+def test_the_coordinator(call: Run) -> None:
     """The partition of a group, also of the group whose hash code has no absolute value."""
-    code, out, _ = ask("explain", "coordinator", "polygenelubricants", "-o", "json")
+    code, out, _ = call("explain", "coordinator", "polygenelubricants", "-o", "json")
     assert code == 0
     (found,) = json.loads(out)
     assert (found["hash"], found["partition"]) == (-(2**31), 0)
 
 
-def test_the_vote(ask: Ask) -> None:
+def test_the_vote(call: Run) -> None:
     """The group's choice, or a dash without a common assignor."""
     for ballots, choice in ((["m=a,b", "n=b,a", "o=b,a"], "b"), (["m=a", "n=b"], "-")):
-        code, out, _ = ask("explain", "vote", *ballots)
+        code, out, _ = call("explain", "vote", *ballots)
         assert code == 0
         assert {line.split()[-1] for line in out.splitlines()[1:]} == {choice}
 
 
-def test_the_partitioners(ask: Ask) -> None:
+def test_the_partitioners(call: Run) -> None:
     """A key's partition by murmur2 and by Java's hash codes of bytes and of a string."""
-    code, out, _ = ask("explain", "partitioner", "--key", "21", "--partitions", "10", "-o", "json")
+    code, out, _ = call("explain", "partitioner", "--key", "21", "--partitions", "10", "-o", "json")
     assert code == 0
     hashes = {row["partitioner"]: row["hash"] for row in json.loads(out)}
     assert hashes["murmur2"] == -973932308
     assert hashes["old-string"] == 31 * ord("2") + ord("1")
 
 
-def test_the_placement(ask: Ask) -> None:
+def test_the_placement(call: Run) -> None:
     """The replicas of AdminUtils beside those of the simple rule."""
     numbers = ("--partitions", "6", "--replicas", "3")
-    code, out, _ = ask("explain", "placement", "--brokers", "0,1,2,3,4", *numbers, "-o", "jsonl")
+    code, out, _ = call("explain", "placement", "--brokers", "0,1,2,3,4", *numbers, "-o", "jsonl")
     assert code == 0
     assert documents(out)[5] == {"partition": 5, "replicas": [0, 2, 3], "simple": [0, 1, 2]}
 
 
-def test_cases_of_explain(ask: Ask, tmp_path: Path) -> None:
+def test_cases_of_explain(call: Run, tmp_path: Path) -> None:
     """A file of cases gives one line for each, and a bad one gives none."""
     path = tmp_path / "cases"
     path.write_text('{"case": 1, "group": "a"}\n{"case": 2, "group": "b", "partitions": 7}\n')
-    code, out, _ = ask("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
+    code, out, _ = call("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
     assert code == 0
     assert [one["result"][0]["partition"] for one in documents(out)] == [97 % 50, 98 % 7]
     path.write_text('{"case": 1, "group": "a"}\n{"case": 2}\n')
-    code, out, err = ask("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
+    code, out, err = call("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
     assert (code, out) == (2, "")
     assert f"{path}:2" in err
 
@@ -156,22 +139,22 @@ def test_cases_of_explain(ask: Ask, tmp_path: Path) -> None:
         ("placement", "--brokers", "0,1", "--partitions", "1000000"),
     ],
 )
-def test_bad_input_of_explain(ask: Ask, arguments: tuple[str, ...]) -> None:
+def test_bad_input_of_explain(call: Run, arguments: tuple[str, ...]) -> None:
     """Bad input is one sentence, exit code 2, and no output."""
-    code, out, err = ask("explain", *arguments)
+    code, out, err = call("explain", *arguments)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
 
 
-def test_compare(ask: Ask) -> None:
+def test_compare(call: Run) -> None:
     """A script on two protocols; bad input is one sentence, exit code 2, and no output."""
     names = ("--protocols", "classic-eager,consumer")
-    code, out, _ = ask("compare", "--script", "join", *names, "-o", "json")
+    code, out, _ = call("compare", "--script", "join", *names, "-o", "json")
     assert code == 0
     eager, consumer = json.loads(out)
     assert (eager["protocol"], eager["without_need"]) == ("classic-eager", 10)
     assert (consumer["moved"], consumer["without_need"]) == (4, 0)
     for bad in (("--script", "jion"), ("--members", "0"), ("--protocols", "new")):
-        code, out, err = ask("compare", *bad)
+        code, out, err = call("compare", *bad)
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
