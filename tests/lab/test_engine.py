@@ -164,6 +164,150 @@ def test_the_leader_dies() -> None:
     assert quorums == [False, True]
 
 
+# ---- messages in transit ------------------------------------------------------------------------
+
+
+def _with_a_watch(lab: Lab) -> tuple[int, list[str]]:
+    """Open a group into which a member comes; stop when a watch is on its way to `g_0`."""
+    run = lab.open(world={"members": 2})
+    lab.do("act", run=run, at=0, move="join:2")
+    for _ in range(100):
+        view = lab.frames[run][-1].get("m", {}).get("0", {})
+        if any(text.startswith("watch") for text in view.get("i", ["", ""])[1:]):
+            return run, view["i"][1:]
+        lab.do("step", run=run, count=1)
+    raise AssertionError("no watch was sent")
+
+
+def test_one_watch_is_delayed() -> None:
+    """The watch and what follows it wait until the delay ends; requests still arrive."""
+    lab = Lab()
+    run, items = _with_a_watch(lab)
+    at = next(n for n, text in enumerate(items) if text.startswith("watch"))
+    lab.do("act", run=run, at=len(lab.frames[run]), move=f"delay_reply:0:::{at}")
+    assert lab.frames[run][-1]["m"]["0"]["id"] == at
+    first = len(lab.frames[run])
+    lab.do("step", run=run, until=3)
+    assert [one["d"] for one in lab.frames[run][first:]].count("receive:0") == at
+    lab.do("act", run=run, at=len(lab.frames[run]), move="let_go:0")
+    lab.do("step", run=run, count=20)
+    assert "receives: watch" in " ".join(one["l"] for one in lab.frames[run][first:])
+
+
+def test_one_request_is_delayed() -> None:
+    """The server does not get the request until the delay ends."""
+    lab = Lab()
+    run = lab.open(world={"members": 2})
+    lab.do("act", run=run, at=0, move="commit:0")
+    while "w" not in lab.frames[run][-1].get("m", {}).get("0", {}):
+        lab.do("step", run=run, count=1)
+    first = len(lab.frames[run])
+    lab.do("act", run=run, at=first, move="delay_request:0")
+    lab.do("step", run=run, until=2)
+    assert "serve:0" not in [one["d"] for one in lab.frames[run][first:]]
+
+
+@pytest.mark.parametrize("way", ["reply", "request"])
+def test_a_dropped_message_ends_the_connection(way: str) -> None:
+    """What precedes the message arrives; then the connection breaks, as TCP requires."""
+    lab = Lab()
+    run, items = _with_a_watch(lab)
+    at = next(n for n, text in enumerate(items) if text.startswith("watch"))
+    if way == "request":
+        lab.do("act", run=run, at=len(lab.frames[run]), move="commit:0")
+        while "w" not in lab.frames[run][-1].get("m", {}).get("0", {}):
+            lab.do("step", run=run, count=1)
+        at = 0
+    first = len(lab.frames[run])
+    lab.do("act", run=run, at=first, move=f"drop_{way}:0:::{at}")
+    moves = [one["d"] for one in lab.frames[run][first:]]
+    assert moves == ["receive:0"] * at + ["cut:0", "notice:0"]
+    lab.do("step", run=run, until="rest")
+    owners = {row[0] for one in lab.frames[run] for row in one.get("p", {}).values()}
+    assert 2 in owners, "the group settles with the new member all the same"
+    other = Lab()
+    copy = other.open(world={"members": 2}, moves=lab.moves[run])
+    assert other.frames[copy] == lab.frames[run]
+
+
+# ---- groups with a coordinator -------------------------------------------------------------------
+
+COORDINATED = ["classic-eager", "classic-cooperative", "consumer"]
+
+
+@pytest.mark.parametrize("protocol", COORDINATED)
+def test_a_group_with_a_coordinator(protocol: str) -> None:
+    """A killed member keeps its partitions until its session times out; then they move."""
+    lab = Lab()
+    world = {"protocol": protocol, "members": 3, "partitions": 6}
+    opened, _ = lab.do("open", world=world)
+    run = opened["run"]
+    assert sorted(row[1] for row in opened["scene"]["partitions"]) == [0, 0, 1, 1, 2, 2]
+    lab.do("act", run=run, at=0, move="kill:1")
+    lab.do("step", run=run, until="owner")
+    assert lab.frames[run][-1]["t"] > opened["scene"]["t"] + 40
+    lab.do("step", run=run, until="rest")
+    rows = {n: row[1] for n, row in enumerate(opened["scene"]["partitions"])}
+    for frame in lab.frames[run]:
+        rows |= {int(n): row[0] for n, row in frame.get("p", {}).items()}
+    assert sorted(rows.values()) == [0, 0, 0, 2, 2, 2]
+    lab.do("act", run=run, at=len(lab.frames[run]), move="join:3")
+    lab.do("step", run=run, count=100)
+    other = Lab()
+    assert other.frames[other.open(world=world, moves=lab.moves[run])] == lab.frames[run]
+    fork, *_ = lab.do("act", run=run, at=50, move="freeze:0")
+    assert fork["parent"] == run
+    assert lab.frames[fork["run"]][50]["d"] == "freeze:0"
+    (trace,) = lab.do("trace", run=run)
+    assert json.loads(trace["text"].splitlines()[0])["t"] >= 0
+    (why,) = lab.do("explain", run=run, at=0, partition=0)
+    assert "t-0 is assigned to g_" in why["text"]
+
+
+@pytest.mark.parametrize("protocol", COORDINATED)
+def test_every_move_of_a_coordinated_group(protocol: str) -> None:
+    """Each choice and each fault that is offered can be made, and the run continues after it."""
+    lab = Lab()
+    run = lab.open(world={"protocol": protocol, "members": 2, "seed": 3})
+    lab.do("act", run=run, at=0, move="join:2")
+    lab.do("step", run=run, count=12)
+    (found,) = lab.do("choices", run=run, at=12)
+    assert [one["next"] for one in found["choices"]].count(True) == 1
+    assert len(found["faults"]) > 20
+    for one in [*found["choices"], *found["faults"]]:
+        *_, frames = lab.do("act", run=run, at=12, move=one["move"])
+        lab.do("step", run=frames["run"], count=30)
+
+
+def test_the_coordinator_moves() -> None:
+    """Another broker becomes the coordinator; the members find it and keep their partitions."""
+    lab = Lab()
+    run = lab.open(world={"protocol": "classic-eager", "members": 2})
+    lab.do("act", run=run, at=0, move="coordinate:1")
+    assert lab.frames[run][0]["k"]["leader"] == 1
+    lab.do("step", run=run, until=10)
+    asked = [one["l"] for one in lab.frames[run] if one["d"].startswith("serve")]
+    assert any("broker 1 receives from g_0: Heartbeat" in text for text in asked)
+    assert not [one for one in lab.frames[run] if "o" in one]
+
+
+@pytest.mark.parametrize("do", ["delay", "drop"])
+def test_a_reply_of_a_coordinator_in_transit(do: str) -> None:
+    """A delayed reply comes ten seconds later; a dropped one breaks the connections."""
+    lab = Lab()
+    run = lab.open(world={"protocol": "classic-eager", "members": 1, "flow": 0})
+    while "i" not in (lab.frames[run] or [{}])[-1].get("m", {}).get("0", {}):
+        lab.do("step", run=run, count=1)
+    first, before = len(lab.frames[run]), lab.frames[run][-1]["t"]
+    lab.do("act", run=run, at=first, move=f"{do}_reply:0")
+    if do == "drop":
+        assert [one["d"] for one in lab.frames[run][first:]] == ["cut:0"]
+        return
+    lab.do("step", run=run, until=11)
+    replies = [one["t"] for one in lab.frames[run][first:] if one["d"].startswith("receive:0")]
+    assert replies[0] > before + 9
+
+
 @pytest.mark.parametrize(
     ("do", "keys", "words"),
     [
@@ -177,6 +321,13 @@ def test_the_leader_dies() -> None:
         ("open", {"moves": "99999"}, "more than"),
         ("open", {"scenario": "<script>"}, "no scenario"),
         ("step", {"run": 99}, "no run"),
+        ("open", {"world": {"protocol": "raft"}}, "protocol is 'raft'"),
+        ("open", {"world": {"protocol": "consumer", "threads": 2}}, "no parameter 'threads'"),
+        ("open", {"world": {"protocol": "consumer", "session_s": 10}}, "session_s is 10"),
+        ("open", {"world": {"protocol": "classic-eager", "session_s": 5}}, "give 6 or more"),
+        ("act", {"run": 1, "at": 0, "move": "coordinate:1"}, "no coordinator"),
+        ("act", {"run": 1, "at": 0, "move": "drop_reply:0"}, "no longer in transit"),
+        ("act", {"run": 1, "at": 0, "move": "delay_request:9"}, "no member 9"),
         ("act", {"run": 1, "at": 0, "move": "thaw:0"}, "impossible"),
         ("act", {"run": 1, "at": -1, "move": "kill:0"}, "no move -1"),
         ("act", {"run": 1, "at": 0, "move": "produce:::0"}, "1 to 1000"),

@@ -170,6 +170,58 @@ def test_an_unreadable_address(lab: LabProcess, open_page: Open) -> None:
     assert one.page.locator("img[src=x]").count() == 0
 
 
+def test_a_watch_in_transit_is_dropped(lab: LabProcess, open_page: Open) -> None:
+    """A watch on its way is an object: dropping it breaks the connection."""
+    one = open_page().go(lab.url + TWO)
+    one.keys("j")
+    watch = one.page.locator("[data-member='0'] .way.down .chip", has_text="watch")
+    for move in range(2, 40):
+        if watch.count():
+            break
+        one.keys("ArrowRight")
+        one.at(move)
+    watch.first.click()
+    one.page.get_by_role("menuitem", name="drop it").click()
+    one.shows("the connection of g_0 breaks")
+    one.has("[data-member='0'].link-lost", 1)
+
+
+def test_a_group_with_a_coordinator(lab: LabProcess, open_page: Open) -> None:
+    """The dialog opens a group of a later protocol; members, brokers and messages are objects."""
+    one = open_page().go(lab.url)
+    one.keys("w")
+    one.page.locator("select[name=protocol]").select_option("classic-eager")
+    one.page.locator("input[name=members]").fill("2")
+    one.page.get_by_role("button", name="open the world").click()
+    expect(one.page.locator(".zookeeper")).to_contain_text("Stable, generation 1", timeout=LIMIT_MS)
+    expect(one.page.locator(".band")).to_contain_text("Models of Kafka's members")
+    one.has(".partitions .cell.read", 6)
+    one.page.locator(".server").nth(1).click()
+    one.page.get_by_role("menuitem", name="it becomes the coordinator").click()
+    one.shows("broker 1 becomes the coordinator")
+    expect(one.page.locator(".server").nth(1)).to_contain_text("coordinator")
+    one.keys("]", "k")
+    one.shows("g_1 gets SIGKILL")
+    one.has(".partitions .cell.stalled", 3)
+    one.keys("Shift+ArrowRight")
+    one.has(".partitions .cell.free", 3)
+    one.page.wait_for_url(re.compile("classic-eager.*coordinate:1,kill:1"))
+    reply = one.page.locator("[data-member='0'] .chip").first
+    place = one.page.locator(".place")
+    for _ in range(40):
+        if reply.count():
+            break
+        move = int(place.inner_text().split()[1])
+        one.keys("ArrowRight")
+        one.at(move + 1)
+    reply.click()
+    one.page.get_by_role("menuitem", name="delay it by 10 s").click()
+    one.shows("late by 10 s")
+    one.page.wait_for_url(re.compile("delay_re"))
+    other = open_page().go(one.page.url)
+    other.shows("late by 10 s")
+
+
 @pytest.mark.parametrize(
     ("file", "body", "words"),
     [

@@ -10,7 +10,9 @@ names of added partitions; `flow` number of messages that every partition gets; 
 session] or null; `k` ZooKeeper's state; `c` the counters; `x` events; `o` whether an owner has
 changed; `say` the announcement of the story.
 
-An owner is the number of a member, NOBODY or STRANGER.
+An owner is the number of a member, NOBODY or STRANGER. The view of a member has `w`, the number of
+its requests in transit and the text of the first ones, and `i`, the same for replies and watches.
+`wd` and `id` are the place of the first delayed one.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ COUNTERS = (
     "redelivered",
     "moved",
     "delivered",
+    "requests",
 )
-"""The counters of a picture, in their order."""
+"""The counters of a picture, in their order. The last one counts requests to a group coordinator; a
+picture of a group with ZooKeeper ends before it."""
 
 
 class Camera(RequestCounter):
@@ -69,6 +73,7 @@ class Camera(RequestCounter):
         self.unowned_s = 0.0
         self.index: dict[TopicPartition, int] = {}
         self.held: frozenset[int] = frozenset()
+        self.waits: dict[tuple[int, bool], int] = {}  # see `LabStage._waits`
         self._now = 0.0
         self._seen = 0
         self._owners: dict[TopicPartition, int] = {}
@@ -242,6 +247,8 @@ class Camera(RequestCounter):
             link.muted_at is None,
             link.session,
             who in self.held,
+            self.waits.get((who, True)),
+            self.waits.get((who, False)),
             len(member.wire),
             len(member.inbox),
             member.may_ask(world.now),
@@ -269,6 +276,9 @@ class Camera(RequestCounter):
             view["slow"] = 1
         if who in self.held:
             view["held"] = 1
+        for name, is_request in (("wd", True), ("id", False)):
+            if (who, is_request) in self.waits:
+                view[name] = self.waits[who, is_request]
         if member.wire:
             shown = list(member.wire)[:SHOWN_MESSAGES]
             view["w"] = [len(member.wire), *(request_text(request) for _, request in shown)]
@@ -512,6 +522,11 @@ def sentence(world: World, move: Move) -> str:
     name = world.members[move.who].name if 0 <= move.who < len(world.members) else ""
     action = move.action
     if action is None:
+        at = int(move.value)
+        if move.do == "delay_request":
+            return f"{spoken(move, name)}: {request_text(world.members[move.who].wire[at][1])}"
+        if move.do == "delay_reply":
+            return f"{spoken(move, name)}: {item_text(world.members[move.who].inbox[at])}"
         return spoken(move, name)
     if action.do is Do.SERVE:
         wire = world.members[move.who].wire
@@ -532,17 +547,21 @@ def spoken(move: Move, name: str) -> str:
     if action is not None:
         words: str = _SENTENCES.get(action.do, action.do.value.replace("_", " ") + " {0}")
         return words.format(name or move.tp or "", move.tp, move.who).rstrip()
-    match move.do:
-        case "produce":
-            return f"{move.value:g} messages arrive at each partition"
-        case "pass_time":
-            return f"time advances to {move.value:.2f} s"
-        case "set_offset":
-            return f"another client writes offset {move.value:g} of {move.tp}"
-        case "hold":
-            return f"the network delays requests and replies of {name}"
-        case "let_go":
-            return f"the network of {name} is fast again"
-        case "lose_reply":
-            return f"the next reply to {name} will be lost"
-    return LAB_MOVES[move.do]
+    words = _OF_THE_LAB.get(move.do, LAB_MOVES[move.do])
+    return words.format(name, move.tp, move.who, move.value)
+
+
+_OF_THE_LAB = {
+    "produce": "{3:g} messages arrive at each partition",
+    "pass_time": "time advances to {3:.2f} s",
+    "set_offset": "another client writes offset {3:g} of {1}",
+    "hold": "the network delays requests and replies of {0}",
+    "let_go": "the network of {0} is fast again",
+    "lose_reply": "the next reply to {0} will be lost",
+    "delay_request": "the network delays a request of {0}, and those behind it",
+    "delay_reply": "the network delays a reply or watch to {0}, and those behind it",
+    "coordinate": "broker {2} becomes the coordinator",
+    "kill_broker": "broker {2} dies",
+    "revive_broker": "broker {2} starts again",
+    "remove": "an operator removes {0} from the group",
+}

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.lab.camera import NOBODY
-from zkconsumer.lab.runs import LabStage, new_stage
-from zkconsumer.lab.worlds import Move, WorldSpec
+from zkconsumer.lab.runs import AnyStage, new_stage
+from zkconsumer.lab.worlds import COORDINATED_SESSION_S, Move, WorldSpec
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.assignors import assign as assign_threads
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
-from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.sim.compare.meter import fewest_moves
 from zkconsumer.sim.compare.run import Action, Step, check, read_script
-from zkconsumer.sim.coordinated.stories import plan_for
-from zkconsumer.sim.coordinated.world import World as CoordinatedWorld
 from zkconsumer.sim.world import World
 
 SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
@@ -46,10 +43,6 @@ FIRST_RUN = 1001
 
 APART_S = 0.5
 """Seconds between two frames of a simulated protocol while no owner changes."""
-
-PATIENCE_S = 120.0
-"""Virtual seconds within which a group with a coordinator settles at first; its first rebalance
-takes 3 s."""
 
 _OURS = re.compile(rf"\b{World.GROUP}_(\d+)\b")
 
@@ -86,11 +79,9 @@ def compared(
     every_s = spacing(steps, protocols)
     found: list[JsonObject] = []
     for number, protocol in enumerate(protocols, FIRST_RUN):
-        if protocol in SIMULATED:
-            scene, frames = _simulated(protocol, members, partitions, steps, every_s)
-            words = "simulated: the members' own code or model, with back-offs and round trips"
-        else:
-            scene, frames = _coordinated(protocol, members, partitions, steps, every_s)
+        scene, frames = _simulated(protocol, members, partitions, steps, every_s)
+        words = "simulated: the members' own code or model, with back-offs and round trips"
+        if protocol not in SIMULATED:
             words = "simulated: clients of Kafka's own rules, with a coordinator and round trips"
         opened = {"event": "run", "run": number, "kind": "compared", "scene": scene}
         found.append(
@@ -116,7 +107,7 @@ def described(step: Step) -> str:
     }[step.action]
 
 
-# ---- protocols with ZooKeeper --------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 def _simulated(
@@ -124,13 +115,14 @@ def _simulated(
 ) -> tuple[JsonObject, list[JsonObject]]:
     """Return the picture of a settled group, and frames of the steps, one each `every_s`."""
     joins = sum(step.action is Action.JOIN for step in steps)
-    jvm = tuple(range(members + joins)) if SIMULATED[protocol] else ()
-    spec = WorldSpec(
-        members=members, spare=joins, partitions=partitions, jvm=jvm, messages=1, flow=0
-    )
+    spec = WorldSpec(members=members, spare=joins, partitions=partitions, messages=1, flow=0)
+    if protocol not in SIMULATED:
+        spec = replace(spec, protocol=protocol, session_s=COORDINATED_SESSION_S)
+    elif SIMULATED[protocol]:
+        spec = replace(spec, jvm=tuple(range(members + joins)))
     stage = new_stage(spec, None)
     stage.start(*range(members))
-    begin = stage.world.now
+    begin = stage.now
     scene = {**stage.picture, "t": 0.0}
     for number, step in enumerate(steps):
         who = step.member
@@ -144,8 +136,8 @@ def _simulated(
     return scene, list(condensed(stage.frames, begin))
 
 
-def _wait(stage: LabStage, until: float) -> None:
-    stage.wait(max(0.0, until - stage.world.now))
+def _wait(stage: AnyStage, until: float) -> None:
+    stage.wait(max(0.0, until - stage.now))
 
 
 def condensed(frames: Iterable[JsonObject], begin: float) -> Iterator[JsonObject]:
@@ -172,122 +164,6 @@ def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
     if "flow" in first or "flow" in second:
         found["flow"] = first.get("flow", 0) + second.get("flow", 0)
     return found
-
-
-# ---- protocols with a coordinator ----------------------------------------------------------------
-
-
-def _coordinated(
-    protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
-) -> tuple[Json, list[Json]]:
-    """Return the picture and the frames of a group with a coordinator."""
-    slots = members + sum(step.action is Action.JOIN for step in steps)
-    film = Film(protocol, members=slots, joined=members, partitions=partitions)
-    world = film.world
-    orders: dict[Action, Callable[[int], None]] = {
-        Action.JOIN: world.join,
-        Action.LEAVE: world.leave,
-        Action.KILL: world.kill,
-        Action.FREEZE: world.freeze,
-    }
-    for number, step in enumerate(steps):
-        who = step.member
-        film.order(described(step), orders[step.action], who)
-        if step.action is Action.FREEZE:
-            film.run(number * every_s + step.frozen_s)
-            film.order(f"{World.GROUP}_{who} gets SIGCONT", world.thaw, who)
-        film.run((number + 1) * every_s)
-    return film.scene, film.frames
-
-
-class Film:
-    """A group with a coordinator as a picture and frames, which show the member that delivers each
-    partition.
-
-    A partition of a dead or frozen member is shown as that member's until the coordinator removes
-    the member.
-    """
-
-    def __init__(self, protocol: str, *, members: int, joined: int, partitions: int) -> None:
-        self.world = CoordinatedWorld(
-            plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
-        )
-        self.world.join(*range(joined))
-        while not self.world.settled() and self.world.now < PATIENCE_S:
-            self.world.step()
-        self._begin = self.world.now
-        self._left: set[int] = set()
-        self._owners = [NOBODY] * partitions
-        self._rows = self._read()
-        self._views = self._members()
-        self.scene: JsonObject = {
-            "t": 0.0,
-            "members": list(self._views),
-            "partitions": [[f"t-{number}", *row] for number, row in enumerate(self._rows)],
-            "tree": {},
-            "zookeeper": {"text": "no ZooKeeper: a coordinator", "brokers": True, "topic": True},
-            "counters": [None] * 7,
-        }
-        self.frames: list[JsonObject] = []
-
-    def order(self, words: str, order: Callable[[int], None], who: int) -> None:
-        """Pass an order to a member, and make a frame of it."""
-        if order == self.world.leave:
-            self._left.add(who)
-        order(who)
-        self._frame(words)
-
-    def run(self, until: float) -> None:
-        """Let time pass until this second of the film; each change of an owner is a frame."""
-        end = self._begin + until
-        while self.world.next_moment() <= end:
-            self.world.step()
-            if self._read() != self._rows:
-                self._frame("")
-        self.world.now = max(self.world.now, end)
-        self._frame("")
-
-    def _frame(self, words: str) -> None:
-        frame: JsonObject = {"t": round(self.world.now - self._begin, 4), "d": "", "l": words}
-        rows, views = self._read(), self._members()
-        changed = {at: row for at, row in enumerate(rows) if row != self._rows[at]}
-        if changed:
-            frame |= {"p": changed, "o": 1}
-        frame["m"] = {who: one for who, one in enumerate(views) if one != self._views[who]}
-        self._rows, self._views = rows, views
-        if words:
-            frame["say"] = words
-        self.frames.append(frame)
-
-    def _read(self) -> list[list[Json]]:
-        known = self.world.known()
-        members = self.world.members
-        serving = self.world.serving()
-        for tp in self.world.log_end:
-            now = serving.get(tp)
-            last = self._owners[tp.partition]
-            if now:
-                self._owners[tp.partition] = now[0]
-            elif last != NOBODY:
-                member = members[last]
-                is_kept = known is None or member.state.member in known
-                if member.acts or not is_kept:
-                    self._owners[tp.partition] = NOBODY
-        return [[owner, None, None, None] for owner in self._owners]
-
-    def _members(self) -> list[JsonObject]:
-        found = []
-        for who, member in enumerate(self.world.members):
-            state = "frozen" if member.frozen else "up"
-            state = "left" if who in self._left else "dead" if member.dead else state
-            owned = [at for at, owner in enumerate(self._owners) if owner == who]
-            found.append(
-                {
-                    **{"n": member.name, "k": "Kafka", "s": state if member.joined else "away"},
-                    **{"ph": "settled", "c": "on", "ses": 1 + who, "open": True, "f": owned},
-                }
-            )
-        return found
 
 
 # ---- the table of costs --------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The lab without a server: commands in, events out, both as JSON.
 
 The server passes commands from the page to `Engine.command`, and so does a Web Worker with Pyodide.
+The world of `open` has members with ZooKeeper, or of a protocol with a group coordinator.
 
 | Command (`do`) | Keys | Events |
 |---|---|---|
@@ -23,29 +24,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
-from zkconsumer.lab.camera import COUNTERS, explain, sentence
+from zkconsumer.lab.camera import COUNTERS
 from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, PROTOCOLS, SIMULATED, compared
-from zkconsumer.lab.runs import LabStage, Run, new_stage, open_scenario, open_world
+from zkconsumer.lab.runs import AnyStage, LabStage, Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
     MAX_MEMBERS,
     MAX_MOVES,
     MAX_PARTITIONS,
-    WITHOUT_A_TOOL,
+    ZOOKEEPER,
     Move,
     parse_move,
     parse_world,
     read_moves,
     write_moves,
 )
+from zkconsumer.lab.worlds import PROTOCOLS as WORLDS
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.releases import RELEASES
 from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
-from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.scenarios import SCENARIOS
-from zkconsumer.sim.world import possible, repairs
 from zkconsumer.trace import text as trace_text
 
 MAX_RUNS = 24
@@ -61,6 +61,9 @@ ELECTION_S = 0.5
 
 HERD_SIZES = (2, 5, 10, 20, 40)
 """Sizes of the groups that the lesson on the herd effect compares; larger groups take over 2 s."""
+
+MODELS = "Models of Kafka's members and coordinators; network and clock are simulated."
+"""What the page says about a world with a group coordinator."""
 
 LEADER_DIES, QUORUM_LOST = "leader_dies", "quorum_lost"
 
@@ -113,6 +116,7 @@ class Engine:
                 "releases": list(RELEASES),
                 "counters": list(COUNTERS),
                 "protocols": list(PROTOCOLS),
+                "worlds": list(WORLDS),
                 "script": DEFAULT_SCRIPT,
                 "limits": {
                     "members": MAX_MEMBERS,
@@ -162,6 +166,7 @@ class Engine:
         opened = self._open({"scenario": tour.scenario} if tour.scenario else {"world": tour.world})
         run = self._runs[opened[0]["run"]]
         if tour.script is not None:
+            assert isinstance(run.stage, LabStage)
             tour.script(run.stage)
         steps = located(tour, run.stage.frames)
         return [
@@ -226,7 +231,7 @@ class Engine:
             move = parse_move(token)
             stage = run.stage
             stage.check(move)
-            if move.action is not None and move.action == stage.next():
+            if stage.is_next(move):
                 stage.step()
             else:
                 stage.move(move)
@@ -240,22 +245,12 @@ class Engine:
     def _choices(self, command: JsonObject) -> list[JsonObject]:
         run, at = self._run(command), self._at(command)
         stage = run.stage if at == run.length else run.at(at)
-        world, chosen = stage.world, stage.next()
+        ordinary, chosen, others = stage.choices()
         found = [
-            {
-                "move": str(Move.of(one)),
-                "text": sentence(world, Move.of(one)),
-                "next": one == chosen,
-            }
-            for one in stage.possible()
+            {"move": str(one), "text": stage.sentence(one), "next": one == chosen}
+            for one in ordinary
         ]
-        others: list[Action] = [*possible(world), *repairs(world)]
-        others += [one for one in world.enabled() if one.do is Do.JOIN]
-        faults = [
-            {"move": str(Move.of(one)), "text": sentence(world, Move.of(one))}
-            for one in others
-            if one.tp is None and one.do not in WITHOUT_A_TOOL
-        ]
+        faults = [{"move": str(one), "text": stage.sentence(one)} for one in others]
         return [
             {"event": "choices", "run": run.number, "at": at, "choices": found, "faults": faults}
         ]
@@ -264,21 +259,18 @@ class Engine:
         run, at = self._run(command), self._at(command)
         stage = run.stage if at == run.length else run.at(at)
         partition = command.get("partition")
-        if type(partition) is not int or not 0 <= partition < len(stage.world.log_end):
+        if type(partition) is not int or not 0 <= partition < stage.partitions:
             raise ConfigError(
                 f"there is no partition {partition!r}", where="partition", remedy="choose one"
             )
-        tp = list(stage.world.log_end)[partition]
-        return [{"event": "explained", "partition": partition, "text": explain(stage.world, tp)}]
+        return [{"event": "explained", "partition": partition, "text": stage.explain(partition)}]
 
     def _trace(self, command: JsonObject) -> list[JsonObject]:
         """Perform the moves again with a recorder."""
         run = self._run(command)
         lines: list[str] = []
         stage = new_stage(run.spec, run.scenario)
-        recorder = Recorder(lambda entry: lines.append(trace_text(entry)))
-        stage.world.watcher = Watchers(stage.camera, recorder)
-        recorder.begin(stage.world)
+        stage.record(lambda entry: lines.append(trace_text(entry)))
         stage.start(*run.stage.settled)
         for move in run.stage.moves:
             stage.move(move)
@@ -348,6 +340,7 @@ def _opened(run: Run) -> JsonObject:
         "title": run.scenario.title if run.scenario else "",
         "lesson": run.scenario.lesson if run.scenario else "",
         "base": _base(run),
+        "about": {} if run.spec is None or run.spec.protocol == ZOOKEEPER else {"words": MODELS},
     }
 
 
@@ -378,21 +371,23 @@ def _frames(run: Run, start: int) -> JsonObject:
     }
 
 
-def _condition(stage: LabStage, until: Json) -> Callable[[], bool]:
+def _condition(stage: AnyStage, until: Json) -> Callable[[], bool]:
     """Return the condition at which the command `step` stops, as a function of the run."""
     if until == "owner":
         return lambda: bool(stage.frames and "o" in stage.frames[-1])
     if until == "rest":
         return stage.rests
     if isinstance(until, int | float) and not isinstance(until, bool):
-        end = stage.world.now + until
-        return lambda: stage.world.now >= end
+        end = stage.now + until
+        return lambda: stage.now >= end
     return lambda: False
 
 
 def _break_quorum(run: Run, *, is_election: bool) -> None:
     """Remove ZooKeeper's leader, which breaks all connections; elect another one if asked."""
     stage = run.stage
+    if not isinstance(stage, LabStage):
+        raise RefusedError("the group does not use ZooKeeper")
     stage.check(Move(Do.NO_QUORUM.value))
     stage.act(Action(Do.NO_QUORUM))
     for who, link in enumerate(stage.world.links):

@@ -2,7 +2,8 @@
 
 A run can be continued from any of its moves: `at` returns the world as it was at that move. Worlds
 of zkconsumer's members are copied every few moves; from the nearest copy the moves are performed
-again. A world with JVM members cannot be copied, so its moves are performed again from the start.
+again. A world with JVM members or with a group coordinator cannot be copied, so its moves are
+performed again from the start.
 """
 
 from __future__ import annotations
@@ -11,19 +12,28 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
-from zkconsumer.lab.camera import Camera, sentence
+from zkconsumer.lab.camera import Camera, explain, sentence
+from zkconsumer.lab.coordinated import CoordinatedStage
 from zkconsumer.lab.worlds import (
+    DELAY_REPLY,
+    DELAY_REQUEST,
+    DROP_REPLY,
+    DROP_REQUEST,
     HOLD,
     LET_GO,
     LOSE_REPLY,
     MAX_MOVES,
+    OF_COORDINATORS,
     OFTEN,
     PASS_TIME,
     PRODUCE,
     SET_OFFSET,
     WITHOUT_A_TOOL,
+    ZOOKEEPER,
     Move,
     WorldSpec,
 )
@@ -31,8 +41,10 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.protocol.payloads import encode_offset
+from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.plan import Action, Do
+from zkconsumer.sim.recorder import Emit, Recorder, Watchers
 from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
 from zkconsumer.sim.world import World, possible, repairs
@@ -41,6 +53,35 @@ APART = 50
 """Minimum number of moves between two copies of a world; large worlds are copied less often."""
 
 _DELAYED = (Do.SERVE, Do.RECEIVE)
+
+
+class AnyStage(Protocol):
+    """A world, its moves and a frame of each: with ZooKeeper or with a group coordinator."""
+
+    moves: list[Move]
+    defaults: list[bool]
+    frames: list[JsonObject]
+    settled: tuple[int, ...]
+    picture: JsonObject
+    on_move: Callable[[], None]
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def partitions(self) -> int: ...
+    def start(self, *settled: int) -> None: ...
+    def say(self, text: str) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def step(self) -> bool: ...
+    def next(self) -> object | None: ...
+    def is_next(self, move: Move) -> bool: ...
+    def rests(self) -> bool: ...
+    def move(self, move: Move) -> None: ...
+    def check(self, move: Move) -> None: ...
+    def choices(self) -> tuple[list[Move], object, list[Move]]: ...
+    def sentence(self, move: Move) -> str: ...
+    def explain(self, number: int) -> str: ...
+    def record(self, emit: Emit) -> None: ...
 
 
 class LabStage(Stage):
@@ -70,7 +111,22 @@ class LabStage(Stage):
         twin.is_recording = True
         return twin
 
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return len(self.world.log_end)
+
     # ---- the beginning ---------------------------------------------------------------------------
+
+    def record(self, emit: Emit) -> None:
+        """Pass everything that happens from now on to `emit`, as entries of a trace."""
+        recorder = Recorder(emit)
+        self.world.watcher = Watchers(self.camera, recorder)
+        recorder.begin(self.world)
 
     def start(self, *settled: int) -> None:
         """Let these members join and settle, take the picture, and record from now on."""
@@ -105,6 +161,9 @@ class LabStage(Stage):
 
     def move(self, move: Move) -> None:
         """Perform any move; the caller has checked that it is possible."""
+        if move.do in (DROP_REQUEST, DROP_REPLY):
+            self._drop(move)
+            return
         action = move.action
         if action is not None and action.do in ORDINARY:
             self.take_turn(action)
@@ -136,7 +195,21 @@ class LabStage(Stage):
         self.frames.append(self.camera.frame(self.world, move, text))
         self.on_move()
 
+    def _drop(self, move: Move) -> None:
+        """Let the messages before this one arrive; then break the connection.
+
+        The client notices it at once. Until then it could still handle what it has received.
+        """
+        do = Do.SERVE if move.do == DROP_REQUEST else Do.RECEIVE
+        for one in (*[do] * int(move.value), Do.CUT, Do.NOTICE):
+            step = Move(one.value, move.who)
+            self.check(step)
+            self.move(step)
+
     def _perform(self, action: Action) -> None:
+        way = action.who, action.do is Do.SERVE
+        if action.do in _DELAYED and self._is_network(action) and self.camera.waits.get(way):
+            self.camera.waits = {**self.camera.waits, way: self.camera.waits[way] - 1}
         self.world.act(action)
         if action.do is Do.CUT:
             self._to_cut = tuple(who for who in self._to_cut if who != action.who)
@@ -151,6 +224,12 @@ class LabStage(Stage):
                 camera.held |= {move.who}
             case "let_go":
                 camera.held -= {move.who}
+                camera.waits = {way: n for way, n in camera.waits.items() if way[0] != move.who}
+            case "delay_request":
+                camera.waits = {**camera.waits, (move.who, True): int(move.value)}
+            case "delay_reply":
+                items = list(world.members[move.who].inbox)[: int(move.value)]
+                camera.waits = {**camera.waits, (move.who, False): sum(map(_is_message, items))}
             case "lose_reply":
                 self._lossy |= {move.who}
             case "set_offset":
@@ -168,7 +247,40 @@ class LabStage(Stage):
                 return [Action(Do.CUT, who)]
         held = self.camera.held
         actions = super().possible()
-        return [one for one in actions if not (one.who in held and one.do in _DELAYED)]
+        return [
+            one
+            for one in actions
+            if one.do not in _DELAYED or not (one.who in held or self._waits(one))
+        ]
+
+    def _waits(self, action: Action) -> bool:
+        """Return whether the network delays the next message of this way."""
+        left = self.camera.waits.get((action.who, action.do is Do.SERVE))
+        return left == 0 and self._is_network(action)
+
+    def _is_network(self, action: Action) -> bool:
+        """Return whether the action concerns a message; an inbox has other items too."""
+        inbox = self.world.members[action.who].inbox
+        return action.do is Do.SERVE or (bool(inbox) and _is_message(inbox[0]))
+
+    def choices(self) -> tuple[list[Move], object, list[Move]]:
+        """Return the ordinary moves, the one that is next, and all other moves."""
+        world, chosen = self.world, self.next()
+        others: list[Action] = [*possible(world), *repairs(world)]
+        others += [one for one in world.enabled() if one.do is Do.JOIN]
+        faults = [one for one in others if one.tp is None and one.do not in WITHOUT_A_TOOL]
+        return (
+            [Move.of(one) for one in self.possible()],
+            None if chosen is None else Move.of(chosen),
+            [Move.of(one) for one in faults],
+        )
+
+    def sentence(self, move: Move) -> str:
+        return sentence(self.world, move)
+
+    def explain(self, number: int) -> str:
+        """Return why a thread should own a partition, and who owns it."""
+        return explain(self.world, list(self.world.log_end)[number])
 
     def next(self) -> Action | None:
         """Return the action that the rule or the seed chooses next."""
@@ -180,9 +292,18 @@ class LabStage(Stage):
         draw = random.Random(f"{self._seed}:{self._turns}")
         return draw.choice(actions) if actions else None
 
+    def is_next(self, move: Move) -> bool:
+        """Return whether `step` would perform this move."""
+        return move.action is not None and move.action == self.next()
+
     def check(self, move: Move) -> None:
         """Raise RefusedError if the move is impossible here."""
         world = self.world
+        if move.do in OF_COORDINATORS:
+            raise RefusedError("the group has no coordinator: ZooKeeper coordinates it")
+        if move.do in (DELAY_REQUEST, DELAY_REPLY, DROP_REQUEST, DROP_REPLY):
+            self._check_message(move)
+            return
         action = move.action
         if action is not None:
             known = [*world.enabled(), *possible(world), *repairs(world)]
@@ -203,6 +324,27 @@ class LabStage(Stage):
                 "the clock advances only to the next moment at which something is due"
             )
 
+    def _check_message(self, move: Move) -> None:
+        """Raise RefusedError if the move names no message in transit."""
+        if not 0 <= move.who < len(self.world.members):
+            raise RefusedError(f"there is no member {move.who}")
+        member, link = self.world.members[move.who], self.world.links[move.who]
+        is_request = move.do in (DELAY_REQUEST, DROP_REQUEST)
+        items = list(member.wire if is_request else member.inbox)
+        at = int(move.value)
+        if move.value not in range(len(items)) or not (is_request or _is_message(items[at])):
+            raise RefusedError("this message is no longer in transit")
+        if not link.connected or link.dead:
+            raise RefusedError("the connection is broken, so its messages are lost already")
+
+
+def _is_message(item: object) -> bool:
+    """Return whether an item of an inbox came from the network: a reply or a watch event."""
+    match item:
+        case Resume() | WatchFired() | (_, Reply()):
+            return True
+    return False
+
 
 @dataclass
 class Run:
@@ -217,7 +359,7 @@ class Run:
     number: int
     spec: WorldSpec | None
     scenario: Scenario | None
-    stage: LabStage
+    stage: AnyStage
     scripted: int = 0
     parent: int = 0
     forked_at: int = 0
@@ -229,24 +371,27 @@ class Run:
 
     @property
     def can_copy(self) -> bool:
-        return not isinstance(self.stage.world, MixedWorld)
+        stage = self.stage
+        return isinstance(stage, LabStage) and not isinstance(stage.world, MixedWorld)
 
     def keep_copies(self) -> None:
         """Copy the world every few moves from now on."""
-        if not self.can_copy:
+        stage = self.stage
+        if not isinstance(stage, LabStage) or not self.can_copy:
             return
-        world = self.stage.world
+        world = stage.world
         apart = max(APART, (len(world.members) + len(world.log_end)) // 4)
 
         def copy() -> None:
-            if len(self.stage.moves) % apart == 0:
-                self.copies[len(self.stage.moves)] = self.stage.copy()
+            if len(stage.moves) % apart == 0:
+                self.copies[len(stage.moves)] = stage.copy()
 
-        self.stage.on_move = copy
+        stage.on_move = copy
 
-    def at(self, index: int) -> LabStage:
+    def at(self, index: int) -> AnyStage:
         """Return a stage at a move, without moves and frames; the run stays as it is."""
         moves = self.stage.moves[:index]
+        stage: AnyStage
         earlier = [one for one in self.copies if one <= index]
         if earlier:
             start = max(earlier)
@@ -289,8 +434,10 @@ class Run:
             )
 
 
-def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> LabStage:
+def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
     """Return the stage of a world or of a scenario, before its first move."""
+    if spec is not None and spec.protocol != ZOOKEEPER:
+        return CoordinatedStage(spec)
     if spec is not None:
         plan, jvm, seed = spec.plan(), frozenset(spec.jvm), spec.seed
     else:
@@ -314,6 +461,7 @@ def open_scenario(number: int, scenario: Scenario) -> Run:
     run = Run(number, None, scenario, new_stage(None, scenario))
     run.keep_copies()
     run.stage.start()
+    assert isinstance(run.stage, LabStage)
     scenario.script(run.stage)
     run.scripted = run.length
     return run

@@ -12,6 +12,7 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.releases import DEFAULT, RELEASES, profile
+from zkconsumer.sim.coordinated.stories import ASSIGNORS
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 
 MAX_MEMBERS = 64
@@ -21,6 +22,10 @@ frame."""
 
 MAX_MOVES = 10_000
 """Upper bound of the moves of one run; then a run ends. The page keeps all of them in memory."""
+
+ZOOKEEPER = "zookeeper"
+PROTOCOLS = (ZOOKEEPER, *ASSIGNORS)
+"""The protocols of a world: ZooKeeper's, and those with a group coordinator."""
 
 SPARE = 3
 """Members that may join later, beyond those that the world starts with."""
@@ -46,8 +51,12 @@ class WorldSpec:
         messages: messages of each partition at the start.
         flow: messages that each partition gets whenever time advances.
         seed: with 0, the client or server that has waited longest acts next; with another number, a
-            random one does.
+            random one does. With a coordinator, another number gives messages random delays.
         session_s, backoff_s, auto_commit_s: settings of all members, in seconds.
+        protocol: one of `PROTOCOLS`.
+
+    A world with a coordinator has no `jvm`, `topics`, `threads`, `strategy`, `release` and
+    `backoff_s`.
     """
 
     members: int = 3
@@ -64,6 +73,7 @@ class WorldSpec:
     session_s: float = 6.0
     backoff_s: float = 2.0
     auto_commit_s: float = 5.0
+    protocol: str = ZOOKEEPER
 
     @property
     def slots(self) -> int:
@@ -96,10 +106,23 @@ class WorldSpec:
 
     def as_json(self) -> JsonObject:
         """Return the parameters that differ from the defaults."""
-        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+        defaults = _defaults(self.protocol)
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
 
 _DEFAULTS = asdict(WorldSpec())
+
+COORDINATED_SESSION_S = 45.0
+"""`session.timeout.ms` of Kafka 3.9, and the session time-out of KIP-848's coordinator, in seconds.
+"""
+
+_OF_ZOOKEEPER = ("jvm", "topics", "threads", "strategy", "release", "backoff_s")
+
+
+def _defaults(protocol: Json) -> JsonObject:
+    if protocol == ZOOKEEPER:
+        return _DEFAULTS
+    return {**_DEFAULTS, "session_s": COORDINATED_SESSION_S, "protocol": ZOOKEEPER}
 
 
 def parse_world(given: Mapping[str, Json]) -> WorldSpec:
@@ -110,6 +133,8 @@ def parse_world(given: Mapping[str, Json]) -> WorldSpec:
         if name not in known:
             raise _refused(f"a world has no parameter {name!r}", f"use one of {', '.join(known)}")
         values[name] = _typed(name, value, _DEFAULTS[name])
+    if values.get("protocol", ZOOKEEPER) != ZOOKEEPER:
+        values.setdefault("session_s", COORDINATED_SESSION_S)
     spec = WorldSpec(**values)
     _check(spec)
     return spec
@@ -150,6 +175,11 @@ def _check(spec: WorldSpec) -> None:
         raise _refused(
             f"the world has {spec.slots} members", f"give 1 to {MAX_MEMBERS} with the spare ones"
         )
+    if spec.protocol not in PROTOCOLS:
+        names = ", ".join(PROTOCOLS)
+        raise _refused(f"protocol is {spec.protocol[:60]!r}", f"use one of {names}")
+    if spec.protocol != ZOOKEEPER:
+        _check_coordinated(spec)
     if spec.strategy not in {one.value for one in Strategy}:
         names = ", ".join(one.value for one in Strategy)
         raise _refused(f"strategy is {spec.strategy!r}", f"use one of {names}")
@@ -170,6 +200,26 @@ def _check(spec: WorldSpec) -> None:
         profile(spec.release)
 
 
+def _check_coordinated(spec: WorldSpec) -> None:
+    for name in _OF_ZOOKEEPER:
+        if getattr(spec, name) != _DEFAULTS[name]:
+            raise _refused(
+                f"the protocol {spec.protocol} has no parameter {name!r}", f"leave out {name!r}"
+            )
+    least = COORDINATED_SESSION_S if spec.protocol == "consumer" else MIN_SESSION_S
+    if spec.session_s < least or (spec.protocol == "consumer" and spec.session_s > least):
+        raise _refused(
+            f"session_s is {spec.session_s:g}",
+            f"give {least:g}, which the coordinator prescribes"
+            if spec.protocol == "consumer"
+            else f"give {least:g} or more, which the coordinator requires",
+        )
+
+
+MIN_SESSION_S = 6.0
+"""`group.min.session.timeout.ms`, in seconds; a coordinator refuses members with less."""
+
+
 def _refused(what: str, remedy: str) -> ConfigError:
     return ConfigError(what, where="world", remedy=remedy)
 
@@ -178,6 +228,10 @@ def _refused(what: str, remedy: str) -> ConfigError:
 
 PRODUCE, PASS_TIME, SET_OFFSET = "produce", "pass_time", "set_offset"
 HOLD, LET_GO, LOSE_REPLY = "hold", "let_go", "lose_reply"
+DELAY_REQUEST, DROP_REQUEST = "delay_request", "drop_request"
+DELAY_REPLY, DROP_REPLY = "delay_reply", "drop_reply"
+COORDINATE, NO_COORDINATOR, REMOVE = "coordinate", "no_coordinator", "remove"
+KILL_BROKER, REVIVE_BROKER = "kill_broker", "revive_broker"
 
 LAB_MOVES = {
     PRODUCE: "messages for each partition",
@@ -186,8 +240,20 @@ LAB_MOVES = {
     HOLD: "the network delays a member's requests and replies",
     LET_GO: "the delay ends",
     LOSE_REPLY: "the connection breaks when the next request is executed, before its reply",
+    DELAY_REQUEST: "one request in transit is delayed, and those behind it",
+    DELAY_REPLY: "one reply or watch in transit is delayed, and those behind it",
+    DROP_REQUEST: "the connection breaks before one request in transit arrives",
+    DROP_REPLY: "the connection breaks before one reply or watch in transit arrives",
+    COORDINATE: "another broker becomes the coordinator",
+    NO_COORDINATOR: "no broker coordinates the group",
+    KILL_BROKER: "a broker dies",
+    REVIVE_BROKER: "a broker starts again",
+    REMOVE: "an operator removes a member from the group",
 }
 """Moves of the lab besides the actions of the simulator (`Do`)."""
+
+OF_COORDINATORS = frozenset({COORDINATE, NO_COORDINATOR, KILL_BROKER, REVIVE_BROKER, REMOVE})
+"""Moves that exist only in worlds with a group coordinator."""
 
 
 class Move(NamedTuple):

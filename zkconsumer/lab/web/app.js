@@ -485,13 +485,15 @@ class App extends Component {
 
   counters(picture) {
     const names = this.state.catalogue?.counters || COUNTERS;
-    return html`<dl class="counters">${names.map((name, n) => html`<div class=${picture.counters[n] ? "" : "zero"}><dt>${COUNTER_WORDS[name] || name}</dt>
+    // Live groups show "–" for what ZooKeeper hides; a simulated protocol lacks what it does not count.
+    const has = (n) => picture.counters[n] !== undefined && (picture.counters[n] !== null || !picture.zookeeper.protocol);
+    return html`<dl class="counters">${names.map((name, n) => has(n) && html`<div class=${picture.counters[n] ? "" : "zero"}><dt>${COUNTER_WORDS[name] || name}</dt>
       <dd title=${picture.counters[n] === null ? "ZooKeeper does not show this" : ""}>${picture.counters[n] === null ? "–" : name === "unowned_s" ? (picture.counters[n] ?? 0).toFixed(1) : picture.counters[n] ?? 0}</dd></div>`)}</dl>`;
   }
 
   side(run, picture, sessions) {
     const { panel, tour, step, table, choices, find, at, other, findings } = this.state;
-    const tabs = [["tree", "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
+    const tabs = [["tree", picture.zookeeper.protocol ? "coordinator" : "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
       ...(tour ? [["tour", "tour"]] : []), ...(findings ? [["findings", `doctor ${findings.length || ""}`]] : [])];
     const shown = tabs.some(([name]) => name === panel) ? panel : "tree";
     const bodies = {
@@ -555,10 +557,10 @@ class App extends Component {
   }
 }
 
-const COUNTERS = ["notifications", "reads", "writes", "unowned_s", "redelivered", "moved", "delivered"];
+const COUNTERS = ["notifications", "reads", "writes", "unowned_s", "redelivered", "moved", "delivered", "requests"];
 export const COUNTER_WORDS = {
   notifications: "watch notifications", reads: "reads", writes: "writes", unowned_s: "partition-s without owner",
-  redelivered: "redelivered", moved: "partitions moved", delivered: "delivered",
+  redelivered: "redelivered", moved: "partitions moved", delivered: "delivered", requests: "requests to the coordinator",
 };
 
 const ICON = document.querySelector("link[rel=icon]")?.href || "";

@@ -13,7 +13,7 @@ export function entries(what, which, picture) {
       return [`connection of ${member.n}`, linkEntries(member, which)];
     case "join":
       return ["start a member", picture.members.map((one, who) => [one, who]).filter(([one]) => one.s === "away")
-        .map(([one, who]) => [`start ${one.n} (${one.k === "jvm" ? "JVM" : "zkconsumer"})`, `join:${who}`])];
+        .map(([one, who]) => [`start ${one.n} (${one.k === "jvm" ? "JVM" : one.k === "zk" ? "zkconsumer" : one.k})`, `join:${who}`])];
     case "partition":
       return partitionEntries(picture, which);
     case "zookeeper":
@@ -25,6 +25,12 @@ export function entries(what, which, picture) {
         picture.zookeeper.cut.includes(which) ? ["it finds its leader again", `rejoin:${which}`] : ["it loses its leader and keeps its clients", `isolate:${which}`],
         picture.zookeeper.lag.includes(which) ? ["it catches up", `catch_up:${which}`] : ["it lags behind", `lag:${which}`],
       ]];
+    case "coordinator":
+      return ["the group's coordinator", coordinatorEntries(picture.zookeeper)];
+    case "kafka":
+      return [`broker ${which}`, brokerEntries(picture.zookeeper, which)];
+    case "transit":
+      return transitEntries(picture.members[which.who], which);
     case "broker":
       return ["broker and topic", [
         picture.zookeeper.brokers ? ["the broker's znode disappears", "no_brokers"] : ["the broker comes back", "brokers"],
@@ -40,6 +46,39 @@ export function entries(what, which, picture) {
   return ["", []];
 }
 
+function coordinatorEntries({ leader, kafka, down }) {
+  const others = Array.from({ length: kafka }, (_, n) => n).filter((n) => n !== leader && !down.includes(n));
+  return [
+    ...others.map((n) => [`broker ${n} becomes the coordinator`, `coordinate:${n}`]),
+    ...(leader === null ? [] : [["no broker coordinates the group", "no_coordinator"]]),
+    ["one more message for each partition", "produce:::1"],
+    ["ten more messages for each partition", "produce:::10"],
+    ["add a partition", "grow"],
+  ];
+}
+
+function brokerEntries({ leader, down }, n) {
+  if (down.includes(n)) return [["start it again", `revive_broker:${n}`]];
+  return [...(leader === n ? [] : [["it becomes the coordinator", `coordinate:${n}`]]), ["it dies", `kill_broker:${n}`]];
+}
+
+// One message in transit. TCP keeps the order of messages and loses none alone, so both actions affect those behind it.
+function transitEntries(member, { who, way, at }) {
+  const isRequest = way === "request";
+  const all = (isRequest ? member.w : member.i) || [0];
+  const found = [];
+  all.slice(1).forEach((text, n) => {
+    if (n < at) return;
+    const name = n === at ? "it" : `“${text}”`;
+    if (n === 0 && member.s === "up") found.push([`${isRequest ? "execute" : "deliver"} ${name} now`, `${isRequest ? "serve" : "receive"}:${who}`]);
+    if (isRequest ? text === "held back" : !/^watch|repl/.test(text)) return;
+    found.push([`delay ${name}${member.k === "Kafka" ? " by 10 s" : ""}, and all behind it`, `delay_${way}:${who}::${n}`]);
+    found.push([`drop ${name}: break the connection before it arrives (TCP cannot lose one message alone)`, `drop_${way}:${who}::${n}`]);
+  });
+  if ((isRequest ? member.wd : member.id) !== undefined) found.push(["end the delay", `let_go:${who}`]);
+  return [`${isRequest ? "from" : "to"} ${member.n}: ${all[1 + at] || `${all[0] - at} more messages`}`, found];
+}
+
 function memberEntries(member, who) {
   if (member.s === "away") return [["start", `join:${who}`]];
   if (member.s === "dead" || member.s === "left") return [["start again under its id", `revive:${who}`]];
@@ -49,17 +88,23 @@ function memberEntries(member, who) {
     ["kill (SIGKILL)", `kill:${who}`],
     freeze,
     member.slow ? ["its user finishes messages again", `hurry:${who}`] : ["its user becomes slow", `slow:${who}`],
-    ["commit now", `commit:${who}`],
-    ["delete its id znode", `delete_id:${who}`],
+    ...(member.k === "Kafka" ? [["an operator removes it from the group", `remove:${who}`]]
+      : [["commit now", `commit:${who}`], ["delete its id znode", `delete_id:${who}`]]),
   ];
 }
 
 function linkEntries(member, who) {
   if (member.s === "dead" || member.s === "left") return [];
+  if (member.k === "Kafka")
+    return [
+      ["cut the connections", `cut:${who}`],
+      member.c === "muted" ? ["the network works again", `unmute:${who}`] : ["the network drops everything", `mute:${who}`],
+      member.held ? ["deliver the requests that are held back", `let_go:${who}`] : ["hold back all requests", `hold:${who}`],
+    ];
   return [
     ...(member.c === "on" ? [["cut the connection", `cut:${who}`], ["lose the next reply", `lose_reply:${who}`], ["the network drops everything", `mute:${who}`], ["ZooKeeper ends the session", `expire:${who}`]] : []),
     ...(member.c === "muted" ? [["the network works again", `unmute:${who}`]] : []),
-    member.held ? ["end the delay", `let_go:${who}`] : ["delay all requests, replies and watches", `hold:${who}`],
+    member.held || member.wd !== undefined || member.id !== undefined ? ["end the delay", `let_go:${who}`] : ["delay all requests, replies and watches", `hold:${who}`],
     ...(member.w && member.c === "on" && !member.held ? [["ZooKeeper executes the next request now", `serve:${who}`]] : []),
     ...(member.i && member.s === "up" && !member.held ? [["deliver the next reply or watch now", `receive:${who}`]] : []),
   ];
@@ -69,6 +114,7 @@ function partitionEntries(picture, number) {
   const row = picture.partitions[number];
   const tp = row[0].replace(/-(\d+)$/, "~$1");
   const found = [[`which member should own it, and why?`, { explain: number }]];
+  if (picture.zookeeper.protocol) return [`${row[0]}: ${progress(row)}`, found];
   if (row[1] >= 0) found.push(["delete its owner znode", `delete_owner::${tp}`]);
   if (row[1] === -1) found.push(["another client claims it", `stuck::${tp}`], ["a persistent owner znode appears", `orphan::${tp}`]);
   if (row[1] === -2) found.push(["delete the other client's owner znode", `unstick::${tp}`]);
@@ -82,6 +128,10 @@ function partitionEntries(picture, number) {
 function znodeEntries(path, picture) {
   const parts = path.split("/");
   const [, , , room, name, number] = parts;
+  if (path.startsWith("/coordinator/members/")) {
+    const who = picture.members.findIndex((one) => one.n === parts[3]);
+    return who < 0 ? [] : [["an operator removes it from the group", `remove:${who}`]];
+  }
   if (room === "owners" && number !== undefined) return [["delete it", `delete_owner::${name}~${number}`]];
   if (room === "offsets" && number !== undefined)
     return [["write an offset …", { offset: `${name}~${number}` }], ["an operator resets it to 0", `edit::${name}~${number}`], ["make it unreadable", `mangle::${name}~${number}`]];

@@ -173,6 +173,7 @@ function lane(member) {
 const BUSY = new Set([
   "registering", "recovering", "reading", "stopping", "committing", "before_release", "releasing",
   "claiming", "before_start", "loading", "verifying", "waiting", "leaving", "rebalancing", "failed", "idle",
+  "unjoined", "preparing", "completing", "joining", "reconciling", "acknowledging", "fenced", "stale",
 ]);
 
 // partition -> the members that deliver it now
@@ -197,7 +198,7 @@ export function cellState(row, by, members) {
 
 export const CELL_WORDS = {
   double: "two members deliver it",
-  unsure: "delivered without an owner znode",
+  unsure: "delivered by a member, but nobody owns it",
   free: "no owner",
   stranger: "owned by another client",
   stalled: "its owner does not run",
@@ -215,7 +216,7 @@ function deed(frame) {
 export function compare(one, other, names) {
   const a = one.last;
   const b = other.last;
-  const rows = names.map((name, n) => [name, a.counters[n], b.counters[n]]);
+  const rows = names.map((name, n) => [name, a.counters[n] ?? "–", b.counters[n] ?? "–"]).filter(([, one, two]) => one !== "–" || two !== "–");
   rows.unshift(["virtual seconds", a.t, b.t]);
   rows.unshift(["moves", one.length, other.length]);
   const owners = a.partitions.filter((row, n) => row[1] !== b.partitions[n]?.[1]).length;

@@ -29,7 +29,7 @@ export class Tree extends Component {
       if (!lists.has(title)) lists.set(title, []);
       lists.get(title).push([path, name]);
     }
-    const order = ["ids", "owners", "offsets", "edits", "brokers/ids", "brokers/topics"];
+    const order = ["ids", "owners", "offsets", "edits", "brokers/ids", "brokers/topics", "coordinator/group", "coordinator/members", "coordinator/offsets"];
     const names = [...lists.keys()].sort((a, b) => (order.indexOf(a) + 99) % 99 - (order.indexOf(b) + 99) % 99);
     return html`<div class="tree">${names.map((title) => html`<section key=${title}><h2>${title} <span>${lists.get(title).length}</span></h2>
       <ul>${lists.get(title).slice(0, SHOWN_NODES).map(([path, name]) => this.node(picture, path, name, menu, sessions))}</ul>

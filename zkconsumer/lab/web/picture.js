@@ -4,7 +4,7 @@ import { Component, html } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
 import { CELL_WORDS, NOBODY, STRANGER, cellState, deliverers } from "./model.js";
 
-const NAMED = 16; // members whose messages in transit are named; more members show numbers only
+const NAMED_MESSAGES = 6; // members whose messages in transit are named; more members show numbers only
 const WORDS = {
   away: "not started", up: "", dead: "killed", left: "left", frozen: "frozen",
 };
@@ -29,11 +29,11 @@ export function Picture({ picture, run, menu, canAct, selected }) {
   const size = shown.length <= 6 ? "wide" : shown.length <= 16 ? "middle" : "narrow";
   const away = picture.members.length - shown.length;
   return html`<div class="picture">
-    <${ZooKeeper} zookeeper=${picture.zookeeper} menu=${menu} canAct=${canAct} kind=${run.kind} verb=${verb} />
+    <${picture.zookeeper.protocol ? Coordinator : ZooKeeper} zookeeper=${picture.zookeeper} menu=${menu} canAct=${canAct} kind=${run.kind} verb=${verb} />
     <div class="members ${size}" role="list" aria-label="members">
       ${shown.map(([member, who]) => html`<${Member} key=${who} who=${who} member=${member} names=${picture.partitions.length}
           menu=${menu} canAct=${canAct} kind=${run.kind} flash=${actor === who ? verb + picture.at : ""} selected=${selected === who}
-          crowd=${shown.length > NAMED} left=${leaseLeft(member, picture.t)} cells=${cells[who]} />`)}
+          crowd=${shown.length > NAMED_MESSAGES} left=${leaseLeft(member, picture.t)} cells=${cells[who]} />`)}
       ${away > 0 && canAct
         ? html`<div class="seat" role="listitem"><button class="join" onClick=${(event) => menu("join", null, event)} title="start another member (key j)">
             <b>+</b><span>${away} may join</span></button></div>`
@@ -42,6 +42,8 @@ export function Picture({ picture, run, menu, canAct, selected }) {
     <${Partitions} picture=${picture} by=${by} menu=${menu} />
   </div>`;
 }
+
+const NONE = [0];
 
 function leaseLeft(member, t) {
   if (member.k === "jvm" || member.lease === undefined || member.s === "left" || member.s === "dead") return "";
@@ -81,23 +83,50 @@ function ZooKeeper({ zookeeper, menu, canAct, kind, verb }) {
   </div>`;
 }
 
+// The group's coordinator and the brokers, in the place of ZooKeeper.
+function Coordinator({ zookeeper, menu, canAct }) {
+  const broken = zookeeper.leader === null;
+  return html`<div class="zookeeper ${broken ? "broken" : ""}">
+    <button class="zk-name" disabled=${!canAct} onClick=${(event) => menu("coordinator", null, event)} aria-haspopup="menu">coordinator: ${zookeeper.protocol}</button>
+    <span class="zk-state">${broken ? "✕ " : "✓ "}${zookeeper.text}</span>
+    ${Array.from({ length: zookeeper.kafka }, (_, n) => html`<button key=${n} class="server ${n ? "" : "broker"} ${zookeeper.down.includes(n) ? "cut" : ""}" disabled=${!canAct}
+      onClick=${(event) => menu("kafka", n, event)} aria-haspopup="menu">broker ${n}${zookeeper.down.includes(n) ? ": down" : zookeeper.leader === n ? ": coordinator" : ""}</button>`)}
+  </div>`;
+}
+
+const SHOWN_ITEMS = 2; // messages of each direction that are objects of the picture; a further one is in a menu
+
+// The messages of one direction: requests on the left of the wire, replies and watches on its right.
+function Messages({ way, messages, delayed, who, menu, canAct, crowd }) {
+  if (!messages[0]) return null;
+  const arrow = way === "request" ? "↑" : "↓";
+  const look = way === "request" ? "up" : "down";
+  const shown = crowd ? [] : messages.slice(1, 1 + SHOWN_ITEMS);
+  const left = messages[0] - shown.length;
+  return html`<span class="way ${look}">
+    ${shown.map((text, at) => html`<button key=${at} class="chip ${look} fresh ${delayed <= at ? "held" : ""}" disabled=${!canAct} aria-haspopup="menu"
+      title=${text} onClick=${(event) => menu("transit", { who, way, at }, event)}>${arrow} ${text}${delayed <= at ? " (delayed)" : ""}</button>`)}
+    ${left ? html`<button class="chip ${look} fresh" disabled=${!canAct} aria-haspopup="menu" title="messages in transit"
+      onClick=${(event) => menu("transit", { who, way, at: shown.length }, event)}>${arrow} ${crowd ? left : `+${left}`}</button>` : null}</span>`;
+}
+
 class Member extends Pure {
   render({ selected, who, member, menu, canAct, flash, crowd, left, cells, kind }) {
     const { fill, ink, pattern } = paint(who);
     const state = WORDS[member.s] ?? member.s;
-    const busy = member.s === "up" && !["settled", "consuming"].includes(member.ph);
-    const requests = member.w || [0];
-    const items = member.i || [0];
+    const busy = member.s === "up" && !["settled", "consuming", "stable"].includes(member.ph);
+    const word = member.k === "Kafka" ? "session" : "lease";
+    const messages = { who, menu, canAct, crowd };
     return html`<div class="column ${member.s} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
-      <button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu">
+      <div class="link-box"><button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu">
         <span class="hidden">connection of ${member.n}: ${LINKS[member.c] || member.c}</span>
         <svg viewBox="0 0 40 100" preserveAspectRatio="none" aria-hidden="true">
           <line x1="20" y1="0" x2="20" y2="100" class="wire ${member.c}" /></svg>
-        ${requests[0] ? html`<span class="chip up ${flash.startsWith("serve") ? "" : "fresh"}">↑ ${crowd ? requests[0] : `${requests[1]}${requests[0] > 1 ? ` +${requests[0] - 1}` : ""}`}</span>` : null}
-        ${items[0] ? html`<span class="chip down fresh">↓ ${crowd ? items[0] : `${items[1]}${items[0] > 1 ? ` +${items[0] - 1}` : ""}`}</span>` : null}
         ${member.held ? html`<span class="chip held">delayed</span>` : null}
         ${member.c !== "on" && member.s !== "left" && member.s !== "dead" ? html`<span class="chip bad">✕ ${LINKS[member.c] || member.c}</span>` : null}
       </button>
+        <${Messages} way="request" messages=${member.w || NONE} delayed=${member.wd} ...${messages} />
+        <${Messages} way="reply" messages=${member.i || NONE} delayed=${member.id} ...${messages} /></div>
       <button class="head p${pattern}" style=${{ background: fill, color: ink }} disabled=${!canAct}
           onClick=${(event) => menu("member", who, event)} aria-haspopup="menu">
         <b>${member.n.length > 8 ? `#${who} ` : ""}<span class="full">${member.n}</span></b>
@@ -107,7 +136,7 @@ class Member extends Pure {
         <div class="phase ${busy ? "busy" : ""}">${state || phaseText(member)}${member.slow ? ", slow user" : ""}</div>
         ${member.note ? html`<div class="lease">${member.note}</div>` : null}
         ${left !== "" && member.s !== "away"
-          ? html`<div class="lease ${left === "0.0" ? "over" : ""}">lease ${left === "0.0" ? "over" : `${left} s`}</div>`
+          ? html`<div class="lease ${left === "0.0" ? "over" : ""}">${word} ${left === "0.0" ? "over" : `${left} s`}</div>`
           : member.k === "jvm" && member.s === "up" && kind === "simulated" ? html`<div class="lease">no lease</div>` : null}
         <${Threads} cells=${cells} member=${member} menu=${menu} who=${who} />
       </div>

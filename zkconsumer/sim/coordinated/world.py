@@ -187,6 +187,35 @@ class Wire:
     response_at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class InTransit:
+    """A message between a member and a broker, as an entry of the queue.
+
+    Attributes:
+        epoch: the connection's number of re-connections when the message was sent; if it differs
+            from the present number, the message is lost.
+        message: the request, or the response to it.
+    """
+
+    who: int
+    broker: int
+    epoch: int
+    message: msg.Request | msg.Response
+    arrive: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.arrive()
+
+    @property
+    def is_request(self) -> bool:
+        return isinstance(self.message, msg.Request)
+
+    @property
+    def way(self) -> tuple[int, int, bool]:
+        """The direction of the connection; on it, no message overtakes another one."""
+        return self.who, self.broker, self.is_request
+
+
 class World:
     """One run: `step` performs the next event, and the other methods are orders of a script."""
 
@@ -284,6 +313,10 @@ class World:
         """Return the time of the next event; infinity if there is none."""
         return self._queue[0][0] if self._queue else NEVER
 
+    def next_number(self) -> int | None:
+        """Return the number of the next event; None if there is none."""
+        return self._queue[0][1] if self._queue else None
+
     def step(self) -> bool:
         """Perform the next event; return False if there is none."""
         if not self._queue:
@@ -292,6 +325,46 @@ class World:
         action()
         self.watcher.acted(self)
         return True
+
+    def in_transit(self) -> list[tuple[int, InTransit]]:
+        """Return the messages in transit with their numbers, in the order of their arrival."""
+        found = [
+            (when, number, action)
+            for when, number, action in self._queue
+            if isinstance(action, InTransit)
+            and self._wire(action.who, action.broker).epoch == action.epoch
+        ]
+        return [(number, action) for _, number, action in sorted(found, key=lambda it: it[:2])]
+
+    def arrives(self, number: int) -> None:
+        """Let a message in transit arrive now, before everything else that is in the queue.
+
+        It must be the first message in its direction of the connection.
+        """
+        entry = next(one for one in self._queue if one[1] == number)
+        self._queue.remove(entry)
+        heapq.heapify(self._queue)
+        entry[2]()
+        self.watcher.acted(self)
+
+    def delay(self, number: int, seconds: float) -> None:
+        """Let a message in transit, and those behind it on its connection, arrive later."""
+        first = next(one for one in self._queue if one[1] == number)
+        assert isinstance(first[2], InTransit)
+        way = first[2].way
+
+        def is_behind(one: tuple[float, int, Callable[[], None]]) -> bool:
+            return isinstance(one[2], InTransit) and one[2].way == way and one[:2] >= first[:2]
+
+        self._queue = [
+            (one[0] + seconds, *one[1:]) if is_behind(one) else one for one in self._queue
+        ]
+        heapq.heapify(self._queue)
+        wire = self._wire(*way[:2])
+        if first[2].is_request:
+            wire.request_at += seconds
+        else:
+            wire.response_at += seconds
 
     def run(self, seconds: float) -> None:
         """Let this time pass."""
@@ -587,7 +660,7 @@ class World:
             if self._wire(who, broker).epoch == epoch:
                 self._receive((who, life, broker, number), epoch, request)
 
-        self.at(at, arrive)
+        self.at(at, InTransit(who, broker, epoch, request, arrive))
 
     def _receive(self, sender: tuple[int, int, int, int], epoch: int, request: msg.Request) -> None:
         """A broker executes a request."""
@@ -651,4 +724,4 @@ class World:
             if is_same and not self.members[who].muted:
                 self._happens(who, ev.Answered(self.now, number, response))
 
-        self.at(at, arrive)
+        self.at(at, InTransit(who, broker, epoch, response, arrive))

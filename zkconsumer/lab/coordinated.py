@@ -1,0 +1,672 @@
+"""A run of a group with a coordinator: the classic protocol, eager or cooperative, or KIP-848.
+
+The run has the moves, the picture and the frames of a run with ZooKeeper (`runs`, `camera`). Its
+world is a queue of messages in transit and of due times. The move `serve` lets a request arrive at
+its broker, `receive` a reply at its member, and `time` lets the next due time come. The picture has
+the state of the coordinator in the place of ZooKeeper's tree.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from zkconsumer.errors import RefusedError
+from zkconsumer.lab.camera import NOBODY, SHOWN_MESSAGES, spoken
+from zkconsumer.lab.worlds import (
+    COORDINATE,
+    DELAY_REPLY,
+    DELAY_REQUEST,
+    DROP_REPLY,
+    DROP_REQUEST,
+    HOLD,
+    KILL_BROKER,
+    LET_GO,
+    NO_COORDINATOR,
+    PASS_TIME,
+    PRODUCE,
+    REMOVE,
+    REVIVE_BROKER,
+    Move,
+    WorldSpec,
+)
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
+from zkconsumer.sim.coordinated.search import delays
+from zkconsumer.sim.coordinated.stories import plan_for
+from zkconsumer.sim.coordinated.view import GroupView, group_view, membership, message_text, sends
+from zkconsumer.sim.coordinated.world import Both, Delivered, InTransit, Watcher, World
+from zkconsumer.sim.plan import Do
+from zkconsumer.sim.recorder import Emit
+from zkconsumer.trace.story import listed
+
+Value: TypeAlias = Any
+"""A state, an event or a command of either group protocol."""
+
+DELAY_S = 10.0
+"""Seconds by which the move "delay" delays a message: three heartbeats of the classic protocol."""
+
+ROUND_TRIP_S = 0.005
+"""A sentence does not mention the clock if it advances by this many seconds or less."""
+
+PATIENCE_S = 120.0
+"""Virtual seconds within which a group settles at first; its first rebalance takes 3 s."""
+
+SERVE, RECEIVE, TIME = Do.SERVE.value, Do.RECEIVE.value, Do.TIME.value
+"""The ordinary moves: a request arrives, a reply arrives, the next due time comes."""
+
+
+# ---- the picture ---------------------------------------------------------------------------------
+
+
+class Lens(Watcher):
+    """Watches a world, and turns each move into a frame."""
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        self.requests = self.redelivered = self.changed_owner = self.handed_out = 0
+        self.unowned_s = 0.0
+        self.has_seen = False
+        self._recorder = Recorder(self._told)
+        self._now = 0.0
+        self._prefix: dict[TopicPartition, int] = {}
+        self._owners: list[int] = []
+        self._last_owners: list[int] = []
+        self._rows: list[list[Json]] = []
+        self._members: list[JsonObject] = []
+        self._prints: list[tuple[object, ...]] = []
+        self._group: GroupView | None = None
+        self._tree: JsonObject = {}
+        self._broker: JsonObject = {}
+        self._events: list[list[Json]] = []
+        self._got: list[Delivered] = []
+        self._sent: list[str] = []
+        self._words: list[str] = []
+
+    def picture(self, world: World) -> JsonObject:
+        """Return the picture, from which the next frame continues."""
+        self._now = world.now
+        self._prints = [()] * len(world.members)
+        self._members = [{}] * len(world.members)
+        self._update(world)
+        self._begin()
+        return {
+            "t": round(world.now, 4),
+            "members": list(self._members),
+            "partitions": [[f"t-{n}", *row] for n, row in enumerate(self._rows)],
+            "tree": dict(self._tree),
+            "zookeeper": self._broker,
+            "counters": self.counters(),
+        }
+
+    def counters(self) -> list[Json]:
+        """Return the values of `camera.COUNTERS`; None if the protocol has no such thing."""
+        return [
+            *(None, None, None),
+            round(self.unowned_s, 3),
+            self.redelivered,
+            self.changed_owner,
+            self.handed_out,
+            self.requests,
+        ]
+
+    def frame(self, world: World, move: Move, text: str) -> JsonObject:
+        """Return what the move has changed."""
+        seconds, self._now = world.now - self._now, world.now
+        self.unowned_s += seconds * self._owners.count(NOBODY)
+        frame: JsonObject = {"t": round(world.now, 4), "d": str(move), "l": text}
+        frame |= self._update(world)
+        if self._events:
+            frame["x"] = self._events
+        if self._words:
+            frame["say"] = " ".join(self._words)
+        frame["c"] = self.counters()
+        self._begin()
+        return frame
+
+    def _begin(self) -> None:
+        self._events, self._got, self._sent, self._words = [], [], [], []
+
+    def happened(self, world: World) -> str:
+        """Return what the users got, or which requests members have sent, as a sentence."""
+        if self._got:
+            name = world.members[self._got[0].who].name
+            partitions = listed({str(one.tp) for one in self._got})
+            return f"the user of {name} gets {len(self._got)} messages of {partitions}"
+        return "; ".join(dict.fromkeys(self._sent))
+
+    def say(self, text: str) -> None:
+        """Announce the next move."""
+        self._words.append(text)
+
+    # ---- what has changed ------------------------------------------------------------------------
+
+    def _update(self, world: World) -> JsonObject:
+        """Read the world again, and return the changed parts of the picture."""
+        found: JsonObject = {}
+        group = group_view(world)
+        if _source(group) != _source(self._group) or not self._tree:
+            tree = _tree(group)
+            gone = dict.fromkeys(self._tree.keys() - tree.keys())
+            changed = {path: one for path, one in tree.items() if one != self._tree.get(path)}
+            self._tree = tree
+            if changed or gone:
+                found["z"] = {**changed, **gone}
+        self._group = group
+        found |= self._partitions(world)
+        members = self._changed_members(world)
+        if members:
+            found["m"] = members
+        broker = self._bar(world)
+        if broker != self._broker:
+            self._broker = found["k"] = broker
+        return found
+
+    def _partitions(self, world: World) -> JsonObject:
+        added = [f"t-{n}" for n in range(len(self._rows), len(world.log_end))]
+        self._owners += [NOBODY] * len(added)
+        self._last_owners += [NOBODY] * len(added)
+        self._own(world)
+        offsets = self._group.offsets if self._group else {}
+        rows: list[list[Json]] = []
+        for tp, end in world.log_end.items():
+            before = self._rows[tp.partition][1] if tp.partition < len(self._rows) else None
+            stored = str(offsets[tp]) if tp in offsets else before
+            rows.append([self._owners[tp.partition], stored, self._prefix.get(tp, 0), end])
+        known = self._rows + [[]] * len(added)
+        changed = {n: row for n, row in enumerate(rows) if row != known[n]}
+        moved = [n for n, row in changed.items() if not known[n] or known[n][0] != row[0]]
+        self._rows = rows
+        found: JsonObject = {"new": added} if added else {}
+        if changed:
+            found["p"] = changed
+        if moved:
+            found["o"] = 1
+            self._events += [["owner", self._owners[n], f"t-{n}"] for n in moved]
+        return found
+
+    def _own(self, world: World) -> None:
+        """Find the owners: a partition's owner is the member that delivers it.
+
+        A partition of a dead or frozen member stays that member's until the coordinator removes the
+        member. A member that the coordinator does not know owns nothing, although it may deliver.
+        """
+        known = None if self._group is None else self._group.members.keys()
+        serving = world.serving()
+        for tp in world.log_end:
+            last = self._owners[tp.partition]
+            now = [
+                who
+                for who in serving.get(tp, ())
+                if known is None or world.members[who].state.member in known
+            ]
+            owner = now[0] if now else NOBODY
+            if not now and last != NOBODY:
+                member = world.members[last]
+                is_kept = known is None or member.state.member in known
+                owner = last if is_kept and not member.acts else NOBODY
+            self._owners[tp.partition] = owner
+            if owner != NOBODY:
+                self.changed_owner += self._last_owners[tp.partition] not in (NOBODY, owner)
+                self._last_owners[tp.partition] = owner
+
+    def _changed_members(self, world: World) -> dict[int, JsonObject]:
+        waiting = requests_and_replies(world)
+        found = {}
+        for who, member in enumerate(world.members):
+            messages = waiting.get(who, ([], []))
+            now = (
+                *(member.state, member.joined, member.dead, member.frozen, member.slow),
+                *(member.muted, member.held is None or len(member.held), len(member.inbox)),
+                *([number for number, _ in some] for some in messages),
+                *(tuple(member.fetching), self._session(world, who)),
+            )
+            if now == self._prints[who]:
+                continue
+            self._prints[who] = now
+            view = self._member(world, who, messages)
+            if view != self._members[who]:
+                self._members[who] = found[who] = view
+        return found
+
+    def _session(self, world: World, who: int) -> float | None:
+        return self._group.sessions.get(world.members[who].state.member) if self._group else None
+
+    def _member(self, world: World, who: int, messages: Messages) -> JsonObject:
+        member = world.members[who]
+        requests, replies = messages
+        view: JsonObject = {
+            "n": member.name,
+            "k": "Kafka",
+            "s": _status(member),
+            "ph": member.state.phase.value,
+            "c": "muted" if member.muted else "on",
+            "ses": 0,
+            "open": not member.frozen,
+            "f": sorted(tp.partition for tp in member.fetching),
+            "note": membership(member.state),
+        }
+        session = self._session(world, who)
+        if session is not None and member.lives:
+            view["lease"] = round(session, 3)
+        for name, is_set in (("slow", member.slow), ("held", member.held is not None)):
+            if is_set:
+                view[name] = 1
+        if requests or member.held:
+            texts = [message_text(one.message) for _, one in requests[:SHOWN_MESSAGES]]
+            held = len(member.held or ())
+            view["w"] = [len(requests) + held, *(texts or ["held back"])]
+        if replies or member.inbox:
+            texts = [message_text(one.message) for _, one in replies[:SHOWN_MESSAGES]]
+            view["i"] = [len(replies) + len(member.inbox), *(texts or ["not handled"])]
+        return view
+
+    def _bar(self, world: World) -> JsonObject:
+        text = self._group.text if self._group else "no broker coordinates the group"
+        if self._group is None and world.leader is not None:
+            text = "the coordinator reads the group"
+        return {
+            "protocol": self.protocol,
+            "text": text,
+            "leader": world.leader,
+            "kafka": len(world.brokers),
+            "down": sorted(world.down),
+        }
+
+    # ---- called by the world ---------------------------------------------------------------------
+
+    def transition(
+        self, world: World, who: int, before: Value, event: Value, commands: Iterable[Value]
+    ) -> None:
+        commands = list(commands)
+        self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
+        name = world.members[who].name
+        self._sent += [f"{name} sends {text}" for text in sends(commands)]
+        self._recorder.transition(world, who, before, event, commands)
+
+    def asked(self, world: World, who: int, request: msg.Request) -> None:
+        self.has_seen = True
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        self.has_seen = True
+        self.requests += 1
+        self._recorder.answered(world, who, request, response)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        self.has_seen = True
+        tp, offset = message.tp, message.offset
+        is_again = offset < self._prefix.get(tp, 0)
+        self.handed_out += 1
+        self.redelivered += is_again
+        self._prefix[tp] = max(self._prefix.get(tp, 0), offset + 1)
+        if is_again and not any(one.tp == tp for one in self._got):
+            self._events.append(["delivered", message.who, str(tp), offset, 1])
+        self._got.append(message)
+
+    def moved(self, world: World, broker: int | None) -> None:
+        self.has_seen = True
+        self._recorder.moved(world, broker)
+
+    def acted(self, world: World) -> None:
+        before = len(self._events)
+        self._recorder.acted(world)
+        self.has_seen |= len(self._events) > before
+
+    def _told(self, entry: JsonObject) -> None:
+        """Turn an entry of the recorder into an event of the frame."""
+        text = entry.get("text", "")
+        name = entry.get("member", "")
+        if name == COORDINATOR:
+            self._events.append(["text", f"coordinator: {text}"])
+        elif entry.get("phase"):
+            self._events.append(["phase", int(name.rpartition("_")[2]), entry["phase"], text])
+        elif text:
+            self._events.append(["text", f"{name}: {text}"])
+
+
+Messages: TypeAlias = tuple[list[tuple[int, InTransit]], list[tuple[int, InTransit]]]
+"""The requests and the replies in transit of one member, with their numbers in the queue."""
+
+
+def requests_and_replies(world: World) -> dict[int, Messages]:
+    """Return the messages in transit of each member, in the order of their arrival."""
+    found: dict[int, Messages] = {}
+    for number, one in world.in_transit():
+        requests, replies = found.setdefault(one.who, ([], []))
+        (requests if one.is_request else replies).append((number, one))
+    return found
+
+
+def _source(group: GroupView | None) -> tuple[object, object] | None:
+    return None if group is None else group.source
+
+
+def _tree(group: GroupView | None) -> JsonObject:
+    """Return the coordinator's state in the form of a tree: path -> [text, no session]."""
+    if group is None:
+        return {"/coordinator/group/g": ["not loaded", 0]}
+    tree: JsonObject = {"/coordinator/group/g": [group.text, 0]}
+    for name, text in group.members.items():
+        tree[f"/coordinator/members/{group.names.get(name, short(name))}"] = [text, 0]
+    for tp, offset in group.offsets.items():
+        tree[f"/coordinator/offsets/{tp}"] = [str(offset), 0]
+    return tree
+
+
+def _status(member: Value) -> str:
+    if not member.joined:
+        return "away"
+    if member.dead:
+        return "left" if member.machine.is_over(member.state) else "dead"
+    return "frozen" if member.frozen else "up"
+
+
+# ---- moves ---------------------------------------------------------------------------------------
+
+
+class CoordinatedStage:
+    """A world, the moves so far, and a frame of each."""
+
+    def __init__(self, spec: WorldSpec) -> None:
+        plan = plan_for(
+            spec.protocol,
+            {"session_s": spec.session_s, "auto_commit_s": spec.auto_commit_s},
+            members=spec.slots,
+            partitions=spec.partitions,
+            messages=spec.messages,
+            **({"delay": delays(random.Random(spec.seed))} if spec.seed else {}),
+        )
+        self.camera = Lens(spec.protocol)
+        self.world = World(plan, self.camera)
+        self.moves: list[Move] = []
+        self.defaults: list[bool] = []
+        self.frames: list[JsonObject] = []
+        self.settled: tuple[int, ...] = ()
+        self.picture: JsonObject = {}
+        self.on_move: Callable[[], None] = lambda: None
+        self._flow = spec.flow
+        self._is_default = False
+
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+    def start(self, *settled: int) -> None:
+        """Let these members join and settle, and take the picture."""
+        self.settled = settled
+        self.world.join(*settled)
+        while settled and not self.world.settled() and self.world.now < PATIENCE_S:
+            self.world.step()
+        self.picture = self.camera.picture(self.world)
+        self.on_move()
+
+    def say(self, text: str) -> None:
+        self.camera.say(text)
+
+    def record(self, emit: Emit) -> None:
+        """Pass everything that happens from now on to `emit`, as entries of a trace."""
+        self.world.watcher = Both(self.camera, Recorder(emit))
+
+    def rests(self) -> bool:
+        return self.world.settled()
+
+    # ---- ordinary moves --------------------------------------------------------------------------
+
+    def possible(self) -> list[Move]:
+        """Return the ordinary moves: the first message of each way, and the next due time."""
+        found: list[Move] = []
+        for who, both in sorted(requests_and_replies(self.world).items()):
+            for do, messages in zip((SERVE, RECEIVE), both, strict=True):
+                ways = [one.way for _, one in messages]
+                found += [
+                    Move(do, who, value=at) for at, way in enumerate(ways) if way not in ways[:at]
+                ]
+        if self._is_time_next():
+            found.append(Move(TIME))
+        return found
+
+    def next(self) -> Move | None:
+        """Return the move that the queue performs next."""
+        if self._is_time_next():
+            return Move(TIME)
+        in_transit = self.world.in_transit()
+        if not in_transit:
+            return None
+        number, one = in_transit[0]
+        return self._arrival(number, one)
+
+    def is_next(self, move: Move) -> bool:
+        """Return whether `step` would perform this move."""
+        return move == self.next()
+
+    def _arrival(self, number: int, one: InTransit) -> Move:
+        messages = requests_and_replies(self.world)[one.who][not one.is_request]
+        at = [other for other, _ in messages].index(number)
+        return Move(SERVE if one.is_request else RECEIVE, one.who, value=at)
+
+    def _is_time_next(self) -> bool:
+        """Return whether the next entry of the queue is no message that will arrive."""
+        number = self.world.next_number()
+        first = self.world.in_transit()[:1]
+        return number is not None and (not first or first[0][0] != number)
+
+    def step(self) -> bool:
+        """Perform the next move of the queue; return False if there is none."""
+        chosen = self.next()
+        if chosen is None:
+            return False
+        self._is_default = True
+        try:
+            self.move(chosen)
+        finally:
+            self._is_default = False
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and perform everything that becomes due."""
+        end = self.now + seconds
+        while self.world.next_moment() <= end:
+            self.step()
+        if self.now < end:
+            self.move(Move(PASS_TIME, value=end))
+
+    # ---- performing moves ------------------------------------------------------------------------
+
+    def move(self, move: Move) -> None:
+        """Perform a move; the caller has checked that it is possible."""
+        if move.do in (DROP_REQUEST, DROP_REPLY):
+            self._drop(move)
+            return
+        text = self.sentence(move)
+        now = self.now
+        self._perform(move)
+        if move.do in (SERVE, RECEIVE, TIME) and self._flow:
+            seconds = int(self.now) - int(now)
+            if seconds:
+                self.world.produce(self._flow * seconds)
+        if move.do == TIME:
+            text = "; ".join(filter(None, (self._clock(now), self.camera.happened(self.world))))
+        self.moves.append(move)
+        self.defaults.append(self._is_default)
+        self.frames.append(self.camera.frame(self.world, move, text))
+        self.on_move()
+
+    def _clock(self, before: float) -> str:
+        """Return that the clock has advanced, unless it is only the time of a round trip."""
+        is_short = self.now - before <= ROUND_TRIP_S
+        return "" if is_short and self.camera.happened(self.world) else f"it is {self.now:.2f} s"
+
+    def _perform(self, move: Move) -> None:
+        world = self.world
+        if move.do == TIME:
+            self._let_time_come()
+        elif move.do in (SERVE, RECEIVE):
+            number, _ = self._message(move)
+            if number == world.next_number():
+                world.step()
+            else:
+                world.arrives(number)
+        elif move.do in (DELAY_REQUEST, DELAY_REPLY):
+            world.delay(self._message(move)[0], DELAY_S)
+        elif move.do == PASS_TIME:
+            world.now = move.value
+        elif move.do == PRODUCE:
+            world.produce(int(move.value))
+        else:
+            _ORDERS[move.do](world, move.who)
+
+    def _let_time_come(self) -> None:
+        """Perform entries of the queue until one has an effect, or the next one is a message."""
+        self.camera.has_seen = False
+        while self._is_time_next():
+            self.world.step()
+            if self.camera.has_seen:
+                break
+
+    def _drop(self, move: Move) -> None:
+        """Let the messages before this one arrive; then break the member's connections."""
+        target, _ = self._message(move)
+        do = SERVE if move.do == DROP_REQUEST else RECEIVE
+        while True:
+            messages = requests_and_replies(self.world)[move.who][do == RECEIVE]
+            number, one = next(it for it in messages if it[0] == target)
+            before = next(it for it in messages if it[1].way == one.way)
+            if before[0] == number:
+                break
+            self.move(Move(do, move.who, value=messages.index(before)))
+        self.move(Move(Do.CUT.value, move.who))
+
+    def _message(self, move: Move) -> tuple[int, InTransit]:
+        """Return the message that a move names. Raises RefusedError."""
+        is_request = move.do in (SERVE, DELAY_REQUEST, DROP_REQUEST)
+        messages = requests_and_replies(self.world).get(move.who, ([], []))[not is_request]
+        if move.value not in range(len(messages)):
+            raise RefusedError("this message is no longer in transit")
+        return messages[int(move.value)]
+
+    # ---- which moves are possible ----------------------------------------------------------------
+
+    def faults(self) -> list[Move]:
+        """Return the orders that are possible now."""
+        world = self.world
+        found = [Move("grow"), Move(NO_COORDINATOR)] if world.leader is not None else [Move("grow")]
+        for broker in range(len(world.brokers)):
+            is_down = broker in world.down
+            found.append(Move(REVIVE_BROKER if is_down else KILL_BROKER, broker))
+            if not is_down and broker != world.leader:
+                found.append(Move(COORDINATE, broker))
+        for who in range(len(world.members)):
+            found += [Move(do, who) for do in self._of_member(who)]
+        return found
+
+    def _of_member(self, who: int) -> list[str]:
+        member, world = self.world.members[who], self.world
+        if not member.joined:
+            return ["join"]
+        if member.dead:
+            return ["revive"]
+        group = group_view(world)
+        is_known = group is not None and member.state.member in group.members
+        return [
+            *(() if member.frozen else ("leave",)),
+            *("kill", "cut", "thaw" if member.frozen else "freeze"),
+            *("hurry" if member.slow else "slow", "unmute" if member.muted else "mute"),
+            HOLD if member.held is None else LET_GO,
+            *((REMOVE,) if is_known else ()),
+        ]
+
+    def check(self, move: Move) -> None:
+        """Raise RefusedError if the move is impossible here."""
+        if move.do in (SERVE, RECEIVE, TIME):
+            if move not in self.possible():
+                raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
+        elif move.do in (DELAY_REQUEST, DELAY_REPLY, DROP_REQUEST, DROP_REPLY):
+            self._message(move)
+        elif move.do == PRODUCE:
+            if not 0 < move.value <= 1000:
+                raise RefusedError("give 1 to 1000 messages")
+        elif move.do == PASS_TIME:
+            if not self.now <= move.value <= self.world.next_moment():
+                raise RefusedError("the clock advances only to the next due time")
+        elif move not in self.faults():
+            raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
+
+    def choices(self) -> tuple[list[Move], object, list[Move]]:
+        """Return the ordinary moves, the one that is next, and all other moves."""
+        return self.possible(), self.next(), self.faults()
+
+    # ---- texts -----------------------------------------------------------------------------------
+
+    def sentence(self, move: Move) -> str:
+        """Return a sentence that describes a move before it is performed."""
+        name = self._name(move.who)
+        if move.do == TIME:
+            return f"time advances to {max(self.now, self.world.next_moment()):.2f} s"
+        if move.do in (SERVE, RECEIVE, DELAY_REQUEST, DELAY_REPLY):
+            try:
+                _, one = self._message(move)
+            except RefusedError:
+                return f"{move.do} {name}"
+            what = message_text(one.message)
+            return {
+                SERVE: f"broker {one.broker} receives from {name}: {what}",
+                RECEIVE: f"{name} receives: {what}",
+                DELAY_REQUEST: f"a request of {name} is late by {DELAY_S:g} s: {what}",
+                DELAY_REPLY: f"a reply to {name} is late by {DELAY_S:g} s: {what}",
+            }[move.do]
+        words = {
+            HOLD: f"the network holds back the requests of {name}",
+            LET_GO: f"the network delivers the requests of {name}",
+            Do.CUT.value: f"the connections of {name} break",
+        }
+        return words.get(move.do) or spoken(move, name)
+
+    def _name(self, who: int) -> str:
+        return self.world.members[who].name if 0 <= who < len(self.world.members) else ""
+
+    def explain(self, number: int) -> str:
+        """Return why a member should own a partition, and who delivers it."""
+        group = group_view(self.world)
+        tp = list(self.world.log_end)[number]
+        serving = [self._name(who) for who in self.world.serving().get(tp, ())]
+        now = f"{' and '.join(serving)} delivers it now." if serving else "No member delivers it."
+        if group is None:
+            return f"No broker coordinates the group, so nothing is assigned anew. {now}"
+        name = group.assigned.get(tp)
+        if name is None:
+            return f"The group is {group.text}; {tp} is assigned to no member. {now}"
+        who = group.names.get(name, short(name))
+        return f"{tp} is assigned to {who} ({group.text}). {group.chosen} {now}"
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return len(self.world.log_end)
+
+
+_ORDERS: dict[str, Callable[[World, int], object]] = {
+    "grow": lambda world, _: world.grow(),
+    NO_COORDINATOR: lambda world, _: world.move_coordinator(None),
+    COORDINATE: World.move_coordinator,
+    KILL_BROKER: World.kill_broker,
+    REVIVE_BROKER: World.revive_broker,
+    REMOVE: World.remove,
+    HOLD: World.hold,
+    LET_GO: World.release,
+    "join": World.join,
+    "leave": World.leave,
+    "kill": World.kill,
+    "revive": World.revive,
+    "freeze": World.freeze,
+    "thaw": World.thaw,
+    "slow": World.slow,
+    "hurry": World.hurry,
+    "cut": World.cut,
+    "mute": World.mute,
+    "unmute": World.unmute,
+}
+"""Move -> what it does to a member or a broker."""

@@ -1,0 +1,161 @@
+"""What a picture shows of a coordinated group: the group at its coordinator, and messages.
+
+The texts and numbers are those of the coordinator and the members at this moment; nothing here
+changes a world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_state import Alarm, ClassicGroup
+from zkconsumer.later.consumer_group import ConsumerGroup
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.consumer_protocol import decode_assignment
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.coordinated.recorder import short
+from zkconsumer.sim.coordinated.world import GROUP, World
+from zkconsumer.trace.story import listed
+
+Value: TypeAlias = Any
+"""A state or a group of either group protocol; the protocol determines its class."""
+
+
+class GroupView(NamedTuple):
+    """The group as its coordinator knows it.
+
+    Attributes:
+        text: its phase, and its generation or epoch.
+        source: the objects that the view was computed from; equal objects give an equal view.
+        names: member id -> the name of the member's process.
+        members: member id -> what the coordinator knows about the member.
+        sessions: member id -> when the member's session times out, in virtual seconds.
+        assigned: partition -> the member id that it is assigned to.
+        chosen: how the assignment was computed.
+    """
+
+    text: str
+    source: tuple[object, object]
+    names: Mapping[str, str]
+    members: Mapping[str, str]
+    sessions: Mapping[str, float]
+    assigned: Mapping[TopicPartition, str]
+    chosen: str
+    offsets: Mapping[TopicPartition, int]
+
+
+def group_view(world: World) -> GroupView | None:
+    """Return the group at its coordinator; None if no broker coordinates it now."""
+    if world.leader is None:
+        return None
+    partition = world.brokers[world.leader].partitions.get(world.partition)
+    if partition is None or partition.loading:
+        return None
+    group, offsets = partition.groups.get(GROUP), partition.offsets.get(GROUP, {})
+    stored = {tp: one.offset.offset for tp, one in offsets.items()}
+    source = group, offsets
+    names = {one.state.member: one.name for one in world.members if one.joined}
+    if group is None:
+        return GroupView("no member has joined", source, names, {}, {}, {}, "", stored)
+    sessions = {
+        timer.member: due.at_s
+        for timer, due in group.timers.items()
+        if timer.alarm is Alarm.SESSION
+    }
+    view = _consumer if isinstance(group, ConsumerGroup) else _classic
+    text, members, assigned, chosen = view(group)
+    return GroupView(text, source, names, members, sessions, assigned, chosen, stored)
+
+
+_Parts = tuple[str, dict[str, str], dict[TopicPartition, str], str]
+
+
+def _classic(group: Value) -> _Parts:
+    assert isinstance(group, ClassicGroup)
+    members, assigned = {}, {}
+    for name, one in group.members.items():
+        partitions = decode_assignment(one.assignment)[0] if one.assignment else ()
+        assigned.update(dict.fromkeys(partitions, name))
+        waits = "; its JoinGroup waits" if one.join is not None else ""
+        waits = "; its SyncGroup waits" if one.sync is not None else waits
+        leads = "; leader" if name == group.leader else ""
+        members[name] = f"{listed(map(str, partitions))}{leads}{waits}"
+    chosen = f"The leader {short(group.leader or '')} computes it with {group.protocol}."
+    text = f"{group.phase.value}, generation {group.generation}"
+    return text, members, assigned, chosen if group.leader else ""
+
+
+def _consumer(group: Value) -> _Parts:
+    assert isinstance(group, ConsumerGroup)
+    members, assigned = {}, {}
+    for name, one in group.members.items():
+        current, target = one.current, group.target.get(name, frozenset())
+        assigned.update(dict.fromkeys(target, name))
+        revokes = f"; revokes {listed(map(str, current.revoking))}" if current.revoking else ""
+        aims = f"; target {listed(map(str, target))}" if target != current.assigned else ""
+        state = current.state.value.lower().replace("_", " ")
+        members[name] = f"epoch {current.epoch}, {state}: {listed(map(str, current.assigned))}"
+        members[name] += revokes + aims
+    text = f"{group.phase.value}, epoch {group.epoch}"
+    return text, members, assigned, "The coordinator computes it."
+
+
+def membership(state: Value) -> str:
+    """Return the generation or the epoch that a member knows."""
+    number = getattr(state, "generation", None)
+    if number is None:
+        return f"epoch {state.epoch}"
+    leads = ", leader" if getattr(state, "is_leader", False) else ""
+    return f"generation {number}{leads}" if number >= 0 else "no generation"
+
+
+def sends(commands: Iterable[ev.Command]) -> list[str]:
+    """Describe the requests among the commands of a member."""
+    return [message_text(one.request) for one in commands if isinstance(one, ev.Send)]
+
+
+def message_text(message: msg.Request | msg.Response) -> str:
+    """Describe a message in transit in a few words."""
+    if isinstance(message, msg.Response):
+        name = f"reply to {_REQUESTS.get(type(message), type(message).__name__)}"
+        more = message.error.name if message.error is not Error.NONE else _content(message)
+        return f"{name}: {more}" if more else name
+    match message:
+        case msg.SyncGroup(assignments=assignments) if assignments:
+            return f"SyncGroup with {len(assignments)} assignments"
+        case msg.OffsetCommit(offsets=offsets):
+            return f"OffsetCommit of {listed(map(str, offsets))}"
+        case msg.ConsumerGroupHeartbeat(epoch=epoch, owned=owned):
+            return f"heartbeat, epoch {epoch}" + (
+                "" if owned is None else f", owns {listed(map(str, owned))}"
+            )
+    return type(message).__name__
+
+
+def _content(response: msg.Response) -> str:
+    match response:
+        case msg.FoundCoordinator(broker=broker):
+            return f"broker {broker}"
+        case msg.Joined(generation=generation, members=members):
+            return f"generation {generation}" + (", leader" if members else "")
+        case msg.Synced(assignment=assignment):
+            return listed(map(str, decode_assignment(assignment)[0]))
+        case msg.ConsumerGroupAnswer(epoch=epoch, assignment=assignment):
+            target = "" if assignment is None else f", target {listed(map(str, assignment))}"
+            return f"epoch {epoch}{target}"
+    return ""
+
+
+_REQUESTS: dict[type[msg.Response], str] = {
+    msg.FoundCoordinator: "FindCoordinator",
+    msg.Joined: "JoinGroup",
+    msg.Synced: "SyncGroup",
+    msg.HeartbeatAnswer: "Heartbeat",
+    msg.Left: "LeaveGroup",
+    msg.OffsetsCommitted: "OffsetCommit",
+    msg.OffsetsFetched: "OffsetFetch",
+    msg.ConsumerGroupAnswer: "heartbeat",
+}
