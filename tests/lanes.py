@@ -255,7 +255,7 @@ SINGLE_TESTS = (
         "shorter outage.",
         "tests/faults/test_ensembles.py::test_all_servers_restart",
         "tests/integration/test_restarts.py::test_the_leader_of_an_ensemble_is_frozen",
-        "tests/spark/test_reading.py::test_brokers_that_go_and_come",
+        "tests/spark/test_reading.py::test_brokers_that_stop_and_return",
         "tests/consumer/test_stream_brokers.py::test_a_broker_that_restarts_costs_nothing_but_time",
     ),
     *_later(
@@ -390,7 +390,7 @@ SINGLE_TESTS = (
     *_later(
         "Takes 4 s of a processor. test_it_follows_and_writes_nothing follows a group, and "
         "tests/zk/test_observer.py checks the observer after a restart.",
-        "tests/lab/test_live.py::test_it_goes_on_after_a_restart",
+        "tests/lab/test_live.py::test_the_lab_follows_after_a_restart",
     ),
     *_later(
         "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time also uses old brokers.",
@@ -762,8 +762,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/integration/test_herd.py",
-        "Takes 10 s. tests/faults/test_users.py::test_a_crowd_comes_and_goes does the same with "
-        "fewer members.",
+        "Takes 10 s. tests/faults/test_users.py::test_many_members_join_and_leave does the same "
+        "with fewer members.",
     ),
     Rule(
         Lane.ALL,

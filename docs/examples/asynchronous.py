@@ -1,8 +1,8 @@
-"""asyncio: a task for each stream, and a commit of what they have handed on.
+"""asyncio: one task for each stream, and a commit at the end.
 
     python docs/examples/asynchronous.py ZOOKEEPER GROUP TOPIC STREAMS
 
-Ends when nothing has come for five seconds, or with Ctrl-C.
+Ends when no message has arrived for five seconds, or with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zkconsumer.errors import ConsumerTimeoutError
 
 
 async def handle(message: Message[bytes, str]) -> None:
-    """Your work; must bear repetition, since delivery is at least once."""
+    """Process a message, possibly again: delivery is at least once."""
     await asyncio.sleep(0)
     print(message.topic, message.partition, message.offset, message.value, flush=True)
 

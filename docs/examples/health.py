@@ -18,7 +18,7 @@ from zkconsumer.aio import ConsumerConnector, Stream
 
 
 async def handle(message: Message[bytes, bytes]) -> None:
-    """Your work; must bear repetition, since delivery is at least once."""
+    """Process a message, possibly again: delivery is at least once."""
     await asyncio.sleep(0)
     print(message.partition, message.offset, message.value, flush=True)
 
@@ -36,7 +36,7 @@ async def consume(stream: Stream[bytes, bytes]) -> None:
 
 
 def health(connector: ConsumerConnector) -> tuple[int, dict[str, object]]:
-    """The HTTP status of this member and the body of the answer."""
+    """Return the HTTP status of this member, and the body of the response."""
     status = connector.status()
     lag = {str(tp): behind for tp, behind in connector.lag().items()}
     healthy = status.error is None and not status.waiting_for

@@ -1,8 +1,8 @@
-"""Several threads, one stream each; the auto-commit covers what each has finished.
+"""Several threads with one stream each; the automatic commit covers finished messages.
 
     python docs/examples/multi_threaded.py ZOOKEEPER GROUP TOPIC THREADS
 
-Ends when no message came for five seconds, with the first error of any thread, or with Ctrl-C.
+Ends when no message has arrived for five seconds, at the first error of a thread, or with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, ConsumerTimeoutError, 
 
 
 def handle(message: Message[str, str]) -> None:
-    """Your work. A sink that keeps the greatest token per partition can refuse a late writer."""
+    """Process a message. A sink that stores each highest token can reject late writes."""
     line = f"{message.partition} {message.offset} {message.token} {message.value}\n"
-    sys.stdout.write(line)  # one call, since print makes two and other threads write, too
+    sys.stdout.write(line)  # one call: print makes two, and other threads also write
 
 
 def work(stream: Stream[str, str]) -> int:
-    """A stream's messages until there are no more; returns how many."""
+    """Process a stream's messages until none arrives in time; return their number."""
     count = 0
     try:
-        for message in stream:  # asking for the next message finishes the one before
+        for message in stream:  # requesting the next message finishes the last one
             handle(message)
             count += 1
-    except ConsumerTimeoutError as idle:  # names the reason, such as more threads than partitions
+    except ConsumerTimeoutError as idle:  # its text names the reason, if it is known
         sys.stderr.write(f"{idle}\n")
     return count
 
@@ -39,7 +39,7 @@ def main(zookeeper: str, group: str, topic: str, threads: str) -> None:
         auto_commit_interval_s=5.0,
         consumer_timeout_s=5.0,
     )
-    # In this order: an error here ends the connector first, and that ends the threads' loops.
+    # In this order, an error ends the connector first, which ends the loops of the threads.
     with ThreadPoolExecutor(int(threads)) as pool, ConsumerConnector(config) as connector:
         streams = connector.create_message_streams(
             {topic: int(threads)}, key_decoder=bytes.decode, value_decoder=bytes.decode

@@ -1,9 +1,9 @@
-"""Several processes, each with a member of its own, as fast as the machine has cores.
+"""Several processes, each with a separate member, to use all cores of the machine.
 
     python docs/examples/processes.py ZOOKEEPER GROUP TOPIC PROCESSES
 
-Each process creates its connector itself: a connector does not survive a fork. Ends when no message
-came for five seconds, or with Ctrl-C.
+Each process creates its own connector, because a connector cannot be used after a fork. Ends when
+no message has arrived for five seconds, or with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, ConsumerTimeoutError, 
 
 
 def handle(message: Message[bytes, bytes]) -> None:
-    """Your work; must bear repetition, since delivery is at least once."""
+    """Process a message, possibly again: delivery is at least once."""
     line = f"{message.partition} {message.offset} {message.token} {message.value!r}\n"
-    sys.stdout.write(line)  # one call, since other processes write, too
+    sys.stdout.write(line)  # one call, because other processes also write
     sys.stdout.flush()
 
 
@@ -28,7 +28,7 @@ def stop(*_: object) -> NoReturn:
 
 
 def work(zookeeper: str, group: str, topic: str) -> None:
-    """Read until no message came for five seconds; runs in a process of its own."""
+    """Run in a separate process: read until no message arrives for five seconds."""
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     config = ConsumerConfig(

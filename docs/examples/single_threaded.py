@@ -1,8 +1,8 @@
-"""One thread, polled batches, a commit after each: nothing is committed that was not handled.
+"""One thread that polls batches and commits each batch after it is processed.
 
     python docs/examples/single_threaded.py ZOOKEEPER GROUP TOPIC
 
-Ends with Ctrl-C or SIGTERM. A batch in work at that moment is not committed, and comes again.
+Ends with Ctrl-C or SIGTERM. A batch that is not finished then is not committed; it is redelivered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkconsumer import Batch, ConsumerConfig, ConsumerConnector
 
 
 def handle(batch: Batch[bytes, bytes]) -> None:
-    """Your work; must bear repetition, since delivery is at least once."""
+    """Process a batch, possibly again: delivery is at least once."""
     for message in batch:
         print(message.topic, message.partition, message.offset, message.value, flush=True)
 

@@ -23,12 +23,12 @@ def main(properties: str) -> None:
         except ConsumerTimeoutError as error:
             print(error)
 
-        for stream in streams["orders"]:  # usually, each stream has a thread of its own
+        for stream in streams["orders"]:  # usually, each stream has a separate thread
             batch = stream.poll(max_messages=1000, timeout_s=2.0)
             tokens = sorted({message.token for message in batch})
             print(len(batch), "messages under fencing tokens", tokens)
 
-        connector.commit_offsets()  # covers every message that was handed out so far
+        connector.commit_offsets()  # covers every message delivered so far
         print(connector.status(), connector.metrics())
 
 

@@ -295,7 +295,9 @@ def test_deleted_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
     assert hands.tree(group).keys() == held
 
 
-def test_a_registration_of_nobody(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_persistent_registration_counts_as_a_member(
+    hands: Hands, group: str, tmp_path: Path
+) -> None:
     """A persistent registration counts as a member, as in the JVM's tool, and is named."""
     hands.other.create(paths.member(group, "left"), b"{}")
     with pytest.raises(RefusedError, match=r"'left' \(its registration is persistent"):

@@ -354,7 +354,7 @@ def test_a_group_that_does_not_exist(scene: Scene) -> None:
         examined(scene, "nobody")
 
 
-def test_what_passes_is_looked_at_twice(scene: Scene) -> None:
+def test_temporary_findings_are_examined_twice(scene: Scene) -> None:
     """A partition that has an owner at the second examination is no finding."""
     scene.settled(TWO, SIZES)
     path = paths.owner("g", TopicPartition("orders", 0))
@@ -368,6 +368,6 @@ def test_what_passes_is_looked_at_twice(scene: Scene) -> None:
     assert examined(scene, ask_logs=claims) == []
 
 
-def test_hashes_of_passwords_are_not_told() -> None:
+def test_hashes_of_passwords_are_not_shown() -> None:
     """Of a digest identity a finding shows only the user."""
     assert rights.identity_names(frozenset({"digest:alice:bHQ="})) == "digest:alice"

@@ -55,7 +55,7 @@ BESIDE_MEMBERS: dict[str, Callable[[Scene], object]] = {
 
 
 @pytest.mark.parametrize("plant", BESIDE_MEMBERS.values(), ids=BESIDE_MEMBERS.keys())
-def test_what_blocks_members_goes_under_their_eyes(
+def test_blocking_znodes_are_deleted_while_members_run(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
     """Blocking znodes are deleted beside live members, whose znodes stay."""
@@ -110,7 +110,7 @@ def test_a_number_is_kept(scene: Scene, tmp_path: Path) -> None:
     assert not scene.session.exists(paths.offset("g", _tp("orders", 1)))
 
 
-def test_what_has_changed_meanwhile_is_left_alone(scene: Scene) -> None:
+def test_a_znode_that_has_changed_is_left_alone(scene: Scene) -> None:
     """A znode that has changed, or that a session holds, is not repaired."""
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)

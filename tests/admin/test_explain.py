@@ -82,7 +82,7 @@ def test_members_that_fail(scene: Scene) -> None:
     assert all("kafka.common.KafkaException" in why for why in found.failures.values())
 
 
-def test_settings_count_where_nobody_owns(scene: Scene) -> None:
+def test_settings_apply_where_no_partition_has_an_owner(scene: Scene) -> None:
     """Without owner znodes the members' settings give the strategy."""
     scene.settled({"g_a": {"orders": 1}}, {"orders": 2})
     for number in (0, 1):

@@ -151,7 +151,7 @@ def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_
     assert stored(group.admin, group) == {0: b"8", 1: b"12", 2: b"3"}
 
 
-def test_what_cannot_go_is_left(tools: ZooKeeperClient, group: Group) -> None:
+def test_malformed_offsets_are_not_migrated(tools: ZooKeeperClient, group: Group) -> None:
     """Malformed offsets and missing partitions are not migrated; -1 means no offset."""
     store(group, {0: "x", 1: -1, 7: 5})
     found = planned(tools, group, TO_KAFKA)

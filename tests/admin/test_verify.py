@@ -41,7 +41,7 @@ def test_partitions_without_owner(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_b", "x"])
-def test_an_owner_that_nobody_registered(scene: Scene, thread: str) -> None:
+def test_an_owner_that_is_not_registered(scene: Scene, thread: str) -> None:
     """An owner must be a thread that a member has registered for this topic."""
     scene.settled(TWO, SIZES)
     scene.owner("orders", 3, thread)

@@ -127,7 +127,7 @@ def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
     assert "WARNING short-retries  group g" in out
 
 
-def test_doctor_says_what_it_could_not_look_at(ask: Ask) -> None:
+def test_brokers_that_do_not_answer_are_a_note(ask: Ask) -> None:
     """Brokers that do not answer are a note, and no problem."""
     code, out, err = ask("doctor", "--timeout", "0.5")
     assert code == 0

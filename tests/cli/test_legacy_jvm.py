@@ -89,7 +89,7 @@ def test_ours_then_theirs(old: Old, topic: str, unique: Unique) -> None:
     assert f"{group}_a" in ours
 
 
-def test_theirs_then_ours(old: Old, topic: str, unique: Unique) -> None:
+def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: Unique) -> None:
     """zkconsumer exports byte for byte what the JVM imports."""
     group = unique("theirs")
     file, back = old.directory / "in.txt", old.directory / "out.txt"

@@ -105,7 +105,7 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
     assert "keeps 7: offsets in Kafka cannot be deleted" in undone.stderr
 
 
-def test_kafka_is_told_of(group: Group, command: Command, kafka: Foreign) -> None:
+def test_offsets_in_kafka_cause_a_note(group: Group, command: Command, kafka: Foreign) -> None:
     """A change of ZooKeeper alone notes offsets in Kafka, and only if there are some."""
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     word = f"Kafka has offsets of group {group.name}, too"

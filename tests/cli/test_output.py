@@ -77,7 +77,7 @@ def test_colours() -> None:
     assert "\x1b" not in format_table(Table(ROWS, COLUMNS), Output.TABLE, Screen(80))[0]
 
 
-def test_what_a_terminal_might_act_upon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_that_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Control characters are escaped in every format; other scripts are kept."""
     assert safe("a\x1b[2Jb\n\x7f\x9b\u202e") == r"a\x1b[2Jb\n\x7f\x9b\u202e"
     assert safe("Bestellungen-ä-注文") == "Bestellungen-ä-注文"

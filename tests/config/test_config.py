@@ -351,7 +351,7 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
     assert "did you mean zookeeper.connect?" in second
 
 
-def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_set_property_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Each property set is logged at INFO in the JVM's words; secrets are masked."""
     set_ = {
         "fetch.max.bytes": "2",

@@ -52,7 +52,7 @@ UPSTREAM = [
 
 
 @pytest.mark.parametrize(("upstream", "ours"), UPSTREAM, ids=[row[0] for row in UPSTREAM])
-def test_an_upstream_test_is_named_by_ours(upstream: str, ours: str) -> None:
+def test_each_upstream_test_is_named_by_an_equivalent(upstream: str, ours: str) -> None:
     """The docstrings of the tests contain upstream's class and the page's method."""
     name = re.match(r"(?:javaapi )?(\w+(?:\.\w+)?)", upstream)
     assert name is not None

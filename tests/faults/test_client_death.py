@@ -226,7 +226,7 @@ def test_a_client_that_dies_before_there_are_streams(
     one.close()
 
 
-def test_a_tool_is_told_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
+def test_a_tool_gets_an_error_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
     """A tool whose client dies fails before its time limit, with the reason."""
     config = guarded.config("g", spoiler.address, zookeeper_connection_timeout_s=LIMIT_S)
     with ZooKeeperClient(config) as connection:

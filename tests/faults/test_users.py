@@ -120,7 +120,9 @@ def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
 
 
 @pytest.mark.usefixtures("topic")
-def test_a_crowd_comes_and_goes(crew: Crew, sandbox: Sandbox, stack: ExitStack, topic: str) -> None:
+def test_many_members_join_and_leave(
+    crew: Crew, sandbox: Sandbox, stack: ExitStack, topic: str
+) -> None:
     """200 sessions register and vanish at once: the group settles, nothing is lost."""
     members = [crew.join(zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)

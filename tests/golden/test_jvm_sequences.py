@@ -156,7 +156,7 @@ class JvmGroup(Stage):
             self.jvm.jvm_member(who).deliver(TopicPartition("t", partition))
 
 
-def test_a_group_that_comes_and_goes() -> None:
+def test_a_group_whose_members_join_and_leave() -> None:
     """Join, consume, commit, a second member, leave: every request of both members."""
     on = JvmGroup()
     on.join(0)

@@ -266,7 +266,7 @@ def test_a_blocked_partition(story: Story, described: Describe) -> None:
     assert any("t-1 is held by g_b-0 (session 0x2)" in one.what for one in found.tables.incidents)
 
 
-def test_a_member_that_stands_still_blocks(story: Story, described: Describe) -> None:
+def test_a_member_that_does_not_release_blocks(story: Story, described: Describe) -> None:
     """A registered owner that keeps what another member should own blocks it, and is named."""
     story.two()
     story.join(3, "g_aa", 60_000)

@@ -172,7 +172,7 @@ def test_a_gap_of_one_server_is_filled(tmp_path: Path) -> None:
     assert all("s1" in one.where for one in history.problems)
 
 
-def test_what_was_never_committed_is_left_out(tmp_path: Path) -> None:
+def test_transactions_of_a_deposed_leader_are_left_out(tmp_path: Path) -> None:
     """A transaction that only a deposed leader wrote is left out, and named."""
     epoch = 1 << 32
     common = [entry(1), entry(2)]

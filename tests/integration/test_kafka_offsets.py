@@ -86,7 +86,7 @@ def first_offsets(one: One) -> dict[int, int]:
     }
 
 
-def test_kafka_keeps_of_us_what_it_keeps_of_the_jvm(
+def test_kafka_stores_the_same_for_both_kinds_of_members(
     cluster: Sandbox, wire: Wire, unique: Callable[[str], str]
 ) -> None:
     """The JVM's captured commits and zkconsumer's are answered and stored alike."""
@@ -123,7 +123,7 @@ def captured_commits() -> list[tuple[bytes, bytes]]:
     return list(found.values())
 
 
-def test_what_is_committed_is_where_the_next_one_begins(group: Group, somebody: Foreign) -> None:
+def test_the_next_owner_starts_at_the_committed_offset(group: Group, somebody: Foreign) -> None:
     """Offsets are stored in and read from Kafka only; no znode has them."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)

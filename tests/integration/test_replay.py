@@ -179,7 +179,7 @@ def test_a_group_that_has_not_converged(run: Replay) -> None:
         run.again().run(rest_at=joining)
 
 
-def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
+def test_a_freeze_that_is_not_recorded(crew: Crew, topic: str) -> None:
     """Only a recorded freeze excuses a late message of a frozen process."""
     assert crew.counts == {topic: 8}
     first, second = crew.join(), crew.join(work_s=0.0003)

@@ -124,7 +124,7 @@ def test_hostile_names_are_text(
         assert not dialogs
 
 
-def test_it_goes_on_after_a_restart(
+def test_the_lab_follows_after_a_restart(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
     """After a restart of the lab's server, the page shows the present group again."""

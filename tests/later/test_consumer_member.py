@@ -133,7 +133,7 @@ def test_one_heartbeat_at_a_time() -> None:
 # ---- moving to a target --------------------------------------------------------------------------
 
 
-def test_only_what_moves_is_revoked() -> None:
+def test_only_reassigned_partitions_are_revoked() -> None:
     """A smaller target: the listener revokes one partition, and the other one is delivered on."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, epoch=1)
     assert (Callback.REVOKED, frozenset({T1})) in member.calls()
@@ -142,7 +142,7 @@ def test_only_what_moves_is_revoked() -> None:
     assert member.heartbeat().owned == {T0}
 
 
-def test_what_moves_is_committed_before_it_is_revoked() -> None:
+def test_reassigned_partitions_are_committed_before_they_are_revoked() -> None:
     """With automatic commits the member commits, waits for the answer, and only then revokes."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     (commit,) = member.sent(msg.OffsetCommit)

@@ -17,7 +17,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
-def test_it_stalls_the_jvm_and_is_named_by_ours(
+def test_it_stalls_the_jvm_and_is_named_by_zkconsumer(
     release: str,
     sandbox: Sandbox,
     unique: Callable[[str], str],

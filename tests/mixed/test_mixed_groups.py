@@ -39,7 +39,7 @@ def test_nothing_is_lost(outcome: Outcome) -> None:
     assert outcome.mixed.uncommitted == 0
 
 
-def test_nothing_is_repeated_between_ours(outcome: Outcome) -> None:
+def test_nothing_is_redelivered_between_zkconsumer_members(outcome: Outcome) -> None:
     """When a partition moves between zkconsumer members, nothing is redelivered."""
     assert outcome.mixed.between_ours == 0
 
@@ -52,7 +52,7 @@ def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
     assert repeated.total() <= of_jvm.total() + chance, (repeated, of_jvm)
 
 
-def test_none_of_ours_moves_an_offset_back(outcome: Outcome) -> None:
+def test_no_zkconsumer_member_lowers_an_offset(outcome: Outcome) -> None:
     """Only JVM members' stale writes lower an offset."""
     moves, of_jvm = outcome.mixed.moves_back, outcome.jvm.moves_back
     assert [move for move in moves if move.consumer in ALL_OURS] == []
@@ -62,7 +62,7 @@ def test_none_of_ours_moves_an_offset_back(outcome: Outcome) -> None:
     assert len(moves) <= max(len(of_jvm), STALE_COMMITS * len(partitions))
 
 
-def test_no_jvm_member_is_troubled_by_us(outcome: Outcome) -> None:
+def test_no_jvm_member_fails_because_of_zkconsumer(outcome: Outcome) -> None:
     """A JVM member's rebalances fail only as they do among JVM members alone."""
     assert _kinds(outcome.mixed.trouble) <= _kinds(outcome.jvm.trouble)
 

@@ -134,7 +134,7 @@ def _named(matchers: list[Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_asks_for_what_exists(query: str) -> None:
+def test_a_query_names_existing_metrics(query: str) -> None:
     """A query parses, and each of its metrics, labels and values is one that zkconsumer serves."""
     _labels_of(promql.parse(query.replace("$__rate_interval", "5m")))
 

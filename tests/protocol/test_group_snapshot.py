@@ -17,7 +17,7 @@ from zkconsumer.protocol.model import TopicPartition
 OWN = {"t": 1}
 
 
-def test_range_needs_our_own_topics_only() -> None:
+def test_range_needs_only_the_members_own_topics() -> None:
     """Range depends only on the topics to which this member subscribes."""
     assert needed_topics([{"u": 1}], OWN, Strategy.RANGE) == ("t",)
 
@@ -36,7 +36,7 @@ def test_names_that_zookeeper_refuses_are_not_read() -> None:
     assert needed_topics([{"": 1, "\ud800": 1, "u": 1}], OWN, Strategy.ROUND_ROBIN) == ("t", "u")
 
 
-def test_our_part_is_what_the_others_leave_us() -> None:
+def test_the_parts_of_two_members_are_disjoint() -> None:
     """Two members that read the same group compute disjoint parts that together are the whole."""
     group = view([ME, PEER], {"t": 5})
     parts = [

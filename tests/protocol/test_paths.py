@@ -38,7 +38,7 @@ def test_locate_undoes_the_builders(path: str, located: Located) -> None:
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=ascii)
-def test_locate_knows_what_it_does_not_know(path: str) -> None:
+def test_locate_recognises_unknown_paths(path: str) -> None:
     """Other paths, and partition numbers in another form, are OTHER."""
     assert paths.locate(path) == Located(Kind.OTHER)
 

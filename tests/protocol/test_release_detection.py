@@ -131,7 +131,7 @@ def test_round_robin_across_1_0() -> None:
     assert found.profile is DEFAULT
 
 
-def test_round_robin_unlike_ours() -> None:
+def test_members_with_the_other_order_are_reported() -> None:
     """If the members follow the other order, both are reported, also the one that owns nothing."""
     found = detect(TWO, part(TWO, "g_a", NEW))
     assert "this member follows roundrobin of 0.8.2-0.11" in found.disagreements["g_a"]

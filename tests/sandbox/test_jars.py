@@ -83,7 +83,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [*first]
 
 
-def test_what_another_process_brought_stays(tmp_path: Path) -> None:
+def test_a_jar_of_another_process_stays(tmp_path: Path) -> None:
     """If two processes download a jar, the second one keeps the first one's file."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     before = path.stat()

@@ -151,7 +151,7 @@ def test_a_mistake_is_one_sentence(
     assert PASSWORD not in str(caught.value)
 
 
-def test_streams_that_share_clients_are_told_too(secured: Secured, topic: str) -> None:
+def test_streams_that_share_clients_get_the_error_too(secured: Secured, topic: str) -> None:
     """With shared broker clients, a wrong password is the same sentence."""
     server = filled(secured("SCRAM"), topic)
     given = server.settings("SCRAM")

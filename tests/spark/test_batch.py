@@ -147,7 +147,7 @@ def test_where_it_begins_and_ends(
     assert places(load(spark, sandbox, options)) == expected
 
 
-def test_where_a_group_stands(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
+def test_starting_at_the_groups_offsets(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
     """`zookeeper` means the group's stored offset; the group is neither joined nor written."""
     zk = KazooClient(sandbox.zookeeper_connect)
     zk.start(60)
@@ -230,7 +230,7 @@ def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, i
     return sorted(tuple(one[1:]) for some in ranges for one in some)
 
 
-def test_filters_narrow_what_is_planned(sandbox: Sandbox, topic: str) -> None:
+def test_filters_narrow_the_planned_ranges(sandbox: Sandbox, topic: str) -> None:
     """Partition and offset filters narrow the plan exactly, timestamps by the brokers' index."""
     bounds = (GreaterThanOrEqual(("offset",), 5), LessThan(("offset",), 9))
     assert planned(sandbox, topic, EqualTo(("partition",), 1), *bounds) == [(1, 5, 9)]

@@ -152,7 +152,7 @@ def test_where_a_query_begins(
     assert one.first() == {topic: {"0": [starts[0], 6], "1": [starts[1], 4]}}
 
 
-def test_a_query_begins_where_the_group_stands(
+def test_a_query_starts_at_the_groups_offsets(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
     """Stored offsets apply; auto.offset.reset replaces missing ones and those outside the log."""
@@ -168,7 +168,7 @@ def test_a_query_begins_where_the_group_stands(
     assert driven(subscribe=topic, group__id=group).first()[topic]["0"] == [6, 6]
 
 
-def test_a_query_begins_where_the_group_stands_in_kafka(
+def test_a_query_starts_at_the_groups_offsets_in_kafka(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
     """offsets.storage=kafka uses the higher of both storages, or Kafka's without dual commit."""
@@ -375,7 +375,7 @@ def test_messages_that_are_gone_end_the_query_or_are_passed_over(
     assert driven(**options).after(ends_before) == {topic: {"0": [6, 6], "1": [4, 4]}}
 
 
-def test_available_now_reads_what_was_there(
+def test_available_now_reads_existing_messages(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
     """The run reads limited batches up to the ends at its start, and nothing newer."""
@@ -456,7 +456,7 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
     mirror.close()
 
 
-def test_a_group_with_members_is_told_of(
+def test_a_group_with_members_causes_a_warning(
     sandbox: Sandbox, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A group with members causes a warning, as they would skip messages; offsets are written."""
@@ -564,7 +564,7 @@ def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
     )
 
 
-def test_a_query_is_replayed_and_goes_on(
+def test_a_query_replays_a_batch_and_continues(
     spark: SparkSession, sandbox: Sandbox, topic: str, unique: Unique, tmp_path: Path
 ) -> None:
     """A failed batch is replayed identically, and the next batch has the new messages."""

@@ -118,7 +118,7 @@ def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFix
 # ---- the function -------------------------------------------------------------------------------
 
 
-def test_only_what_is_finished_is_committed(
+def test_only_finished_messages_are_committed(
     spark: SparkSession,
     zookeeper: ZooKeeperServer,
     client: KazooClient,

@@ -116,7 +116,7 @@ def test_a_release_waits_for_the_batch_in_flight(
     assert "no longer owned" not in caplog.text  # it was committed in time
 
 
-def test_what_is_not_in_flight_goes_at_once(group: Groups) -> None:
+def test_a_partition_without_a_batch_is_released_at_once(group: Groups) -> None:
     """A joiner does not wait for a batch that does not contain its partitions."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -150,7 +150,7 @@ def test_beside_a_connector(group: Groups) -> None:
     serves(one, 0, 1, 2, 3)
 
 
-def test_leaving_commits_what_is_finished(group: Groups) -> None:
+def test_leaving_commits_finished_batches(group: Groups) -> None:
     """A clean leave stores what is finished, and nothing of the batch in flight."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -258,7 +258,7 @@ def all_of(count: int, *partitions: int) -> list[tuple[int, int]]:
     return [(p, offset) for p in partitions or range(4) for offset in range(count)]
 
 
-def test_a_query_reads_and_commits_what_it_owns(group: Groups) -> None:
+def test_a_query_reads_and_commits_owned_partitions(group: Groups) -> None:
     """Each message is read once, in limited batches, and stored at the next request."""
     fill(group, 10)
     query = Driven(group, maxOffsetsPerTrigger="20")
@@ -338,7 +338,7 @@ def test_a_replay_needs_no_membership(group: Groups) -> None:
 @pytest.mark.parametrize(
     ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
 )
-def test_where_a_restarted_query_goes_on(group: Groups, rule: str, goes_on: list[int]) -> None:
+def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: list[int]) -> None:
     """By default the higher of the checkpoint's and the group's offset applies."""
     fill(group, 10)
     query = Driven(group)
@@ -393,7 +393,7 @@ def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
     assert last.is_quiet(rewound)
 
 
-def test_available_now_ends_with_what_was_there(group: Groups) -> None:
+def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
     """The run reads all owned partitions in limited batches, and nothing that is produced later."""
     fill(group, 10)
     query = Driven(group)
@@ -472,7 +472,7 @@ def test_a_deleted_topic_is_named(group: Groups) -> None:
         eventually(lambda: query.reader.latestOffset(end, ALL) is not end)
 
 
-def test_a_pattern_takes_up_what_is_created(group: Groups) -> None:
+def test_a_pattern_includes_created_topics(group: Groups) -> None:
     """A member with a pattern reads new partitions and topics from their beginning."""
     fill(group, 5)
     query = Driven(group, subscribePattern=f"{group.topic}.*", streams="2")

@@ -218,7 +218,7 @@ def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], 
         {"startingOffsets": "zookeeper"},
     ],
 )
-def test_batches_refuse_what_is_for_streams(options: dict[str, str]) -> None:
+def test_batches_refuse_options_of_streams(options: dict[str, str]) -> None:
     """A batch read refuses options for streams, as Spark's connector does, and mode=group."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_batch()
@@ -234,7 +234,7 @@ def test_batches_refuse_what_is_for_streams(options: dict[str, str]) -> None:
         {"startingOffsets": "zookeeper"},
     ],
 )
-def test_streams_refuse_what_is_for_batches(options: dict[str, str]) -> None:
+def test_streams_refuse_options_of_batches(options: dict[str, str]) -> None:
     """A stream refuses options for its end and for filters."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_stream()

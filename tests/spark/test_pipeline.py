@@ -128,7 +128,7 @@ def test_all_is_well() -> None:
     assert verdict.good
 
 
-def test_what_was_in_flight_may_come_twice() -> None:
+def test_messages_in_flight_may_be_redelivered() -> None:
     """Duplicates of the killed batch are counted and allowed; others are not."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [3, 4, 5], killed=1)
     assert verdict == replace(GOOD, jvm=3, duplicates=1, in_flight=1)

@@ -48,7 +48,9 @@ def flat(dealt: Iterable[Ranges]) -> list[OffsetRange]:
 
 @STURDY
 @given(SIZES, st.integers(1, 2**41))
-def test_a_limit_is_kept_and_starves_nobody(sizes: dict[TopicPartition, int], limit: int) -> None:
+def test_a_limit_is_kept_and_starves_no_partition(
+    sizes: dict[TopicPartition, int], limit: int
+) -> None:
     """A batch keeps the limit, plus one message for each partition with messages."""
     dealt = shared(limit, sizes)
     assert dealt.keys() == sizes.keys()

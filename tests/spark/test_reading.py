@@ -277,7 +277,7 @@ def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
     )
 
 
-def test_a_cut_log_is_read_as_far_as_it_goes(
+def test_a_log_without_its_beginning_is_read_with_a_warning(
     sandbox: Sandbox, hundred: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """failOnDataLoss=false reads the remaining messages; a warning names the missing ones."""
@@ -328,7 +328,7 @@ def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> No
     )
 
 
-def test_brokers_that_go_and_come(unique: Callable[[str], str]) -> None:
+def test_brokers_that_stop_and_return(unique: Callable[[str], str]) -> None:
     """The task finds a new leader and a restarted broker; a broker that stays down is an error."""
     name, fast = unique("away"), {"zookeeper.session.timeout.ms": 1500}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own:

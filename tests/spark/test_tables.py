@@ -268,7 +268,7 @@ def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluste
     ]
 
 
-def test_only_what_is_needed_is_asked_for(spark: SparkSession, scene: Scene) -> None:
+def test_only_needed_values_are_requested(spark: SparkSession, scene: Scene) -> None:
     """A dead broker matters only if a column about logs is read; then it is an error."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     asked: Any = {
@@ -669,7 +669,7 @@ def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_pa
     assert "the checkpoint is for the table owner_changes" in str(caught.value)
 
 
-def test_an_offset_is_bounded_by_what_is_followed() -> None:
+def test_the_size_of_an_offset_depends_on_followed_partitions() -> None:
     """10,000 partitions need less than 30 bytes each, however often they change."""
     reading = {
         (f"group-{n % 20}", f"topic-{n % 7}", n): State(

@@ -97,7 +97,7 @@ def test_every_permission_is_used() -> None:
     assert not spare
 
 
-def test_no_import_goes_in_a_circle() -> None:
+def test_no_import_forms_a_cycle() -> None:
     """Imports form no cycle, function-local and `TYPE_CHECKING` imports included."""
     graph = {name: {other for other in imports(name) if other != name} for name in modules()}
     try:

@@ -62,7 +62,7 @@ def test_racks_of_all_partitions_do_not_decide() -> None:
     assert result("range", topic(2, [both, both]), members) == {"a": {"t": [0]}, "b": {"t": [1]}}
 
 
-def test_cooperative_withholds_what_is_still_owned() -> None:
+def test_cooperative_withholds_owned_partitions() -> None:
     """Cooperative-sticky leaves a partition out while its owner must still revoke it."""
     members = {"a": member(owned={"t": [0, 1]}, generation=1), "b": member()}
     found = result("cooperative-sticky", topic(2), members)
