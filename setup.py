@@ -1,9 +1,9 @@
 """Leave out of built packages what only readers of the source need, so that the wheel has 1 MB.
 
-Everything else is in setup.cfg. The wheel has each module without its comments, the docstrings of
-attributes and of private functions, and the docstrings of internal modules; `help()` shows none of
-them, except the last. They become empty lines, so that the line numbers of tracebacks are those of
-the repository. The sdist, and an editable installation, have the modules unchanged.
+Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
+attributes, of private functions and of internal modules. Of these, `help()` would show only the
+docstrings of internal modules. Empty lines replace them, so that the line numbers of tracebacks are
+those of the repository. The sdist and an editable installation have the modules unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PUBLIC = {"__init__", "admin", "aio", "config", "consumer", "errors", "spark"}
-"""The rooms and modules whose modules keep their docstrings."""
+"""Packages and modules that users import; their modules keep their docstrings."""
 
 
 def without_comments(text: str, *, is_public: bool) -> str:

@@ -20,6 +20,7 @@ from zkconsumer.demo.history_scene import GROUP, Claims, Scene
 from zkconsumer.history.describe import Described
 from zkconsumer.history.tables import TABLES, Event, Tables, columns_of
 from zkconsumer.sandbox import guard
+from zkconsumer.sandbox.real_group import MemberKind
 from zkconsumer.spark import history_pipeline
 from zkconsumer.spark.history import MOMENTS, column_name
 
@@ -38,8 +39,8 @@ class Evidence:
         logs: the directory of each server's transaction log.
         traces: the traces of the zkconsumer members, one for each process.
         claims: the claims that the JVM members logged.
-        interruptions: how often a JVM member was killed; each time, the last claim may be missing
-            in its log.
+        interruptions: how often a fault hit a JVM member; each time, the claim in flight may be
+            missing in its log.
         faults: kind of fault -> how often it happened.
         seconds: how long the faults took.
         runs: number of transactions that each run of the pipeline wrote.
@@ -92,7 +93,9 @@ class Play:
                 logs=logs,
                 traces=[self._kept(one, "traces") for m in members for one in m.traces],
                 claims=sum((one.claims for one in members), Counter()),
-                interruptions=sum(one.interruptions for one in members),
+                interruptions=sum(
+                    one.interruptions for one in members if one.kind is MemberKind.JVM
+                ),
                 faults=scene.faults,
                 seconds=seconds,
                 runs=runs,

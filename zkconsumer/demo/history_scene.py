@@ -72,8 +72,8 @@ class RecordedMember(MemberProcess):
 
     Attributes:
         traces: the traces of a zkconsumer member, one for each process.
-        interruptions: how often the process was killed or paused. Each time, the last claim may be
-            missing in a JVM's log.
+        interruptions: how often a fault hit its process, its connection or its server. Each time,
+            the claim in flight may be missing in a JVM's log.
     """
 
     def __init__(self, number: int, kind: MemberKind, *, proxy: Proxy, directory: Path) -> None:
@@ -95,10 +95,6 @@ class RecordedMember(MemberProcess):
             self.traces.append(self._log.with_suffix(f".{len(self.traces)}.trace"))
             self._properties["trace.file"] = str(self.traces[-1])
         super().start()
-
-    def kill(self) -> None:
-        self.interruptions += 1
-        super().kill()
 
     @property
     def claims(self) -> Claims:
@@ -251,12 +247,14 @@ class Scene:
         if len(running) <= FEWEST:
             return self._join()
         member = self._random.choice(running)
+        member.interruptions += 1
         member.kill()
         return f"{member.name} is killed"
 
     def _pause(self) -> str:
         """Pause the running member with the lowest name, so that one session flaps."""
         member = self._in(MemberState.UP)[0]
+        member.interruptions += 1
         member.freeze()
         self._wait(TROUBLE_S)
         member.thaw()
@@ -266,11 +264,13 @@ class Scene:
 
     def _cut(self) -> str:
         member = self._random.choice(self._in(MemberState.UP))
+        member.interruptions += 1
         member.proxy.cut()
         return f"the connection of {member.name} breaks"
 
     def _silence(self) -> str:
         member = self._random.choice(self._in(MemberState.UP))
+        member.interruptions += 1
         member.proxy.wire = Wire.SILENT
         self._wait(TROUBLE_S)
         member.proxy.wire = Wire.PASS
@@ -279,11 +279,14 @@ class Scene:
 
     def _lose_a_reply(self) -> str:
         member = self._random.choice(self._in(MemberState.UP))
+        member.interruptions += 1
         member.proxy.lose_next_reply()
         return f"the next reply to {member.name} is lost"
 
     def _stop_the_leader(self) -> str:
         leader = self.ensemble.leader()
+        for member in self.members:  # all connections break when the leader is lost
+            member.interruptions += 1
         leader.kill()
         self.ensemble.leader()
         leader.start()
