@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
 
-from zkconsumer.demo.history import rows_of
+from zkconsumer.demo.history import Evidence, rows_of
 from zkconsumer.demo.history_charts import charts
 from zkconsumer.demo.history_scene import claims
 from zkconsumer.history.describe import Described, Description
@@ -171,6 +174,31 @@ def test_the_claims_of_a_jvm() -> None:
         f"{begin}g_1-0 successfully owned partition 3 for topic orders\n"
     )
     assert claims(text) == Counter({("g_1-0", TopicPartition("orders", 3)): 2})
+
+
+def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The comparison finds a row that is missing, a row that never happened, and a JVM's claim."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    compared = importlib.import_module(SCRIPT.stem).compared
+    with tarfile.open(INCIDENT) as archive:
+        archive.extractall(tmp_path, filter="data")
+    real = Evidence(sorted(tmp_path.iterdir()), [], Counter(), 0, Counter(), 1.0, [], found)
+    result = compared(real)
+    assert (result.missed, result.invented) == ([], [])
+
+    first, *others = found.tables.ownership
+    lacking = replace(found, tables=replace(found.tables, ownership=others))
+    result = compared(replace(real, found=lacking))
+    assert any(str(first.czxid) in one for one in result.missed)
+
+    doubled = replace(found.tables, ownership=[first, first, *others])
+    result = compared(replace(real, found=replace(found, tables=doubled)))
+    assert not result.missed
+    assert any(first.thread in one for one in result.invented)
+
+    never = Counter({(first.thread, TopicPartition("orders", 99)): 1})
+    (missed,) = compared(replace(real, claims=never, interruptions=99)).missed
+    assert missed.startswith("JVM's claim")
 
 
 def test_an_output_that_exists(start: Start, tmp_path: Path) -> None:
