@@ -471,6 +471,7 @@ _SENTENCES: dict[Do, str] = {
     Do.NOTICE: "{0} finds its connection broken",
     Do.READ: "{0} reads one more reply from the broken connection",
     Do.OVERTAKE: "{0} handles the connection change before older replies",
+    Do.POST: "a preempted thread of {0} runs again",
     Do.ASK: "the user of {0} asks for a message",
     Do.COMMIT: "the user of {0} commits",
     Do.CUT: "the connection of {0} breaks",

@@ -10,12 +10,20 @@ command and the replies so far. A copy replays them into a new generator when it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from zkconsumer.consumer.commit_requests import CommitRequested
-from zkconsumer.consumer.executor import Executor, Running, Sent, Steps, WatchFired, operation
+from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
+from zkconsumer.consumer.executor import (
+    Executor,
+    Resume,
+    Running,
+    Sent,
+    Steps,
+    WatchFired,
+    operation,
+)
 from zkconsumer.consumer.loop import Host, LeaveRequested, MemberLoop, PartitionSinks, ReleaseDone
 from zkconsumer.consumer.stream_partitions import Coverage, Grant
 from zkconsumer.errors import ZkConsumerError
@@ -185,6 +193,17 @@ class _IgnoredAnswer:
 
 COMMIT = CommitRequested(None, None, cast(Any, _IgnoredAnswer()))  # Any: it stands for a Future
 
+OF_USERS_THREADS = (events.ReleaseReady, CommitRequested, CommitAbandoned)
+"""Items of the inbox that a user's thread posts."""
+
+
+LAST_REPLY = 6
+"""The index of the last reply that `member.read_group.diagnose` awaits."""
+
+FOREVER = float("inf")
+PREEMPTED_S = 3.0
+"""Seconds for which a thread may be preempted: longer than the grace of a hasty member."""
+
 
 class SimMember:
     """One member, and the `Host` of its loop.
@@ -192,10 +211,19 @@ class SimMember:
     Attributes:
         gate: the end of the lease, in virtual seconds.
         turn_at: the time of the current turn, or of the last one.
+        aim: the phase at which the world aims its faults; None if it aims at none.
+        unposted: in an aimed world, the item that a preempted thread of the user or of the listener
+            has not posted yet.
+        post_at: the virtual time at which that thread runs again, in seconds, whatever the phase.
     """
 
-    def __init__(self, settings: Settings, on_transition: OnTransition) -> None:
+    def __init__(
+        self, settings: Settings, on_transition: OnTransition, *, aim: Phase | None = None
+    ) -> None:
         self.settings = settings
+        self.aim = aim
+        self.unposted: object = None
+        self.post_at = FOREVER
         self.gate = NEVER
         self.turn_at = 0.0
         self.session = SimSession(self._overtakes)
@@ -224,6 +252,7 @@ class SimMember:
     def copy(self, on_transition: OnTransition) -> SimMember:
         twin = object.__new__(SimMember)
         twin.settings, twin.gate, twin.turn_at = self.settings, self.gate, self.turn_at
+        twin.aim, twin.unposted, twin.post_at = self.aim, self.unposted, self.post_at
         twin._wall_ms = self._wall_ms
         twin._on_transition = on_transition
         twin.session = self.session.copy(twin._overtakes)
@@ -261,6 +290,25 @@ class SimMember:
     def running(self) -> dict[int, Running]:
         """The running operations, by ticket."""
         return self.loop.executor.running
+
+    @property
+    def diagnosis(self) -> int | None:
+        """The number of replies that the operation `Diagnose` has received; None if none runs."""
+        for _, steps in self._diagnoses():
+            return len(steps.sent)
+        return None
+
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether the last reply to `Diagnose` is in the inbox."""
+        found = {ticket for ticket, steps in self._diagnoses() if len(steps.sent) >= LAST_REPLY}
+        return any(isinstance(item, Resume) and item.ticket in found for item in self.inbox)
+
+    def _diagnoses(self) -> Iterator[tuple[int, Replayed]]:
+        for ticket, one in self.running.items():
+            assert isinstance(one.steps, Replayed)
+            if isinstance(one.steps.command, cmd.Diagnose):
+                yield ticket, one.steps
 
     @property
     def wire(self) -> deque[tuple[int, Request | OffsetRequest]]:
@@ -319,6 +367,28 @@ class SimMember:
         self.turn_at = now
         if not self.closed:
             self.loop.take(item)
+
+    # ---- actions of preempted threads ------------------------------------------------------------
+
+    def may_post(self, now: float) -> bool:
+        """Return whether a preempted thread may post its item.
+
+        It does so in the phase at which the world aims, after a diagnosis, or after `PREEMPTED_S`.
+        """
+        if self.unposted is None:
+            return False
+        return now >= self.post_at or (self.state.phase is self.aim and self.diagnosis is None)
+
+    def run_thread(self) -> None:
+        """Let the preempted thread, if there is one, post its item."""
+        if self.unposted is not None:
+            self.session.post(self.unposted)
+            self.unposted, self.post_at = None, FOREVER
+
+    def end_threads(self) -> None:
+        """The process ends: its threads post nothing more."""
+        self.inbox.clear()
+        self.unposted, self.post_at = None, FOREVER
 
     # ---- actions of kazoo's threads --------------------------------------------------------------
 
@@ -386,7 +456,25 @@ class SimMember:
         return self._wall_ms
 
     def post(self, item: object) -> None:
-        self.session.post(item)
+        """Put an item into the inbox; in an aimed world, its thread may be preempted before.
+
+        One thread at a time is preempted: the next such item may come from the same thread.
+        """
+        if not self._may_be_preempted(item):
+            self.session.post(item)
+            return
+        self.run_thread()
+        self.unposted, self.post_at = item, self.turn_at + PREEMPTED_S
+
+    def _may_be_preempted(self, item: object) -> bool:
+        if self.aim is None:
+            return False
+        if isinstance(item, OF_USERS_THREADS):
+            return True
+        is_of_listener = isinstance(item, events.Finished) and isinstance(
+            item.outcome, events.ListenerReturned
+        )
+        return is_of_listener and self.state.phase is self.aim
 
     def observe(
         self, before: State, event: Event, after: State, commands: tuple[cmd.Command, ...]

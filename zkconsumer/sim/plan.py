@@ -33,6 +33,7 @@ class Do(Enum):
     SEEK = "seek"
     RAISE = "raise"  # the body of a user's loop raises
     INTERRUPT = "interrupt"  # a signal interrupts a user's next call while it takes messages
+    POST = "post"  # a preempted thread of a user or of the listener posts its item
     TOOL = "tool"  # the server executes the operator's next requests
     TIME = "time"  # the clock advances to the next moment at which something is due
 
@@ -204,6 +205,7 @@ class Plan:
         stored: the offset that each partition has stored at the start, if not 0; an operator resets
             it while the first members join.
         aim: the phase of a member in which most faults happen; None if they happen at any time.
+        is_ambiguous: whether every hostile registration is one that releases read differently.
     """
 
     members: int = 3
@@ -223,6 +225,7 @@ class Plan:
     queries: int = 0
     reset: Literal["smallest", "largest"] = "smallest"
     aim: Phase | None = None
+    is_ambiguous: bool = False
 
     def session_of(self, who: int) -> float:
         """Return a member's session timeout, in seconds."""

@@ -107,6 +107,7 @@ class QueryMember(ReportingMember):
         on_report: OnReport,
         checkpoint: Checkpoint,
         ask: Ask,
+        aim: Phase | None = None,
     ) -> None:
         """`ask` sends requests of the query itself to ZooKeeper."""
         self._log, self.checkpoint = log, checkpoint
@@ -131,7 +132,7 @@ class QueryMember(ReportingMember):
             self._starts.checkpoint = {one.tp: one for one in checkpoint.batch}
         self._has_begun = False  # a batch was planned and is not finished
         self._in_flight: dict[TopicPartition, int] = {}
-        super().__init__(settings, on_transition, on_report=on_report)
+        super().__init__(settings, on_transition, on_report=on_report, aim=aim)
 
     def _sinks(self) -> PartitionSinks:
         return self._group.sinks

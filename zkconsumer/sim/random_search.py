@@ -20,6 +20,7 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, OF_A_MEMBER, OF_USERS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
@@ -159,6 +160,7 @@ def draw_aimed(decide: Decide) -> Drawn:
     listener_s = 5.0 if aim in CALLING or decide(3) == 0 else None
     nudge_s = 2.0 if decide(2) else None
     is_hasty = decide(2) == 0
+    more = OF_RARE_REPORTS | DISTURBANCES if aim in RARELY_DIAGNOSED else {}
 
     def settings(one: Settings) -> Settings:
         one = replace(of_members(one), listener_s=listener_s, nudge_s=nudge_s, storage=storage)
@@ -172,9 +174,10 @@ def draw_aimed(decide: Decide) -> Drawn:
         reset="largest" if decide(3) == 0 else "smallest",
         has_tool=has_tool,
         settings=settings,
-        faults={**plan.faults, **dict.fromkeys(CHURN, 2 + decide(3))},
+        faults={**plan.faults, **more, **dict.fromkeys(CHURN, 2 + decide(3))},
         messages=plan.messages + 3,
         aim=aim,
+        is_ambiguous=aim in RARELY_DIAGNOSED,
     )
     return plan, length + 250, 4 * rarity
 
@@ -184,6 +187,25 @@ AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
 
 CHURN = (Do.LEAVE, Do.REVIVE, Do.COMMIT)
 """Actions that are frequent in aimed worlds."""
+
+RARELY_DIAGNOSED = frozenset(
+    {Phase.RECOVERING, Phase.BEFORE_RELEASE, Phase.BEFORE_START, Phase.LOADING}
+)
+"""Phases in which a diagnosis rarely ends."""
+
+OF_RARE_REPORTS = {Do.HOSTILE: 3, Do.STUCK: 3, Do.CUT: 3, Do.ABANDON: 3}
+"""How often faults happen that lead to a diagnosis or cut it short, and how often a user gives up
+an explicit commit, in worlds that aim at such a phase.
+"""
+
+DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
+"""Faults that make a member rebalance during a diagnosis, and how often they happen."""
+
+EARLY_REPLIES = 3
+"""A diagnosis that has received at most this many replies is at its beginning."""
+
+RECONNECTING = (Do.READ, Do.NOTICE, Do.CONNECT, Do.OVERTAKE)
+"""Actions of a client that connects again before the member handles an earlier reply."""
 
 
 def draw_plan(decide: Decide) -> Drawn:
@@ -365,7 +387,7 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     Time rarely advances while there is work. After the first member, members rarely join: otherwise
     all members would join before the first message, and no member would hand over a read partition.
     """
-    if world.plan.aim is not None and (found := _aimed(world, world.plan.aim, decide)):
+    if world.plan.aim is not None and (found := _aimed(world, actions, world.plan.aim, decide)):
         return found[decide(len(found))]
     if rarity and decide(rarity) == 0:
         ends = repairs(world) if decide(world.plan.repair_rarity) == 0 else []
@@ -380,29 +402,63 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     return actions[decide(len(actions))]
 
 
-def _aimed(world: World, aim: Phase, decide: Decide) -> list[Action]:
+def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> list[Action]:
     """Return faults of one kind that hit a member in the phase `aim`, or starts and leaves; often
     none.
     """
-    hit = [
-        who
-        for who, (member, link) in enumerate(zip(world.members, world.links, strict=True))
-        if member.state.phase is aim and link.joined and not link.dead
-    ]
-    if decide(AIM_RARITY if hit else CHURN_RARITY):
+    live = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
+    hit = [who for who in live if world.members[who].state.phase is aim]
+    diagnosing = [who for who in live if _can_disturb(world.members[who], aim)]
+    if decide(AIM_RARITY if hit or diagnosing else CHURN_RARITY):
         return []
-    found = possible(world)
     if hit:
-        found = [one for one in found if one.do not in OF_A_MEMBER or one.who in hit]
+        found = [one for one in possible(world) if one.do not in OF_A_MEMBER or one.who in hit]
+    elif diagnosing:
+        found = _disturbing(world, actions, aim, diagnosing)
     else:
-        # A member leaves only while it owns partitions to hand over.
-        found = [one for one in found if one.do in CHURN]
-        found = [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
+        found = _churn(world)
     kinds = list(dict.fromkeys(one.do for one in found))
     if not kinds:
         return []
     kind = kinds[decide(len(kinds))]
     return [one for one in found if one.do is kind]
+
+
+def _churn(world: World) -> list[Action]:
+    """Return the starts, leaves and commits; a member leaves only while it owns partitions to hand
+    over.
+    """
+    found = [one for one in possible(world) if one.do in CHURN]
+    return [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
+
+
+def _can_disturb(member: SimMember, aim: Phase) -> bool:
+    """Return whether a disturbance now may let the member's diagnosis end in the phase `aim`.
+
+    The report of a diagnosis (`Diagnosed`) comes seven round trips after its start. A rebalance
+    that starts early reaches a later phase by then. A recovery comes before the report only if the
+    last reply waits in the inbox while the client connects again.
+    """
+    if aim is Phase.RECOVERING:
+        return member.is_diagnosed
+    if aim not in RARELY_DIAGNOSED:
+        return False
+    return member.diagnosis is not None and member.diagnosis <= EARLY_REPLIES
+
+
+def _disturbing(
+    world: World, actions: list[Action], aim: Phase, diagnosing: list[int]
+) -> list[Action]:
+    """Return actions that bring a member into another phase during its diagnosis."""
+    if aim is not Phase.RECOVERING:
+        freed = [one for one in repairs(world) if one.do is Do.UNSTICK]
+        if freed and any(world.members[who].state.phase is Phase.WAITING for who in diagnosing):
+            return freed
+        return [*_churn(world), *(one for one in possible(world) if one.do in DISTURBANCES)]
+    for kind in RECONNECTING:
+        if found := [one for one in actions if one.do is kind and one.who in diagnosing]:
+            return found
+    return [one for one in possible(world) if one.do is Do.CUT and one.who in diagnosing]
 
 
 AIM_RARITY, CHURN_RARITY = 2, 40

@@ -26,6 +26,7 @@ from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
+from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids
@@ -98,11 +99,16 @@ class ReportingMember(SimMember):
     """A member that reports changed positions to its loop, and cannot be copied."""
 
     def __init__(
-        self, settings: Settings, on_transition: OnTransition, *, on_report: OnReport
+        self,
+        settings: Settings,
+        on_transition: OnTransition,
+        *,
+        on_report: OnReport,
+        aim: Phase | None = None,
     ) -> None:
         """`on_report` gets each change of a position by a user or by `auto.offset.reset`."""
         self._on_report = on_report
-        super().__init__(settings, on_transition)
+        super().__init__(settings, on_transition, aim=aim)
 
     def copy(self, on_transition: OnTransition) -> SimMember:
         raise NotImplementedError(f"a {type(self).__name__} cannot be copied")
@@ -135,6 +141,7 @@ class StreamMember(ReportingMember):
         log: Log,
         reset: Reset,
         on_report: OnReport,
+        aim: Phase | None = None,
     ) -> None:
         self._log, self._reset = log, reset
         self.users: list[User] = []
@@ -143,7 +150,7 @@ class StreamMember(ReportingMember):
         self._asked: list[Future[None]] = []
         self.turn_at = 0.0
         self._lease = LeaseGate(self.clock)
-        super().__init__(settings, on_transition, on_report=on_report)
+        super().__init__(settings, on_transition, on_report=on_report, aim=aim)
 
     def _sinks(self) -> PartitionSinks:
         subscription = self.settings.subscription

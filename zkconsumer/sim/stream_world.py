@@ -42,6 +42,7 @@ class StreamWorld(World):
             log=CountedLog(self.log_end, self.log_start),
             reset=Reset(self.plan.reset),
             on_report=self._reported,
+            aim=self.plan.aim,
         )
 
     def _new_query(self, who: int) -> QueryMember:
@@ -56,6 +57,7 @@ class StreamWorld(World):
             on_report=self._reported,
             checkpoint=self.checkpoints.setdefault(who, Checkpoint()),
             ask=lambda batch: [self.foreign(request) for request in batch],
+            aim=self.plan.aim,
         )
 
     def _query(self, who: int) -> QueryMember | None:

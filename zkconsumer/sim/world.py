@@ -217,7 +217,7 @@ def kill(world: World, who: int) -> None:
     """The process ends. Requests that it sent may still be executed; its session times out."""
     link = world.links[who]
     link.dead, link.lost = True, False
-    world.members[who].inbox.clear()
+    world.members[who].end_threads()
 
 
 def revive(world: World, who: int) -> None:
@@ -323,6 +323,8 @@ def hostile(world: World, variant: int) -> None:
 
 
 def _hostile(world: World) -> tuple[bytes, ...]:
+    if world.plan.is_ambiguous:
+        return (AMBIGUOUS,)
     return HOSTILE if world.plan.aim is None else (*HOSTILE, AMBIGUOUS)
 
 
@@ -670,7 +672,7 @@ class World:
 
     def new_member(self, who: int) -> SimMember:
         """Return a new member process."""
-        return SimMember(self._settings(who), self._transition)
+        return SimMember(self._settings(who), self._transition, aim=self.plan.aim)
 
     def _settings(self, number: int) -> Settings:
         settings = self.plan.settings(
@@ -768,6 +770,8 @@ class World:
             actions.append(Action(Do.RECEIVE, who))
             if member.may_overtake:
                 actions.append(Action(Do.OVERTAKE, who))
+        if member.may_post(self.now):
+            actions.append(Action(Do.POST, who))
         if not link.slow:
             self._of_reader(actions, who)
 
@@ -927,6 +931,9 @@ class World:
 
     _do_overtake = overtake
 
+    def _do_post(self, who: int) -> None:
+        self.members[who].run_thread()
+
     def _do_read(self, who: int) -> None:
         self.members[who].read()
 
@@ -1004,6 +1011,8 @@ class World:
                 continue
             if not (link.dead or link.frozen):
                 yield member.due
+                if member.post_at > self.now:
+                    yield member.post_at
                 if link.connected and link.muted_at is None:
                     continue
                 if link.connected:
@@ -1055,7 +1064,7 @@ class World:
         return all(
             link.dead
             or link.frozen
-            or (m.settled and link.connected and not m.inbox and not m.wire)
+            or (m.settled and link.connected and not m.inbox and not m.wire and m.unposted is None)
             for m, link in zip(self.members, self.links, strict=True)
         )
 
