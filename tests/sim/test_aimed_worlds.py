@@ -19,6 +19,9 @@ from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
 SEEDS = range(12)
+MOST_SEEDS = 300
+"""Upper bound of the seeds of a test that ends at the first world that shows its case."""
+
 FEWEST = 6
 """Minimum number of kinds of faults that these seeds inject into one phase."""
 
@@ -40,6 +43,26 @@ def test_faults_hit_brief_phases(phase: Phase) -> None:
         assert result.violation is None, f"seed {seed}: {result.violation}"
     hit = {pair.what for pair in reached.pairs if pair.phase == phase.value}
     assert len(hit & {do.value for do in FAULTS}) >= FEWEST
+
+
+@pytest.mark.parametrize("phase", [Phase.LOADING, Phase.WAITING])
+def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
+    """In aimed worlds, a preempted user's thread reports its release in the phase aimed at."""
+    reached = Coverage()
+
+    def make(plan: Plan, monitor: Monitor) -> World:
+        return world_of(plan, Watchers(monitor, reached))
+
+    def draw(decide: Decide) -> tuple[Plan, int, int]:
+        plan, length, rarity = draw_aimed(decide)
+        return dataclasses.replace(plan, aim=phase), length, rarity
+
+    for seed in range(MOST_SEEDS):
+        result = run(Decisions(random.Random(seed)), make=make, draw=draw)
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        if Pair(phase.value, "ReleaseReady") in reached.pairs:
+            return
+    raise AssertionError(f"no user releases in the phase {phase.value}")
 
 
 def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
