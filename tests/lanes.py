@@ -118,11 +118,13 @@ def lane_of(node_id: str, fixtures: Collection[str], rules: Sequence[Rule]) -> L
 
 
 def is_later(module: str, lane: Lane) -> bool:
-    """Return whether rules put all tests of a module into lanes after this one."""
+    """Return whether rules put all tests of a module into lanes after this one.
+
+    The last rule about the whole module decides, unless a rule after it takes a test back.
+    """
     rules = [one for one in RULES if module.startswith(one.where.partition("::")[0])]
-    return all(one.lane > lane for one in rules) and any(
-        "::" not in one.where and not one.only and not one.but for one in rules
-    )
+    whole = [n for n, one in enumerate(rules) if "::" not in one.where and not one.only + one.but]
+    return bool(whole) and all(one.lane > lane for one in rules[whole[-1] :])
 
 
 def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
@@ -287,6 +289,42 @@ SINGLE_TESTS = (
         "tests/consumer/test_timeouts.py::"
         "test_a_silent_broker_does_not_delay_the_partitions_of_another",
     ),
+    Rule(
+        Lane.ALL,
+        "tests/sim/test_mutants.py::test_it_is_caught",
+        "These mutants take 6 s of a processor together, and more if a change moves the schedules "
+        "that catch them. The normal lane runs the other forty.",
+        (
+            "[batch of a former grant]",
+            "[blocker's end overlooked]",
+            "[broken batch sent again]",
+            "[dead client stays dead]",
+            "[deaf to members]",
+            "[interrupted messages lost]",
+            "[lost reply is a conflict]",
+            "[operation outlives its session]",
+            "[orders differ]",
+            "[owner under another name]",
+            "[registrations known by name]",
+            "[release before stop]",
+            "[stale operations go on]",
+            "[trigger lost]",
+            "[watch dropped]",
+        ),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/cli/test_watching.py::test_a_stream_that_parses",
+        "Each case takes 5 s. The normal lane runs each of the three formats, and each of the "
+        "three commands with one format.",
+        ("[words1-yaml]", "[words1-csv]", "[words2-yaml]", "[words2-csv]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_tools.py::test_get_offset_shell",
+        "Each case starts a JVM three times. The normal lane runs it on the oldest broker.",
+        ("[3.9.1]",),
+    ),
     *_later(
         "The normal lane reads the older of these two brokers.",
         "tests/consumer/test_stream_brokers.py::test_old_brokers_are_read[0.9.0.1]",
@@ -431,7 +469,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/packages", STARTS_PROCESSES),
     Rule(
         Lane.ALL,
-        "tests/packages/test_extras.py::test_an_extra_alone",
+        "tests/packages/test_extras.py",
         "Installs each extra on each Python, which takes minutes. test_wheel installs the wheel "
         "into one environment that has its dependencies.",
     ),
