@@ -41,7 +41,7 @@ from support.history.real import moments, said  # noqa: E402
 from support.history.truth import Differences, Truth, differences  # noqa: E402
 from support.members.replay import Record  # noqa: E402
 
-from zkconsumer.demo.history import Evidence, Play  # noqa: E402
+from zkconsumer.demo.history import DemoRun, Evidence  # noqa: E402
 from zkconsumer.demo.history_charts import charts  # noqa: E402
 from zkconsumer.demo.history_scene import GROUP  # noqa: E402
 from zkconsumer.errors import SandboxError  # noqa: E402
@@ -133,7 +133,7 @@ def main() -> int:
 
     try:
         given.output.mkdir(parents=True)
-        play = Play(
+        play = DemoRun(
             faults=given.faults,
             limit_s=60 * given.minutes,
             seed=given.seed,

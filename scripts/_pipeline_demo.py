@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zkconsumer.demo.group import view
-from zkconsumer.demo.pipeline import Play, Result
+from zkconsumer.demo.pipeline import DemoRun, Result
 from zkconsumer.errors import SandboxError
 
 
@@ -84,7 +84,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with view() as shown:
-            play = Play(messages=given.messages, partitions=given.partitions, view=shown)
+            play = DemoRun(messages=given.messages, partitions=given.partitions, view=shown)
             result = play.run()
     except SandboxError as error:
         sys.stderr.write(f"zkconsumer: {error}\n")

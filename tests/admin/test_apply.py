@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kazoo.security import make_acl, make_digest_acl
-from support.scenes import Hands, hands_on
+from support.scenes import Clients, connect_clients
 
 from zkconsumer.admin import apply as apply_module
 from zkconsumer.admin import plan as plan_file
@@ -44,76 +44,76 @@ T = [TopicPartition("t", number) for number in range(12)]
 
 
 @pytest.fixture
-def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
+def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
     """Two clients of the session's server: a tool's and kazoo's."""
-    with hands_on(zookeeper.connect) as both:
+    with connect_clients(zookeeper.connect) as both:
         yield both
 
 
 @pytest.fixture
-def group(hands: Hands, unique: Callable[[str], str]) -> str:
+def group(clients: Clients, unique: Callable[[str], str]) -> str:
     """An idle group with twelve offsets, as a JVM member leaves it."""
     name = unique("group")
-    hands.other.ensure_path(paths.ids(name))
-    hands.other.ensure_path(paths.owners_of(name, "t"))
-    hands.offsets(name, {tp: 100 + tp.partition for tp in T})
+    clients.other.ensure_path(paths.ids(name))
+    clients.other.ensure_path(paths.owners_of(name, "t"))
+    clients.offsets(name, {tp: 100 + tp.partition for tp in T})
     return name
 
 
-def setting(hands: Hands, group: str, offset: int = 7) -> Plan:
+def setting(clients: Clients, group: str, offset: int = 7) -> Plan:
     """A plan that sets all offsets of the group."""
-    return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, offset)})
+    return plan_offsets(clients.tools, "offsets set", {group: dict.fromkeys(T, offset)})
 
 
-def do(hands: Hands, plan: Plan, where: Path, **options: Any) -> Report:
-    return apply(hands.tools, plan, backup_dir=where, **options)
+def do(clients: Clients, plan: Plan, where: Path, **options: Any) -> Report:
+    return apply(clients.tools, plan, backup_dir=where, **options)
 
 
 # ---- what it does -------------------------------------------------------------------------------
 
 
-def test_offsets_are_set(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_offsets_are_set(clients: Clients, group: str, tmp_path: Path) -> None:
     """All offsets are set, the members' parent is unchanged, and a backup exists."""
-    before = hands.tree(group)[paths.ids(group)]
-    plan = setting(hands, group)
-    report = do(hands, plan, tmp_path)
+    before = clients.tree(group)[paths.ids(group)]
+    plan = setting(clients, group)
+    report = do(clients, plan, tmp_path)
     assert (report.applied, report.already) == (12, 0)
-    assert set(hands.stored(group).values()) == {"7"}
-    assert hands.tree(group)[paths.ids(group)] == before
+    assert set(clients.stored(group).values()) == {"7"}
+    assert clients.tree(group)[paths.ids(group)] == before
     assert report.backup is not None
     assert plan_file.load_plan(report.backup) == plan
     assert report.backup.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_mark_is_in_the_transaction(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_mark_is_in_the_transaction(clients: Clients, group: str, tmp_path: Path) -> None:
     """The mark's czxid equals the mzxid of every offset written with it."""
-    do(hands, setting(hands, group), tmp_path)
-    mark = hands.other.exists(paths.edit(group, 0))
+    do(clients, setting(clients, group), tmp_path)
+    mark = clients.other.exists(paths.edit(group, 0))
     for tp in T:
-        assert hands.other.exists(paths.offset(group, tp)).mzxid == mark.czxid
+        assert clients.other.exists(paths.offset(group, tp)).mzxid == mark.czxid
 
 
-def test_another_operators_mark(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_another_operators_mark(clients: Clients, group: str, tmp_path: Path) -> None:
     """A mark number that another operator took between two transactions causes no failure."""
     seen: list[int] = []
 
     def progress(done: int, total: int) -> None:
         if not seen:
-            hands.other.ensure_path(paths.edit(group, 0))
+            clients.other.ensure_path(paths.edit(group, 0))
         seen.append(done)
 
-    do(hands, setting(hands, group), tmp_path, max_writes=6, on_progress=progress)
-    assert set(hands.stored(group).values()) == {"7"}
+    do(clients, setting(clients, group), tmp_path, max_writes=6, on_progress=progress)
+    assert set(clients.stored(group).values()) == {"7"}
     assert seen == [0, 6, 12]
-    assert sorted(hands.other.get_children(paths.edits(group))) == ["0", "1", "2"]
+    assert sorted(clients.other.get_children(paths.edits(group))) == ["0", "1", "2"]
 
 
-def test_a_new_group(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_new_group(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
     """Setting offsets of a group that never existed creates the group, and nothing else."""
     group = unique("new")
-    do(hands, setting(hands, group), tmp_path)
+    do(clients, setting(clients, group), tmp_path)
     rooms = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}
-    assert hands.tree(group).keys() == rooms | {paths.offset(group, tp) for tp in T}
+    assert clients.tree(group).keys() == rooms | {paths.offset(group, tp) for tp in T}
 
 
 def test_a_fresh_zookeeper(
@@ -121,194 +121,194 @@ def test_a_fresh_zookeeper(
 ) -> None:
     """Without any consumer so far, `/consumers` is created, open to all clients."""
     chroot = unique("fresh")
-    with hands_on(zookeeper.connect) as above:
+    with connect_clients(zookeeper.connect) as above:
         above.other.create(f"/{chroot}")
-    with hands_on(f"{zookeeper.connect}/{chroot}") as both:
+    with connect_clients(f"{zookeeper.connect}/{chroot}") as both:
         do(both, setting(both, "g"), tmp_path)
         assert set(both.stored("g").values()) == {"7"}
 
 
-def test_nothing_to_do(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_nothing_to_do(clients: Clients, group: str, tmp_path: Path) -> None:
     """Applying a plan a second time writes neither a backup nor a znode."""
-    plan = setting(hands, group)
-    do(hands, plan, tmp_path)
-    before = hands.tree(group)
-    assert do(hands, plan, tmp_path) == Report(0, 12, None)
-    assert setting(hands, group).is_empty
-    assert hands.tree(group) == before
+    plan = setting(clients, group)
+    do(clients, plan, tmp_path)
+    before = clients.tree(group)
+    assert do(clients, plan, tmp_path) == Report(0, 12, None)
+    assert setting(clients, group).is_empty
+    assert clients.tree(group) == before
 
 
 def test_old_marks(
-    hands: Hands, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next edit deletes marks that are older than the limit, and no newer marks."""
-    do(hands, setting(hands, group), tmp_path)
-    do(hands, setting(hands, group, 8), tmp_path)
-    assert len(hands.other.get_children(paths.edits(group))) == 2
+    do(clients, setting(clients, group), tmp_path)
+    do(clients, setting(clients, group, 8), tmp_path)
+    assert len(clients.other.get_children(paths.edits(group))) == 2
     monkeypatch.setattr(apply_module, "MARKS_KEPT_MS", 0)
-    do(hands, setting(hands, group, 9), tmp_path)
-    assert hands.other.get_children(paths.edits(group)) == ["2"]
+    do(clients, setting(clients, group, 9), tmp_path)
+    assert clients.other.get_children(paths.edits(group)) == ["2"]
 
 
 # ---- whole groups -------------------------------------------------------------------------------
 
 
-def test_a_group_is_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_group_is_deleted(clients: Clients, group: str, tmp_path: Path) -> None:
     """Deleting a group leaves no znode, even if it takes many transactions."""
-    do(hands, plan_delete_group(hands.tools, group), tmp_path, max_writes=4)
-    assert hands.tree(group) == {}
+    do(clients, plan_delete_group(clients.tools, group), tmp_path, max_writes=4)
+    assert clients.tree(group) == {}
 
 
 def test_a_group_is_renamed(
-    hands: Hands, group: str, unique: Callable[[str], str], tmp_path: Path
+    clients: Clients, group: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """After a rename the new group has all offsets, and the old group does not exist."""
-    before, other = hands.stored(group), unique("other")
-    do(hands, plan_rename_group(hands.tools, group, other), tmp_path, max_writes=4)
-    assert hands.stored(other) == before
-    assert hands.tree(group) == {}
+    before, other = clients.stored(group), unique("other")
+    do(clients, plan_rename_group(clients.tools, group, other), tmp_path, max_writes=4)
+    assert clients.stored(other) == before
+    assert clients.tree(group) == {}
 
 
 def test_a_copy_is_its_own_group(
-    hands: Hands, group: str, unique: Callable[[str], str], tmp_path: Path
+    clients: Clients, group: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A copy has the offsets, no members and no owners; an existing target is refused."""
     other = unique("other")
-    hands.join(group)
-    do(hands, plan_copy_group(hands.tools, group, other), tmp_path)
-    assert hands.stored(other) == hands.stored(group)
-    assert paths.ids(other) not in hands.tree(other)
+    clients.join(group)
+    do(clients, plan_copy_group(clients.tools, group, other), tmp_path)
+    assert clients.stored(other) == clients.stored(group)
+    assert paths.ids(other) not in clients.tree(other)
     with pytest.raises(RefusedError, match="exists"):
-        plan_copy_group(hands.tools, group, other)
+        plan_copy_group(clients.tools, group, other)
 
 
-def test_offsets_are_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_offsets_are_deleted(clients: Clients, group: str, tmp_path: Path) -> None:
     """Some partitions of a topic are deleted, then the rest and the topic's znode."""
-    do(hands, plan_delete_offsets(hands.tools, group, topics={"t": {0, 1}}), tmp_path)
-    assert hands.stored(group).keys() == set(T[2:])
-    do(hands, plan_delete_offsets(hands.tools, group, topics={"t": None}), tmp_path)
-    assert paths.offsets_of(group, "t") not in hands.tree(group)
+    do(clients, plan_delete_offsets(clients.tools, group, topics={"t": {0, 1}}), tmp_path)
+    assert clients.stored(group).keys() == set(T[2:])
+    do(clients, plan_delete_offsets(clients.tools, group, topics={"t": None}), tmp_path)
+    assert paths.offsets_of(group, "t") not in clients.tree(group)
     with pytest.raises(ConfigError, match="no such offset"):
-        plan_delete_offsets(hands.tools, group, topics={"t": {0}})
+        plan_delete_offsets(clients.tools, group, topics={"t": {0}})
 
 
-def test_a_topic_is_forgotten(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_topic_is_forgotten(clients: Clients, group: str, tmp_path: Path) -> None:
     """Owners and offsets of a topic are deleted in every named group; other topics stay."""
-    hands.offsets(group, {TopicPartition("u", 0): 5})
-    hands.other.create(paths.owner(group, T[0]), b"g_gone-0")
-    do(hands, plan_forget_topics(hands.tools, ["t"], groups=[group]), tmp_path)
-    assert hands.stored(group) == {TopicPartition("u", 0): "5"}
-    assert paths.owners_of(group, "t") not in hands.tree(group)
+    clients.offsets(group, {TopicPartition("u", 0): 5})
+    clients.other.create(paths.owner(group, T[0]), b"g_gone-0")
+    do(clients, plan_forget_topics(clients.tools, ["t"], groups=[group]), tmp_path)
+    assert clients.stored(group) == {TopicPartition("u", 0): "5"}
+    assert paths.owners_of(group, "t") not in clients.tree(group)
 
 
-def test_what_does_not_exist(hands: Hands, group: str) -> None:
+def test_what_does_not_exist(clients: Clients, group: str) -> None:
     """An unknown group or topic is an error that names it."""
     for planned in (
-        lambda: plan_delete_group(hands.tools, "nobody"),
-        lambda: plan_rename_group(hands.tools, "nobody", "x"),
-        lambda: plan_forget_topics(hands.tools, ["t"], groups=["nobody"]),
+        lambda: plan_delete_group(clients.tools, "nobody"),
+        lambda: plan_rename_group(clients.tools, "nobody", "x"),
+        lambda: plan_forget_topics(clients.tools, ["t"], groups=["nobody"]),
     ):
         with pytest.raises(UnknownGroupError, match="nobody"):
             planned()
     with pytest.raises(ConfigError, match="no group has owners or offsets"):
-        plan_forget_topics(hands.tools, ["nothing"], groups=[group])
+        plan_forget_topics(clients.tools, ["nothing"], groups=[group])
 
 
-def test_a_limit_on_deletion(hands: Hands, group: str) -> None:
+def test_a_limit_on_deletion(clients: Clients, group: str) -> None:
     """A plan that deletes more znodes than the limit is refused with their number."""
     with pytest.raises(RefusedError, match="18 znodes"):
-        plan_delete_group(hands.tools, group, max_deleted=17)
+        plan_delete_group(clients.tools, group, max_deleted=17)
 
 
 # ---- live members -------------------------------------------------------------------------------
 
 
-def test_a_live_group_is_refused(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_live_group_is_refused(clients: Clients, group: str, tmp_path: Path) -> None:
     """If a member is there, or joined after the plan, not even a backup is written."""
-    plan = setting(hands, group)
-    hands.join(group)
-    before = hands.tree(group)
-    for one in (plan, setting(hands, group), plan_delete_group(hands.tools, group)):
+    plan = setting(clients, group)
+    clients.join(group)
+    before = clients.tree(group)
+    for one in (plan, setting(clients, group), plan_delete_group(clients.tools, group)):
         with pytest.raises(RefusedError, match=r"live members.*g_a.*change the group anyway"):
-            do(hands, one, tmp_path)
-    assert hands.tree(group) == before
+            do(clients, one, tmp_path)
+    assert clients.tree(group) == before
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
 def test_a_member_that_comes_at_the_last_instant(
-    hands: Hands, group: str, tmp_path: Path, planned: Callable[[Hands, str], Plan]
+    clients: Clients, group: str, tmp_path: Path, planned: Callable[[Clients, str], Plan]
 ) -> None:
     """A member that joins after the last check makes the whole transaction fail."""
-    plan = planned(hands, group)
-    before = hands.stored(group)
+    plan = planned(clients, group)
+    before = clients.stored(group)
     with pytest.raises(RefusedError, match=r"live members.*g_a"):
-        do(hands, plan, tmp_path, on_backup=lambda path: hands.join(group))
-    assert hands.stored(group) == before
-    assert hands.other.exists(paths.member(group, "g_a"))
+        do(clients, plan, tmp_path, on_backup=lambda path: clients.join(group))
+    assert clients.stored(group) == before
+    assert clients.other.exists(paths.member(group, "g_a"))
 
 
-def test_a_first_member_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
     """So does the group's first member, which creates the members' parent."""
-    hands.other.delete(paths.ids(group))
-    plan, before = setting(hands, group), hands.stored(group)
+    clients.other.delete(paths.ids(group))
+    plan, before = setting(clients, group), clients.stored(group)
     with pytest.raises(RefusedError, match="live members"):
-        do(hands, plan, tmp_path, on_backup=lambda path: hands.join(group))
-    assert hands.stored(group) == before
+        do(clients, plan, tmp_path, on_backup=lambda path: clients.join(group))
+    assert clients.stored(group) == before
 
 
-def test_a_member_between_two_transactions(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_member_between_two_transactions(clients: Clients, group: str, tmp_path: Path) -> None:
     """A join between transactions is reported; a second `apply` completes the plan."""
-    plan = setting(hands, group)
+    plan = setting(clients, group)
 
     def progress(done: int, total: int) -> None:
         if done == 4:
-            hands.join(group)
+            clients.join(group)
 
     with pytest.raises(AppliedInPartError, match=r"4 of 12.*live members") as caught:
-        do(hands, plan, tmp_path, max_writes=4, on_progress=progress)
-    assert sorted(hands.stored(group).values()).count("7") == 4
+        do(clients, plan, tmp_path, max_writes=4, on_progress=progress)
+    assert sorted(clients.stored(group).values()).count("7") == 4
     (backup,) = tmp_path.iterdir()
     assert caught.value.advice == Advice(Step.COMPLETE_OR_UNDO, value=str(backup))
-    hands.leave(group)
-    report = do(hands, plan_file.load_plan(backup), tmp_path)
+    clients.leave(group)
+    report = do(clients, plan_file.load_plan(backup), tmp_path)
     assert (report.applied, report.already) == (8, 4)
-    assert set(hands.stored(group).values()) == {"7"}
+    assert set(clients.stored(group).values()) == {"7"}
 
 
-def test_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
     """With Live.FORCE a live group is changed with a mark; its member is untouched."""
-    hands.join(group)
-    do(hands, setting(hands, group), tmp_path, live=Live.FORCE)
-    assert set(hands.stored(group).values()) == {"7"}
-    assert hands.other.exists(paths.member(group, "g_a"))
-    assert hands.other.exists(paths.edit(group, 0))
+    clients.join(group)
+    do(clients, setting(clients, group), tmp_path, live=Live.FORCE)
+    assert set(clients.stored(group).values()) == {"7"}
+    assert clients.other.exists(paths.member(group, "g_a"))
+    assert clients.other.exists(paths.edit(group, 0))
 
 
-def test_deleted_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_deleted_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
     """With Live.FORCE a live group is deleted except its member's znodes, which a note names."""
-    hands.join(group)
-    plan = plan_delete_group(hands.tools, group)
+    clients.join(group)
+    plan = plan_delete_group(clients.tools, group)
     assert any(paths.member(group, "g_a") in note for note in plan.notes)
-    do(hands, plan, tmp_path, live=Live.FORCE)
+    do(clients, plan, tmp_path, live=Live.FORCE)
     held = {paths.group(group), paths.ids(group), paths.member(group, "g_a")}
-    assert hands.tree(group).keys() == held
+    assert clients.tree(group).keys() == held
 
 
 def test_a_persistent_registration_counts_as_a_member(
-    hands: Hands, group: str, tmp_path: Path
+    clients: Clients, group: str, tmp_path: Path
 ) -> None:
     """A persistent registration counts as a member, as in the JVM's tool, and is named."""
-    hands.other.create(paths.member(group, "left"), b"{}")
+    clients.other.create(paths.member(group, "left"), b"{}")
     with pytest.raises(RefusedError, match=r"'left' \(its registration is persistent"):
-        do(hands, setting(hands, group), tmp_path)
+        do(clients, setting(clients, group), tmp_path)
 
 
-def test_a_znode_of_a_session(hands: Hands, group: str) -> None:
+def test_a_znode_of_a_session(clients: Clients, group: str) -> None:
     """No plan changes a znode of a live session."""
-    hands.join(group)
+    clients.join(group)
     with pytest.raises(RefusedError, match="live session"):
-        plan_writes(hands.tools, "x", {paths.member(group, "g_a"): None})
+        plan_writes(clients.tools, "x", {paths.member(group, "g_a"): None})
 
 
 # ---- changes in between -------------------------------------------------------------------------
@@ -316,83 +316,87 @@ def test_a_znode_of_a_session(hands: Hands, group: str) -> None:
 
 @pytest.mark.parametrize("through", ["file", "memory"])
 def test_a_change_before_the_first_write(
-    hands: Hands, group: str, tmp_path: Path, through: str
+    clients: Clients, group: str, tmp_path: Path, through: str
 ) -> None:
     """If one of twelve offsets changed since the plan, it is named and nothing is written."""
-    plan = setting(hands, group)
+    plan = setting(clients, group)
     if through == "file":
         plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
-    hands.offsets(group, {T[11]: 4711})
-    before = hands.tree(group)
+    clients.offsets(group, {T[11]: 4711})
+    before = clients.tree(group)
     with pytest.raises(RefusedError, match=r"1 znode changed since.*t/11 has '4711'"):
-        do(hands, plan, tmp_path, max_writes=4)
-    assert hands.tree(group) == before
+        do(clients, plan, tmp_path, max_writes=4)
+    assert clients.tree(group) == before
 
 
 @pytest.mark.parametrize("way", ["at once", "from a file"])
-def test_the_same_value_in_a_new_znode(hands: Hands, group: str, tmp_path: Path, way: str) -> None:
+def test_the_same_value_in_a_new_znode(
+    clients: Clients, group: str, tmp_path: Path, way: str
+) -> None:
     """A znode that was deleted and created again with an equal version is detected."""
-    hands.other.delete(paths.offset(group, T[0]))
-    hands.other.create(paths.offset(group, T[0]), b"100")
-    plan = setting(hands, group)
+    clients.other.delete(paths.offset(group, T[0]))
+    clients.other.create(paths.offset(group, T[0]), b"100")
+    plan = setting(clients, group)
     if way == "from a file":
         plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
-    hands.other.delete(paths.offset(group, T[0]))
-    hands.other.create(paths.offset(group, T[0]), b"100")
+    clients.other.delete(paths.offset(group, T[0]))
+    clients.other.create(paths.offset(group, T[0]), b"100")
     with pytest.raises(RefusedError, match="1 znode changed"):
-        do(hands, plan, tmp_path)
+        do(clients, plan, tmp_path)
 
 
-def test_a_change_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_change_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
     """A write after the last check fails the compare-and-set: nothing is written."""
-    plan = setting(hands, group)
+    plan = setting(clients, group)
     with pytest.raises(RefusedError, match="1 znode changed while"):
-        do(hands, plan, tmp_path, on_backup=lambda path: hands.offsets(group, {T[5]: 1}))
-    assert hands.stored(group)[T[0]] == "100"
+        do(clients, plan, tmp_path, on_backup=lambda path: clients.offsets(group, {T[5]: 1}))
+    assert clients.stored(group)[T[0]] == "100"
 
 
-def test_a_child_that_comes_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_a_child_that_comes_at_the_last_instant(
+    clients: Clients, group: str, tmp_path: Path
+) -> None:
     """A new child of a znode to be deleted makes the whole transaction fail."""
-    plan = plan_delete_group(hands.tools, group)
+    plan = plan_delete_group(clients.tools, group)
     new = TopicPartition("new", 0)
     with pytest.raises(RefusedError, match="created a znode below"):
-        do(hands, plan, tmp_path, on_backup=lambda path: hands.offsets(group, {new: 1}))
-    assert hands.stored(group)[T[0]] == "100"
+        do(clients, plan, tmp_path, on_backup=lambda path: clients.offsets(group, {new: 1}))
+    assert clients.stored(group)[T[0]] == "100"
 
 
-def test_another_chroot(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_another_chroot(clients: Clients, group: str, tmp_path: Path) -> None:
     """A plan of another chroot is refused."""
-    plan = Plan.of("x", "/elsewhere", setting(hands, group).changes)
+    plan = Plan.of("x", "/elsewhere", setting(clients, group).changes)
     with pytest.raises(RefusedError, match="/elsewhere"):
-        do(hands, plan, tmp_path)
+        do(clients, plan, tmp_path)
 
 
-def test_no_backup_no_write(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_no_backup_no_write(clients: Clients, group: str, tmp_path: Path) -> None:
     """If the backup cannot be written, no znode is written."""
-    before = hands.tree(group)
+    before = clients.tree(group)
     with pytest.raises(ConfigError, match="cannot be written"):
-        do(hands, setting(hands, group), tmp_path / "missing")
-    assert hands.tree(group) == before
+        do(clients, setting(clients, group), tmp_path / "missing")
+    assert clients.tree(group) == before
 
 
 # ---- access control -----------------------------------------------------------------------------
 
 
-def test_forbidden(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_forbidden(clients: Clients, group: str, tmp_path: Path) -> None:
     """A change that access control forbids is named, and its transaction writes nothing."""
-    hands.other.set_acls(paths.offset(group, T[3]), [make_acl("world", "anyone", read=True)])
+    clients.other.set_acls(paths.offset(group, T[3]), [make_acl("world", "anyone", read=True)])
     with pytest.raises(AccessDeniedError, match="t/3"):
-        do(hands, setting(hands, group), tmp_path)
-    assert hands.stored(group)[T[0]] == "100"
+        do(clients, setting(clients, group), tmp_path)
+    assert clients.stored(group)[T[0]] == "100"
 
 
-def test_the_guard_keeps_the_access_control(hands: Hands, group: str, tmp_path: Path) -> None:
+def test_the_guard_keeps_the_access_control(clients: Clients, group: str, tmp_path: Path) -> None:
     """The guard restores the members' parent with its list and its data, even null."""
     rights = [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)]
-    hands.other.set_acls(paths.ids(group), rights)
-    before = hands.tree(group)[paths.ids(group)]
-    do(hands, setting(hands, group), tmp_path)
-    assert hands.tree(group)[paths.ids(group)] == before
+    clients.other.set_acls(paths.ids(group), rights)
+    before = clients.tree(group)[paths.ids(group)]
+    do(clients, setting(clients, group), tmp_path)
+    assert clients.tree(group)[paths.ids(group)] == before
 
 
 # ---- death in between ---------------------------------------------------------------------------
@@ -425,18 +429,27 @@ with Mortal(ConsumerConfig(group_id="none", zookeeper_connect=connect)) as tools
 
 
 @pytest.mark.parametrize(("at", "when"), [(0, "between"), (1, "between"), (2, "sent")])
-def test_killed(hands: Hands, group: str, tmp_path: Path, at: int, when: str) -> None:
+def test_killed(clients: Clients, group: str, tmp_path: Path, at: int, when: str) -> None:
     """After SIGKILL between transactions or before a reply, the backup completes the plan."""
-    file = plan_file.save(setting(hands, group), tmp_path / "plan.json")
+    file = plan_file.save(setting(clients, group), tmp_path / "plan.json")
     where = tmp_path / "backups"
     where.mkdir()
-    arguments = [sys.executable, "-c", _KILLED, hands.connect, str(file), str(where), str(at), when]
+    arguments = [
+        sys.executable,
+        "-c",
+        _KILLED,
+        clients.connect,
+        str(file),
+        str(where),
+        str(at),
+        when,
+    ]
     done = subprocess.run(arguments, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
-    written = list(hands.stored(group).values()).count("7")
+    written = list(clients.stored(group).values()).count("7")
     assert written == 4 * at
     (backup,) = where.iterdir()
-    report = do(hands, plan_file.load_plan(backup), tmp_path, max_writes=4)
+    report = do(clients, plan_file.load_plan(backup), tmp_path, max_writes=4)
     assert (report.applied, report.already) == (12 - written, written)
-    assert set(hands.stored(group).values()) == {"7"}
+    assert set(clients.stored(group).values()) == {"7"}
     assert os.path.exists(backup)

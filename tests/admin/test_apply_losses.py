@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.scenes import Hands, hands_on
+from support.scenes import Clients, connect_clients
 from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.admin import plan as plan_file
@@ -27,9 +27,9 @@ LIMIT_S = 60.0
 
 
 @pytest.fixture
-def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
+def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
     """Both clients, connected directly."""
-    with hands_on(zookeeper.connect) as both:
+    with connect_clients(zookeeper.connect) as both:
         yield both
 
 
@@ -41,16 +41,16 @@ def line(zookeeper: ZooKeeperServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def group(hands: Hands, unique: Callable[[str], str]) -> str:
+def group(clients: Clients, unique: Callable[[str], str]) -> str:
     """An idle group with nine offsets."""
     name = unique("group")
-    hands.other.ensure_path(paths.ids(name))
-    hands.offsets(name, dict.fromkeys(T, 1))
+    clients.other.ensure_path(paths.ids(name))
+    clients.offsets(name, dict.fromkeys(T, 1))
     return name
 
 
-def setting(hands: Hands, group: str) -> Plan:
-    return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+def setting(clients: Clients, group: str) -> Plan:
+    return plan_offsets(clients.tools, "offsets set", {group: dict.fromkeys(T, 7)})
 
 
 def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
@@ -67,10 +67,14 @@ def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
 
 @pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
 def test_a_lost_reply(
-    hands: Hands, line: Proxy, group: str, tmp_path: Path, planned: Callable[[Hands, str], Plan]
+    clients: Clients,
+    line: Proxy,
+    group: str,
+    tmp_path: Path,
+    planned: Callable[[Clients, str], Plan],
 ) -> None:
     """A transaction whose reply is lost is read back: it counts once, and the others follow."""
-    plan = planned(hands, group)
+    plan = planned(clients, group)
     has_happened = threading.Event()
 
     def mend() -> None:
@@ -78,7 +82,7 @@ def test_a_lost_reply(
         last = plan.changes[5]
 
         def done() -> bool:
-            stat = hands.other.exists(last.path)
+            stat = clients.other.exists(last.path)
             return stat is None if last.after is None else stat.version == 2
 
         if until(done, limit_s=LIMIT_S):
@@ -99,13 +103,13 @@ def test_a_lost_reply(
     assert has_happened.is_set()
     assert (report.applied, report.already) == (len(plan), 0)
     if plan.kind == "offsets set":
-        assert set(hands.stored(group).values()) == {"7"}
-        assert len(hands.other.get_children(paths.edits(group))) == 3
+        assert set(clients.stored(group).values()) == {"7"}
+        assert len(clients.other.get_children(paths.edits(group))) == 3
     else:
-        assert hands.tree(group) == {}
+        assert clients.tree(group) == {}
 
 
-def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) -> None:
+def test_lost_for_good(clients: Clients, line: Proxy, group: str, tmp_path: Path) -> None:
     """If ZooKeeper does not return, the report has what is done; a second `apply` completes it."""
 
     def progress(done: int, total: int) -> None:
@@ -117,10 +121,12 @@ def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) ->
         pytest.raises(AppliedInPartError, match="3 of 9 changes are made") as caught,
         through(line, 2.0) as tools,
     ):
-        apply(tools, setting(hands, group), backup_dir=tmp_path, max_writes=3, on_progress=progress)
+        apply(
+            tools, setting(clients, group), backup_dir=tmp_path, max_writes=3, on_progress=progress
+        )
     (backup,) = tmp_path.iterdir()
     assert caught.value.advice == Advice(Step.COMPLETE_OR_UNDO, value=str(backup))
-    assert list(hands.stored(group).values()).count("7") == 3
-    report = apply(hands.tools, plan_file.load_plan(backup), backup_dir=tmp_path)
+    assert list(clients.stored(group).values()).count("7") == 3
+    report = apply(clients.tools, plan_file.load_plan(backup), backup_dir=tmp_path)
     assert (report.applied, report.already) == (6, 3)
-    assert set(hands.stored(group).values()) == {"7"}
+    assert set(clients.stored(group).values()) == {"7"}

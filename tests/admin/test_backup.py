@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
-from support.scenes import Hands, hands_on
+from support.scenes import Clients, connect_clients
 from support.zk.servers import release_number
 
 from zkconsumer.admin import plan as plan_file
@@ -39,16 +39,16 @@ RIGHTS: list[list[ACL]] = [
 
 
 @pytest.fixture
-def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
+def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
     """Two clients of the session's server: a tool's and kazoo's."""
-    with hands_on(zookeeper.connect) as both:
+    with connect_clients(zookeeper.connect) as both:
         yield both
 
 
-def random_tree(hands: Hands, group: str, seed: int) -> None:
+def random_tree(clients: Clients, group: str, seed: int) -> None:
     """A group with random znodes of any clients."""
     chance = random.Random(seed)
-    hands.other.ensure_path(paths.group(group))
+    clients.other.ensure_path(paths.group(group))
     known = [paths.group(group)]
     rooms = [
         paths.ids(group),
@@ -59,173 +59,175 @@ def random_tree(hands: Hands, group: str, seed: int) -> None:
     ]
     for path in chance.sample(rooms, chance.randint(1, 5)):
         known.append(path)
-        hands.other.create(path, chance.randbytes(chance.choice([0, 3])))
+        clients.other.create(path, chance.randbytes(chance.choice([0, 3])))
     # No path below `ids`: the tools delete no registrations.
     parents = [path for path in known if path != paths.ids(group)]
     for number in range(chance.randint(0, 20)):
         path = f"{chance.choice(parents)}/{chance.choice('abü-')}{number}"
         known.append(path)
         parents.append(path)
-        hands.other.create(path, chance.randbytes(chance.choice([0, 1, 900])))
+        clients.other.create(path, chance.randbytes(chance.choice([0, 1, 900])))
     for path in known:
         for _ in range(chance.randint(0, 2)):
-            hands.other.set(path, chance.randbytes(4))
-        hands.other.set_acls(path, chance.choice(RIGHTS))
+            clients.other.set(path, chance.randbytes(4))
+        clients.other.set_acls(path, chance.choice(RIGHTS))
 
 
-def run(hands: Hands, plan: Plan, where: Path, **options: Any) -> Plan:
+def run(clients: Clients, plan: Plan, where: Path, **options: Any) -> Plan:
     """Apply a plan, and read its backup again."""
-    report = apply(hands.tools, plan, backup_dir=where, **options)
+    report = apply(clients.tools, plan, backup_dir=where, **options)
     assert report.backup is not None
     return plan_file.load_plan(report.backup)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_there_and_back(
-    hands: Hands, unique: Callable[[str], str], tmp_path: Path, seed: int
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path, seed: int
 ) -> None:
     """A random tree that is deleted and restored has equal znodes, data and access control."""
     group = unique("random")
-    random_tree(hands, group, seed)
-    before = hands.tree(group)
-    backup = run(hands, plan_delete_group(hands.tools, group), tmp_path, max_writes=3)
-    assert hands.tree(group) == {}
-    run(hands, plan_undo(hands.tools, backup), tmp_path, max_writes=3)
-    after = hands.tree(group)
+    random_tree(clients, group, seed)
+    before = clients.tree(group)
+    backup = run(clients, plan_delete_group(clients.tools, group), tmp_path, max_writes=3)
+    assert clients.tree(group) == {}
+    run(clients, plan_undo(clients.tools, backup), tmp_path, max_writes=3)
+    after = clients.tree(group)
     assert {path: (data, rights) for path, (data, _, rights) in after.items()} == {
         path: (data, rights) for path, (data, _, rights) in before.items()
     }
-    assert plan_undo(hands.tools, backup).is_empty
+    assert plan_undo(clients.tools, backup).is_empty
 
 
-def test_null_payloads(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_null_payloads(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
     """ZooKeeper's null differs from an empty payload, and is restored as null."""
     group = unique("null")
-    hands.offsets(group, {T[0]: b""})
-    plan = plan_delete_group(hands.tools, group)
+    clients.offsets(group, {T[0]: b""})
+    plan = plan_delete_group(clients.tools, group)
     for number, change in enumerate(plan.changes):
         assert change.before is not None
         if number == 0:
             null = type(change)(change.path, change.before._replace(data=None), None)
             plan = Plan.of(plan.kind, plan.chroot, [null, *plan.changes[1:]])
-    apply(hands.tools, plan_delete_group(hands.tools, group), backup_dir=tmp_path)
-    run(hands, plan_undo(hands.tools, plan), tmp_path)
-    assert hands.tree(group)[paths.offset(group, T[0])][0] is None
+    apply(clients.tools, plan_delete_group(clients.tools, group), backup_dir=tmp_path)
+    run(clients, plan_undo(clients.tools, plan), tmp_path)
+    assert clients.tree(group)[paths.offset(group, T[0])][0] is None
 
 
-def test_offsets_there_and_back(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_offsets_there_and_back(
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
+) -> None:
     """After an undo, set offsets have their old values, and created ones are deleted."""
     group = unique("offsets")
-    hands.offsets(group, {T[0]: 10, T[1]: b"odd"})
-    before = hands.contents(group)
-    plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
-    backup = run(hands, plan, tmp_path)
-    run(hands, plan_undo(hands.tools, backup), tmp_path)
-    assert hands.contents(group) == before
+    clients.offsets(group, {T[0]: 10, T[1]: b"odd"})
+    before = clients.contents(group)
+    plan = plan_offsets(clients.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+    backup = run(clients, plan, tmp_path)
+    run(clients, plan_undo(clients.tools, backup), tmp_path)
+    assert clients.contents(group) == before
 
 
 def test_a_rename_there_and_back(
-    hands: Hands, unique: Callable[[str], str], tmp_path: Path
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """An undo restores the old group, and deletes the new one despite later edits in it."""
     old, new = unique("old"), unique("new")
-    hands.offsets(old, dict.fromkeys(T, 5))
-    before = hands.contents(old)
-    backup = run(hands, plan_rename_group(hands.tools, old, new), tmp_path)
-    run(hands, plan_offsets(hands.tools, "offsets set", {new: {T[0]: 6}}), tmp_path)
-    undo = plan_undo(hands.tools, backup)
+    clients.offsets(old, dict.fromkeys(T, 5))
+    before = clients.contents(old)
+    backup = run(clients, plan_rename_group(clients.tools, old, new), tmp_path)
+    run(clients, plan_offsets(clients.tools, "offsets set", {new: {T[0]: 6}}), tmp_path)
+    undo = plan_undo(clients.tools, backup)
     assert any("t/0 has changed since" in note for note in undo.notes)
-    run(hands, undo, tmp_path)
-    assert hands.contents(old) == before
-    assert hands.tree(new) == {}
+    run(clients, undo, tmp_path)
+    assert clients.contents(old) == before
+    assert clients.tree(new) == {}
 
 
 def test_what_others_have_built_upon(
-    hands: Hands, unique: Callable[[str], str], tmp_path: Path
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A created group stays as far as another client has created znodes in it."""
     old, new = unique("old"), unique("new")
-    hands.offsets(old, dict.fromkeys(T, 5))
-    backup = run(hands, plan_copy_group(hands.tools, old, new), tmp_path)
-    hands.offsets(new, {TopicPartition("theirs", 0): 1})
-    undo = plan_undo(hands.tools, backup)
+    clients.offsets(old, dict.fromkeys(T, 5))
+    backup = run(clients, plan_copy_group(clients.tools, old, new), tmp_path)
+    clients.offsets(new, {TopicPartition("theirs", 0): 1})
+    undo = plan_undo(clients.tools, backup)
     assert sum("is kept" in note for note in undo.notes) == 2
-    run(hands, undo, tmp_path)
-    assert hands.stored(new) == {TopicPartition("theirs", 0): "1"}
+    run(clients, undo, tmp_path)
+    assert clients.stored(new) == {TopicPartition("theirs", 0): "1"}
 
 
-def test_undone_in_part(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_undone_in_part(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
     """The undo of a partly applied change reverts only the applied part."""
     group = unique("part")
-    hands.offsets(group, dict.fromkeys(T, 5))
-    hands.other.ensure_path(paths.ids(group))
-    before = hands.contents(group)
-    plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+    clients.offsets(group, dict.fromkeys(T, 5))
+    clients.other.ensure_path(paths.ids(group))
+    before = clients.contents(group)
+    plan = plan_offsets(clients.tools, "offsets set", {group: dict.fromkeys(T, 7)})
 
     def progress(done: int, total: int) -> None:
         if done == 4:
-            hands.join(group)
+            clients.join(group)
 
     with pytest.raises(AppliedInPartError):
-        apply(hands.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
+        apply(clients.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
     (backup,) = tmp_path.iterdir()
-    hands.leave(group)
-    undo = plan_undo(hands.tools, plan_file.load_plan(backup))
+    clients.leave(group)
+    undo = plan_undo(clients.tools, plan_file.load_plan(backup))
     assert len(undo) == 4
-    run(hands, undo, tmp_path)
-    assert hands.contents(group) == before
+    run(clients, undo, tmp_path)
+    assert clients.contents(group) == before
 
 
-def test_interrupted(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_interrupted(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
     """After Ctrl-C between transactions, the backup completes the change or undoes it."""
     group = unique("part")
-    hands.offsets(group, dict.fromkeys(T, 5))
-    plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+    clients.offsets(group, dict.fromkeys(T, 5))
+    plan = plan_offsets(clients.tools, "offsets set", {group: dict.fromkeys(T, 7)})
 
     def progress(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        apply(hands.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
-    assert sorted(hands.stored(group).values()) == ["5"] * 4 + ["7"] * 2
+        apply(clients.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
+    assert sorted(clients.stored(group).values()) == ["5"] * 4 + ["7"] * 2
     (backup,) = tmp_path.iterdir()
-    run(hands, plan_file.load_plan(backup), tmp_path)
-    assert set(hands.stored(group).values()) == {"7"}
+    run(clients, plan_file.load_plan(backup), tmp_path)
+    assert set(clients.stored(group).values()) == {"7"}
 
 
 def test_a_secret_access_control_list(
-    hands: Hands, unique: Callable[[str], str], zookeeper_release: str
+    clients: Clients, unique: Callable[[str], str], zookeeper_release: str
 ) -> None:
     """A znode is not deleted if its list cannot be restored, because ZooKeeper hides it."""
     group = unique("secret")
-    hands.offsets(group, {T[0]: 1})
+    clients.offsets(group, {T[0]: 1})
     rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
-    hands.other.set_acls(paths.offset(group, T[0]), rights)
+    clients.other.set_acls(paths.offset(group, T[0]), rights)
     if release_number(zookeeper_release) < (3, 6):
         # These releases let every client read the hash, so the ACL can be restored.
-        assert len(plan_delete_group(hands.tools, group)) > 0
+        assert len(plan_delete_group(clients.tools, group)) > 0
         return
     with pytest.raises(AccessDeniedError, match="hides the access control list"):
-        plan_delete_group(hands.tools, group)
+        plan_delete_group(clients.tools, group)
 
 
 # ---- files --------------------------------------------------------------------------------------
 
 
-def a_file(hands: Hands, unique: Callable[[str], str], path: Path) -> dict[str, Any]:
+def a_file(clients: Clients, unique: Callable[[str], str], path: Path) -> dict[str, Any]:
     """A plan file, as JSON."""
     group = unique("file")
-    hands.offsets(group, {T[0]: 1})
-    plan_file.save(plan_delete_group(hands.tools, group), path)
+    clients.offsets(group, {T[0]: 1})
+    plan_file.save(plan_delete_group(clients.tools, group), path)
     document: dict[str, Any] = json.loads(path.read_text())
     return document
 
 
-def test_a_file_is_whole(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_file_is_whole(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
     """A plan is equal after writing and reading, and no file is overwritten."""
     path = tmp_path / "plan.json"
-    document = a_file(hands, unique, path)
+    document = a_file(clients, unique, path)
     plan = plan_file.load_plan(path)
     assert (plan.hash, len(plan)) == (document["hash"], 4)
     assert document["made"].keys() == {"by", "at"}
@@ -282,10 +284,16 @@ def set_in(document: dict[str, Any], keys: str, value: Any) -> None:
     ],
 )
 def test_a_file_is_not_trusted(
-    hands: Hands, unique: Callable[[str], str], tmp_path: Path, *, keys: str, value: Any, why: str
+    clients: Clients,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    *,
+    keys: str,
+    value: Any,
+    why: str,
 ) -> None:
     """Anything but an exact plan is one clear error, above all a path outside the groups."""
-    document = a_file(hands, unique, tmp_path / "plan.json")
+    document = a_file(clients, unique, tmp_path / "plan.json")
     set_in(document, keys, document["changes"][0]["path"] if value == "SAME" else value)
     with pytest.raises(BadFileError) as caught:
         plan_file.loads(json.dumps(document), path=tmp_path / "plan.json")
@@ -326,9 +334,9 @@ def test_a_group_of_our_own(
         "zookeeper_auth_credential": "u:p",
         "zookeeper_acl": "creator",
     }
-    with hands_on(zookeeper.connect, **settings) as hands:
-        tools = hands.tools
-        run(hands, plan_offsets(tools, "offsets set", {group: dict.fromkeys(T, 5)}), tmp_path)
+    with connect_clients(zookeeper.connect, **settings) as clients:
+        tools = clients.tools
+        run(clients, plan_offsets(tools, "offsets set", {group: dict.fromkeys(T, 5)}), tmp_path)
         nodes = tools.tree(paths.group(group))
         before = {path: node.data for path, node in nodes.items()}, tools.rights(nodes)
         assert any(before[1].values())
@@ -338,9 +346,9 @@ def test_a_group_of_our_own(
             if isinstance(rights, tuple)
             for right in rights
         )
-        backup = run(hands, plan_delete_group(tools, group), tmp_path)
-        run(hands, plan_undo(tools, backup), tmp_path)
+        backup = run(clients, plan_delete_group(tools, group), tmp_path)
+        run(clients, plan_undo(tools, backup), tmp_path)
         after = tools.tree(paths.group(group))
         assert ({path: node.data for path, node in after.items()}, tools.rights(after)) == before
-    with hands_on(zookeeper.connect) as others, pytest.raises(AccessDeniedError):
+    with connect_clients(zookeeper.connect) as others, pytest.raises(AccessDeniedError):
         plan_delete_group(others.tools, group)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.kafka.logs import TOOL_S, tool
-from support.scenes import hands_on
+from support.scenes import connect_clients
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
@@ -95,14 +95,14 @@ def test_moving_by_time(
         "--backup-dir",
         str(tmp_path),
     )
-    with hands_on(cluster.zookeeper_connect) as hands:
+    with connect_clients(cluster.zookeeper_connect) as clients:
         for aim, segment, message in (
             ("--by-duration=PT1H", 2, 0),
             ("--by-duration=P1D", 0, 0),
             ("--to-datetime=2015-01-01", 0, 0),
             ("--to-datetime=2099-01-01", 6, 6),
         ):
-            hands.offsets(group, {tp: 3})
+            clients.offsets(group, {tp: 3})
             plain = CliRunner().invoke(app, [*reset, aim])
             assert plain.exit_code == (Exit.OK if is_exact else Exit.REFUSED), plain.stderr
             assert ("--approximate" in plain.stderr) is not is_exact
@@ -110,7 +110,7 @@ def test_moving_by_time(
             assert done.exit_code == Exit.OK, done.stderr
             assert ("approximately" in done.stderr) is not is_exact
             expected = message if is_exact else segment
-            assert (aim, hands.stored(group)[tp]) == (aim, str(expected))
+            assert (aim, clients.stored(group)[tp]) == (aim, str(expected))
 
 
 @pytest.mark.also("0.9.0.1")

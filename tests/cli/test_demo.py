@@ -18,7 +18,12 @@ from jsonschema import Draft202012Validator
 
 from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges
-from zkconsumer.demo.group_judge import Seen, Tally, double_ownership, unowned_partition_seconds
+from zkconsumer.demo.group_judge import (
+    OwnerChange,
+    Tally,
+    double_ownership,
+    unowned_partition_seconds,
+)
 from zkconsumer.protocol.payloads import OwnerZnode
 
 # Seconds within which all processes and files of a run must be gone: two on an idle machine.
@@ -127,7 +132,12 @@ def test_counting() -> None:
 
 def test_unowned_partition_seconds() -> None:
     """Only time without an owner between start and end counts, per partition."""
-    log = [Seen(1.0, 0, A), Seen(2.0, 1, A), Seen(5.0, 0, None), Seen(6.5, 0, B)]
+    log = [
+        OwnerChange(1.0, 0, A),
+        OwnerChange(2.0, 1, A),
+        OwnerChange(5.0, 0, None),
+        OwnerChange(6.5, 0, B),
+    ]
     found = unowned_partition_seconds(log, 3, start_s=1.5, end_s=6.0)
     assert found == pytest.approx(0.5 + 1.0 + 4.5)  # partition 1 until 2.0, 0 from 5.0, 2 always
 
@@ -135,15 +145,23 @@ def test_unowned_partition_seconds() -> None:
 @pytest.mark.parametrize(
     ("deliveries", "log", "reason"),
     [
-        ([("a", 1.0, 1), ("b", 2.0, 2)], [Seen(0.5, 0, A), Seen(1.5, 0, B)], None),
+        ([("a", 1.0, 1), ("b", 2.0, 2)], [OwnerChange(0.5, 0, A), OwnerChange(1.5, 0, B)], None),
         ([("a", 1.0, 1), ("b", 2.0, 2), ("a", 2.1, 1)], [], "token 1 after deliveries under 2"),
         ([("a", 1.0, 1), ("b", 2.0, 1)], [], "under token 1"),
-        ([("b", 1.0, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "while demo_a-0 owned it"),
-        ([("a", 1.0, 1), ("a", 1.6, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "was deleted"),
+        (
+            [("b", 1.0, 1)],
+            [OwnerChange(0.5, 0, A), OwnerChange(1.5, 0, None)],
+            "while demo_a-0 owned it",
+        ),
+        (
+            [("a", 1.0, 1), ("a", 1.6, 1)],
+            [OwnerChange(0.5, 0, A), OwnerChange(1.5, 0, None)],
+            "was deleted",
+        ),
     ],
 )
 def test_double_ownership(
-    deliveries: list[tuple[str, float, int]], log: list[Seen], reason: str | None
+    deliveries: list[tuple[str, float, int]], log: list[OwnerChange], reason: str | None
 ) -> None:
     """Overlapping tokens, shared tokens, a foreign owner and a late delivery are all detected."""
     tally = Tally(1)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from support.scenes import Hands, hands_on
+from support.scenes import Clients, connect_clients
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
@@ -27,7 +27,7 @@ Command = Callable[..., Result]
 
 
 @pytest.fixture
-def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Hands]:
+def clients(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Clients]:
     """A chroot of one test, with a registered topic of three partitions but no broker."""
     chroot = unique("commands")
     above = KazooClient(zookeeper.connect)
@@ -35,7 +35,7 @@ def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
     above.create(f"/{chroot}")
     above.stop()
     above.close()
-    with hands_on(f"{zookeeper.connect}/{chroot}") as both:
+    with connect_clients(f"{zookeeper.connect}/{chroot}") as both:
         payload = json.dumps({"version": 1, "partitions": {str(n): [0] for n in range(3)}})
         both.other.create(paths.topic("t"), payload.encode(), makepath=True)
         both.other.ensure_path(paths.ids("g"))
@@ -44,10 +44,10 @@ def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
 
 
 @pytest.fixture
-def command(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `zkconsumer ARGUMENTS` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", hands.connect)
+    monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", clients.connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
@@ -69,9 +69,9 @@ def the_backup() -> str:
 # ---- plan, show, apply --------------------------------------------------------------------------
 
 
-def test_a_dry_run(hands: Hands, command: Command) -> None:
+def test_a_dry_run(clients: Clients, command: Command) -> None:
     """Without --execute old and new offsets are shown, and no znode or file is written."""
-    before = hands.tree("g")
+    before = clients.tree("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "t:1=8", "-o", "json")
     assert done.exit_code == 0
     assert [(row["partition"], row["old"], row["new"]) for row in rows(done)] == [
@@ -79,31 +79,31 @@ def test_a_dry_run(hands: Hands, command: Command) -> None:
         (1, 101, 8),
     ]
     assert "dry run, nothing was written" in done.stderr
-    assert hands.tree("g") == before
+    assert clients.tree("g") == before
     assert not list(Path().iterdir())
 
 
-def test_set_and_undo(hands: Hands, command: Command) -> None:
+def test_set_and_undo(clients: Clients, command: Command) -> None:
     """--execute writes, names the backup and the author; undo restores the offsets."""
-    before = hands.contents("g")
+    before = clients.contents("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
-    assert (done.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
+    assert (done.exit_code, clients.stored("g")[TopicPartition("t", 0)]) == (0, "7")
     backup = the_backup()
     assert f"backup: {backup} (`zkconsumer undo` restores it)\n" in done.stderr
     assert "audit: " in done.stderr
     assert "kind=offsets-set groups=g done=1/1" in done.stderr
     assert command("undo", backup).exit_code == 0
-    assert hands.contents("g") != before
+    assert clients.contents("g") != before
     assert command("undo", backup, "--execute").exit_code == 0
-    assert hands.contents("g") == before
+    assert clients.contents("g") == before
     again = command("undo", backup, "--execute")
     assert (again.exit_code, "nothing to change" in again.stderr) == (0, True)
 
 
-def test_the_last_backup(hands: Hands, command: Command) -> None:
+def test_the_last_backup(clients: Clients, command: Command) -> None:
     """`undo --last` undoes the newest change, of a group if given; the list names all."""
-    before = hands.contents("g")
-    hands.offsets("other", {TopicPartition("t", 0): 1})
+    before = clients.contents("g")
+    clients.offsets("other", {TopicPartition("t", 0): 1})
     for words in (("g", "t:0=7"), ("other", "t:0=8")):
         assert command("offsets", "set", *words, "--execute").exit_code == 0
     listed = rows(command("backups", "list", "-o", "json"))
@@ -111,14 +111,14 @@ def test_the_last_backup(hands: Hands, command: Command) -> None:
     assert [one["groups"] for one in rows(command("backups", "list", "g", "-o", "json"))] == [["g"]]
     assert rows(command("undo", "--last", "-o", "json"))[0]["group"] == "other"
     assert command("undo", "--last", "-g", "g", "--execute").exit_code == 0
-    assert hands.contents("g") == before
+    assert clients.contents("g") == before
     for wrong in (("undo",), ("undo", "--last", "x"), ("undo", "x", "-g", "g")):
         assert command(*wrong).exit_code == 2
     nothing = command("undo", "--last", "-g", "nobody")
     assert (nothing.exit_code, "no backup of group nobody" in nothing.stderr) == (2, True)
 
 
-def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
+def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
     """JSON has their path and no topic; the table shows the path as the topic."""
     room = paths.offsets_of("g", "t")
     others = [
@@ -130,25 +130,25 @@ def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
     assert room in command("groups", "delete", "g").stdout
 
 
-def test_a_plan_file(hands: Hands, command: Command) -> None:
+def test_a_plan_file(clients: Clients, command: Command) -> None:
     """A plan file is applied once, and not at all if a znode has changed."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
     command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
-    before = hands.stored("g")
+    before = clients.stored("g")
     shown = command("apply", "plan.json", "-o", "json")
     assert [row["new"] for row in rows(shown)] == [7, 7, 7]
-    assert hands.stored("g") == before
+    assert clients.stored("g") == before
     assert command("apply", "plan.json", "--execute").exit_code == 0
-    assert set(hands.stored("g").values()) == {"7"}
+    assert set(clients.stored("g").values()) == {"7"}
     assert command("apply", "plan.json", "--execute").exit_code == 0
     refused = command("apply", "other.json", "--execute")
-    assert (refused.exit_code, set(hands.stored("g").values())) == (4, {"7"})
+    assert (refused.exit_code, set(clients.stored("g").values())) == (4, {"7"})
     assert "3 znodes changed since the plan was made" in refused.stderr
 
 
-def test_live_members(hands: Hands, command: Command) -> None:
+def test_live_members(clients: Clients, command: Command) -> None:
     """A live group is refused with 4; a dry run says so; --force-live says what members do."""
-    hands.join("g")
+    clients.join("g")
     dry = command("offsets", "set", "-g", "g", "t:0=7")
     assert (dry.exit_code, "--execute will refuse" in dry.stderr) == (0, True)
     for arguments in (
@@ -161,16 +161,16 @@ def test_live_members(hands: Hands, command: Command) -> None:
         assert (refused.exit_code, "g_a" in refused.stderr) == (4, True)
         assert ("overwrite them" in refused.stderr) == ("set" in arguments)
         assert ("create deleted offsets again" in refused.stderr) == ("set" not in arguments)
-    assert set(hands.stored("g").values()) == {"100", "101", "102"}
+    assert set(clients.stored("g").values()) == {"100", "101", "102"}
     forced = command("offsets", "set", "-g", "g", "t:0=7", "--execute", "--force-live")
-    assert (forced.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
+    assert (forced.exit_code, clients.stored("g")[TopicPartition("t", 0)]) == (0, "7")
     assert "JVM members overwrite them" in forced.stderr
     assert "auto.commit.interval.ms, 60 s" in forced.stderr
 
 
-def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
+def test_by_time_on_old_brokers(clients: Clients, command: Command) -> None:
     """Brokers before 0.10 know only segments: refused, or approximate with a note."""
-    hands.other.create(
+    clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
     reset = ("offsets", "reset", "-g", "g", "-t", "t", "--by-duration", "PT1H", "--timeout", "2")
@@ -180,43 +180,43 @@ def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
     assert (unknown.exit_code, "cannot be determined" in unknown.stderr) == (4, True)
 
 
-def test_applied_in_part(hands: Hands, command: Command) -> None:
+def test_applied_in_part(clients: Clients, command: Command) -> None:
     """Exit code 5 names what was done, and the backup completes it afterwards."""
     last = TopicPartition("u", MAX_MULTI_WRITES)
-    hands.offsets("g", {last: 1})
-    free = hands.other.get_acls(paths.offset("g", last))[0]
+    clients.offsets("g", {last: 1})
+    free = clients.other.get_acls(paths.offset("g", last))[0]
     closed = [make_acl("world", "anyone", read=True, admin=True)]
-    hands.other.set_acls(paths.offset("g", last), closed)
+    clients.other.set_acls(paths.offset("g", last), closed)
     rows_ = [f"u,{number},7\n" for number in range(MAX_MULTI_WRITES)]
     Path("f.csv").write_text(f"{''.join(rows_)}u,{last.partition},7\n")
     done = command("offsets", "import", "f.csv", "-g", "g", "--execute")
     assert done.exit_code == Exit.IN_PART, done.stderr
     assert f"{MAX_MULTI_WRITES} of {MAX_MULTI_WRITES + 1} changes are made; then: " in done.stderr
-    assert hands.stored("g")[last] == "1"
+    assert clients.stored("g")[last] == "1"
     assert (
         f"complete the change, or undo it: `zkconsumer apply {the_backup()} --execute` or"
         in done.stderr
     )
-    hands.other.set_acls(paths.offset("g", last), free)
+    clients.other.set_acls(paths.offset("g", last), free)
     assert command("apply", the_backup(), "--execute").exit_code == Exit.OK
-    assert hands.stored("g")[last] == "7"
+    assert clients.stored("g")[last] == "7"
 
 
 # ---- files --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("format_", ["json", "csv", "kafka-utils", "legacy"])
-def test_export_and_import(hands: Hands, command: Command, format_: str) -> None:
+def test_export_and_import(clients: Clients, command: Command, format_: str) -> None:
     """An export in any format is imported again, into a deleted group."""
-    before = hands.stored("g")
+    before = clients.stored("g")
     assert command("offsets", "export", "g", "--file", "f", "--format", format_).exit_code == 0
     assert command("groups", "delete", "g", "--execute").exit_code == 0
-    assert hands.tree("g") == {}
+    assert clients.tree("g") == {}
     done = command("offsets", "import", "f", "-g", "g", "--execute")
-    assert (done.exit_code, hands.stored("g")) == (0, before)
+    assert (done.exit_code, clients.stored("g")) == (0, before)
 
 
-def test_a_file_of_the_old_tool(hands: Hands, command: Command) -> None:
+def test_a_file_of_the_old_tool(clients: Clients, command: Command) -> None:
     """A file of ExportZkOffsets is imported unchanged; missing topics are a note."""
     Path("export.txt").write_text(EXPORTED)
     done = command("offsets", "import", "export.txt", "--execute")
@@ -225,11 +225,11 @@ def test_a_file_of_the_old_tool(hands: Hands, command: Command) -> None:
     assert command("offsets", "export", "-g", "toolg", "-f", "legacy").stdout == EXPORTED
 
 
-def test_a_bad_file(hands: Hands, command: Command) -> None:
+def test_a_bad_file(clients: Clients, command: Command) -> None:
     """A bad last line gives exit code 2 and its number, and nothing is written."""
     bad = EXPORTED + "/consumers/g/offsets/../0:1\n"
     done = command("offsets", "import", "-", "--execute", stdin=bad)
-    assert (done.exit_code, "-:3" in done.stderr, hands.tree("toolg")) == (2, True, {})
+    assert (done.exit_code, "-:3" in done.stderr, clients.tree("toolg")) == (2, True, {})
 
 
 def test_nothing_to_export(command: Command) -> None:
@@ -246,57 +246,57 @@ def test_nothing_to_export(command: Command) -> None:
 # ---- whole groups, and topics -------------------------------------------------------------------
 
 
-def test_groups(hands: Hands, command: Command) -> None:
+def test_groups(clients: Clients, command: Command) -> None:
     """A group is copied and renamed, a topic forgotten, and the group deleted."""
-    before = hands.stored("g")
+    before = clients.stored("g")
     copied = command("groups", "copy", "g", "h", "--execute")
     assert copied.exit_code == 0
     assert "it is unknown whether Kafka has offsets of group g, too: no broker" in copied.stderr
     assert command("groups", "rename", "h", "i", "--execute").exit_code == 0
-    assert (hands.stored("i"), hands.tree("h")) == (before, {})
+    assert (clients.stored("i"), clients.tree("h")) == (before, {})
     assert (
         command("offsets", "copy", "--from", "g", "-g", "k", "-t", "t:1", "--execute").exit_code
         == 0
     )
-    assert hands.stored("k") == {TopicPartition("t", 1): "101"}
+    assert clients.stored("k") == {TopicPartition("t", 1): "101"}
     assert command("topics", "forget", "t", "--execute").exit_code == 2
-    assert hands.stored("g") == before
+    assert clients.stored("g") == before
     assert command("topics", "forget", "t", "--all-groups", "--execute").exit_code == 0
-    assert (hands.stored("g"), hands.stored("i"), hands.stored("k")) == ({}, {}, {})
+    assert (clients.stored("g"), clients.stored("i"), clients.stored("k")) == ({}, {}, {})
     assert command("groups", "delete", "i", "-g", "k", "--execute").exit_code == 2
     assert command("groups", "delete", "-g", "i", "--execute").exit_code == 0
-    assert hands.tree("i") == {}
+    assert clients.tree("i") == {}
 
 
-def test_offsets_that_cannot_be_read(hands: Hands, command: Command) -> None:
+def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None:
     """Each is named, left out of an export with exit code 1, and copied unchanged."""
-    hands.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
+    clients.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
     dashed = command("offsets", "export", "--file", "-", "-g", "g", "-f", "csv")
     assert (dashed.stdout, Path("-").exists()) == (exported.stdout, False)
     assert "g t-1 is left out: " in exported.stderr
     copied = command("groups", "copy", "g", "h", "--execute")
-    assert (copied.exit_code, hands.stored("h")) == (0, hands.stored("g"))
+    assert (copied.exit_code, clients.stored("h")) == (0, clients.stored("g"))
     assert "t-1 is copied as it is: " in copied.stderr
 
 
-def test_brokers_that_cannot_be_reached(hands: Hands, command: Command) -> None:
+def test_brokers_that_cannot_be_reached(clients: Clients, command: Command) -> None:
     """A copy works without brokers; one note says Kafka's offsets are unknown."""
-    hands.other.create(
+    clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
-    hands.offsets("h", {TopicPartition("t", 0): 1})
+    clients.offsets("h", {TopicPartition("t", 0): 1})
     done = command("offsets", "copy", "--from", "g", "-g", "h", "--execute", "--timeout", "2")
-    assert (done.exit_code, hands.stored("h")) == (0, hands.stored("g"))
+    assert (done.exit_code, clients.stored("h")) == (0, clients.stored("g"))
     assert done.stderr.count("it is unknown whether") == 1
     assert "it is unknown whether Kafka has offsets of group g and 1 other, too: " in done.stderr
 
 
-def test_offsets_deleted(hands: Hands, command: Command) -> None:
+def test_offsets_deleted(clients: Clients, command: Command) -> None:
     """Offsets of some partitions are deleted."""
     assert command("offsets", "delete", "-g", "g", "-t", "t:0,2", "--execute").exit_code == 0
-    assert hands.stored("g") == {TopicPartition("t", 1): "101"}
+    assert clients.stored("g") == {TopicPartition("t", 1): "101"}
 
 
 @pytest.mark.parametrize(
@@ -335,11 +335,11 @@ def test_offsets_deleted(hands: Hands, command: Command) -> None:
     ],
 )
 def test_clear_errors(
-    hands: Hands, command: Command, arguments: list[str], code: int, why: str
+    clients: Clients, command: Command, arguments: list[str], code: int, why: str
 ) -> None:
     """Each wrong request is one line with the reason, and has the right exit code."""
-    before = hands.tree("g")
+    before = clients.tree("g")
     done = command(*arguments, "--execute", "--timeout", "2")
     assert (done.exit_code, done.stdout) == (code, "")
     assert why in done.stderr
-    assert hands.tree("g") == before
+    assert clients.tree("g") == before

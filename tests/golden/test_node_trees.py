@@ -31,7 +31,7 @@ FILE = Path(__file__).with_name("trees.jsonl.gz")
 RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
 # A release -> partition -> number of messages that A consumed first, of five in each; the order of
 # arrival determined it. Other releases that left the same znodes have the numbers of this one.
-TAKEN_FIRST = {"0.9.0.1": {1: 5, 2: 3}, "1.1.1": {1: 3, 2: 5}}
+CONSUMED_BY_A = {"0.9.0.1": {1: 5, 2: 3}, "1.1.1": {1: 3, 2: 5}}
 ALIKE = {"static": [{"0.8.2.2", "0.9.0.1"}, {"0.11.0.3", "1.1.1"}], "wildcard": [RELEASES]}
 LIMIT_S = 50.0  # longer than any step, shorter than the interval of automatic commits
 
@@ -160,10 +160,10 @@ def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[CapturedGr
         yield CapturedGroup(sandbox, unique, stack)
 
 
-@pytest.mark.parametrize("release", TAKEN_FIRST)
+@pytest.mark.parametrize("release", CONSUMED_BY_A)
 def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) -> None:
     """After joins, a commit, a hand-over and leaves the znodes equal the JVM's."""
-    first, topic = TAKEN_FIRST[release], scene.topic
+    first, topic = CONSUMED_BY_A[release], scene.topic
     stage = Steps(scene, captured("static", release), "seqg", "seq")
     scene.sandbox.create_topic(topic, partitions=4)
     for partition, count in first.items():

@@ -29,7 +29,7 @@ NEVER_S = 3600.0
 pytestmark = pytest.mark.usefixtures("topic")
 
 
-class Going(Enum):
+class Recovery(Enum):
     """How far the client has recovered when the member continues with the phase."""
 
     AT_ONCE = "its requests meet the session that is gone"
@@ -37,18 +37,18 @@ class Going(Enum):
     OVERTAKEN = "they come when others have all that it had"
 
 
-class Ambush:
+class ExpiryAtPhase:
     """Expires a member's session when the member enters a phase, before its first action there.
 
     It runs as the writer of the trace, on the thread of the member's coordinator. An expired
-    session has no lease, so the ambush closes the gate first. The machine's lease ends before other
+    session has no lease, so this class closes the gate first. The machine's lease ends before other
     members can take over.
     """
 
-    def __init__(self, crew: Crew, member: LocalMember, phase: Phase, going: Going) -> None:
-        self._crew, self._member, self._phase, self._going = crew, member, phase, going
+    def __init__(self, crew: Crew, member: LocalMember, phase: Phase, recovery: Recovery) -> None:
+        self._crew, self._member, self._phase, self._recovery = crew, member, phase, recovery
         self._connector = member.connector
-        self.sprung = threading.Event()
+        self.has_happened = threading.Event()
         observers = coordinator_of(self._connector)._observers  # the only hook on that thread
         self._write_trace = observers["trace"]
         observers["trace"] = self.write
@@ -56,25 +56,25 @@ class Ambush:
     def write(self, before: State, event: Event, after: State, commands: Iterable[Command]) -> None:
         self._write_trace(before, event, after, commands)
         entered = after.phase is self._phase and before.phase is not self._phase
-        if not entered or self.sprung.is_set():
+        if not entered or self.has_happened.is_set():
             return
         client, gate = client_of(self._connector), member_of(self._connector).gate
         identity = client.client_id
         gate.shut()
         expire(self._crew.zookeeper, identity)
-        if self._going is not Going.AT_ONCE:
+        if self._recovery is not Recovery.AT_ONCE:
             wait_for(lambda: _is_new(client, identity), "a new session")
-        if self._going is Going.OVERTAKEN:
+        if self._recovery is Recovery.OVERTAKEN:
             wait_for(self._is_overtaken, "others to own everything")
             wait_for(lambda: not after.lease.holds(gate.clock()), "the lease to end")
-        self.sprung.set()
+        self.has_happened.set()
 
     def _is_overtaken(self) -> bool:
         others = [one for one in self._crew.members if one is not self._member]
         return sum(len(one.owned) for one in others if one.phase == "settled") == PARTITIONS
 
 
-Scene = Callable[[Crew, KazooClient, Phase, Going], None]
+Scene = Callable[[Crew, KazooClient, Phase, Recovery], None]
 
 
 def _pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
@@ -84,62 +84,64 @@ def _pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
     return member, partner
 
 
-def _sprung(ambush: Ambush, phase: Phase) -> None:
-    assert ambush.sprung.wait(LIMIT_S), f"never {phase.value}"
+def _await_expiry(expiry: ExpiryAtPhase, phase: Phase) -> None:
+    assert expiry.has_happened.wait(LIMIT_S), f"never {phase.value}"
 
 
-def _another_joins(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
+def _another_joins(crew: Crew, _: KazooClient, phase: Phase, recovery: Recovery) -> None:
     # A late commit of the member conflicts only if there was another commit before it.
     member = crew.join_here(auto_commit_interval_s=NEVER_S)
     crew.settle(member)
     crew.flowing(member)
     member.connector.commit_offsets(timeout_s=LIMIT_S)
     crew.flowing(member)
-    ambush = Ambush(crew, member, phase, going)
+    expiry = ExpiryAtPhase(crew, member, phase, recovery)
     partner = crew.join_here(auto_commit_interval_s=NEVER_S)
-    _sprung(ambush, phase)
+    _await_expiry(expiry, phase)
     crew.settle(member, partner)
     crew.flowing(member, partner)
     for one in (member, partner):
         one.connector.commit_offsets(timeout_s=LIMIT_S)
 
 
-def _another_leaves(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
+def _another_leaves(crew: Crew, _: KazooClient, phase: Phase, recovery: Recovery) -> None:
     member, partner = _pair(crew)
-    ambush = Ambush(crew, member, phase, going)
+    expiry = ExpiryAtPhase(crew, member, phase, recovery)
     partner.leave()
-    _sprung(ambush, phase)
+    _await_expiry(expiry, phase)
     crew.settle(member)
     crew.flowing(member)
 
 
-def _its_id_is_deleted(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> None:
+def _its_id_is_deleted(crew: Crew, admin: KazooClient, phase: Phase, recovery: Recovery) -> None:
     member, partner = _pair(crew)
-    ambush = Ambush(crew, member, phase, going)
+    expiry = ExpiryAtPhase(crew, member, phase, recovery)
     admin.delete(paths.member(crew.group, member.consumer))
-    _sprung(ambush, phase)
+    _await_expiry(expiry, phase)
     crew.settle(member, partner)
     crew.flowing(member, partner)
 
 
-def _another_is_in_the_way(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> None:
+def _another_is_in_the_way(
+    crew: Crew, admin: KazooClient, phase: Phase, recovery: Recovery
+) -> None:
     (topic,) = crew.counts
     path = paths.owner(crew.group, TopicPartition(topic, 0))
     admin.create(path, b"stranger-0", ephemeral=True, makepath=True)
     member = crew.join_here()
-    ambush = Ambush(crew, member, phase, going)
-    _sprung(ambush, phase)
+    expiry = ExpiryAtPhase(crew, member, phase, recovery)
+    _await_expiry(expiry, phase)
     crew.flowing(member)
     admin.delete(path)
     crew.settle(member)
     crew.flowing(member)
 
 
-def _it_leaves(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
+def _it_leaves(crew: Crew, _: KazooClient, phase: Phase, recovery: Recovery) -> None:
     member, partner = _pair(crew)
-    ambush = Ambush(crew, member, phase, going)
+    expiry = ExpiryAtPhase(crew, member, phase, recovery)
     member.leave()
-    _sprung(ambush, phase)
+    _await_expiry(expiry, phase)
     crew.settle(partner)
     crew.flowing(partner)
 
@@ -161,10 +163,10 @@ SCENES: dict[Phase, Scene] = {
 # Scenes without another member that could take over.
 LONELY = (_another_leaves, _another_is_in_the_way)
 CASES = [
-    (phase, going)
+    (phase, recovery)
     for phase, scene in SCENES.items()
-    for going in Going
-    if going is not Going.OVERTAKEN or scene not in LONELY
+    for recovery in Recovery
+    if recovery is not Recovery.OVERTAKEN or scene not in LONELY
 ]
 
 
@@ -175,13 +177,15 @@ def test_every_phase_has_a_scene() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "going"), CASES, ids=[f"{phase.value}-{going.name.lower()}" for phase, going in CASES]
+    ("phase", "recovery"),
+    CASES,
+    ids=[f"{phase.value}-{recovery.name.lower()}" for phase, recovery in CASES],
 )
 def test_expiry(
     crew: Crew,
     admin: KazooClient,
     phase: Phase,
-    going: Going,
+    recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the member is doing, it claims afresh; nothing is lost, no offset overwritten."""
@@ -190,7 +194,7 @@ def test_expiry(
         # 30 s after it settled; here it comes after two session timeouts.
         monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
         monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
-    SCENES[phase](crew, admin, phase, going)
+    SCENES[phase](crew, admin, phase, recovery)
     crew.finish()
     for member in crew.members:
         assert not {name for name in member.metrics() if name.startswith("foreign")}

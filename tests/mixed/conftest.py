@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.jvm.member import RELEASES
-from support.members.mixed_groups import NEWEST_BROKER, Cast
+from support.members.mixed_groups import NEWEST_BROKER, GroupSetup
 from support.members.mixed_scenario import OURS, SECOND, Outcome, Scenario
 
 from zkconsumer.protocol.assignors import Strategy
@@ -22,30 +22,32 @@ from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 AT_ONCE = 2
 
-RANGE = tuple(Cast((release,)) for release in RELEASES)
-ROUND_ROBIN = tuple(Cast((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
-WILDCARD = tuple(replace(cast, pattern=Pattern.WHITE_LIST) for cast in RANGE + ROUND_ROBIN)
+RANGE = tuple(GroupSetup((release,)) for release in RELEASES)
+ROUND_ROBIN = tuple(GroupSetup((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
+WILDCARD = tuple(replace(setup, pattern=Pattern.WHITE_LIST) for setup in RANGE + ROUND_ROBIN)
 # Members of both kinds subscribe by a pattern, and others by name.
 PATTERN_AND_NAME = tuple(
-    replace(cast, pattern=Pattern.WHITE_LIST, by_name=frozenset({OURS, SECOND})) for cast in RANGE
+    replace(setup, pattern=Pattern.WHITE_LIST, by_name=frozenset({OURS, SECOND})) for setup in RANGE
 )
 # Two releases in one group; round-robin has one order up to 0.11, and another from 1.0 on.
 TWO = (
-    Cast(("0.8.2.2", "1.1.1")),
-    Cast(("0.9.0.1", "0.11.0.3")),
-    Cast(("0.10.2.2", "1.1.1"), pattern=Pattern.WHITE_LIST),
-    Cast(("0.8.2.2", "0.9.0.1"), Strategy.ROUND_ROBIN),
-    Cast(("0.10.2.2", "0.11.0.3"), Strategy.ROUND_ROBIN),
+    GroupSetup(("0.8.2.2", "1.1.1")),
+    GroupSetup(("0.9.0.1", "0.11.0.3")),
+    GroupSetup(("0.10.2.2", "1.1.1"), pattern=Pattern.WHITE_LIST),
+    GroupSetup(("0.8.2.2", "0.9.0.1"), Strategy.ROUND_ROBIN),
+    GroupSetup(("0.10.2.2", "0.11.0.3"), Strategy.ROUND_ROBIN),
 )
 # The oldest and the newest JVM release, on each release of ZooKeeper.
 ZOOKEEPERS = tuple(
-    replace(cast, zookeeper=release)
+    replace(setup, zookeeper=release)
     for release in ZOOKEEPER_RELEASES
-    for cast in (RANGE[0], RANGE[-1])
+    for setup in (RANGE[0], RANGE[-1])
     if release != DEFAULT_ZOOKEEPER
 )
 OLD_BROKER = tuple(
-    replace(cast, broker="0.8.2.2") for cast in RANGE + ROUND_ROBIN if cast.releases == ("0.8.2.2",)
+    replace(setup, broker="0.8.2.2")
+    for setup in RANGE + ROUND_ROBIN
+    if setup.releases == ("0.8.2.2",)
 )
 ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
 # The newest release with each strategy, by name and by pattern; range with both in one group.
@@ -59,7 +61,7 @@ OLDEST = (replace(ROUND_ROBIN[0], zookeeper=ZOOKEEPER_RELEASES[0]), ZOOKEEPERS[0
 SOME = (*OLDEST, *RANGE[1:-1], ZOOKEEPERS[-1], *NEWEST)
 
 
-def casts_of(mixed: str, zookeeper: str) -> tuple[Cast, ...]:
+def setups_of(mixed: str, zookeeper: str) -> tuple[GroupSetup, ...]:
     """Return the scenarios that the options `--mixed` and `--zookeeper` select."""
     if zookeeper == "all":
         return ZOOKEEPERS if mixed == "some" else (OLDEST[0], *ALL, *ZOOKEEPERS)
@@ -68,10 +70,10 @@ def casts_of(mixed: str, zookeeper: str) -> tuple[Cast, ...]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test with the scenarios that the options select."""
-    if "cast" in metafunc.fixturenames:
+    if "setup" in metafunc.fixturenames:
         option = metafunc.config.getoption
-        casts = casts_of(option("--mixed"), option("--zookeeper"))
-        metafunc.parametrize("cast", casts, ids=str, scope="module")
+        setups = setups_of(option("--mixed"), option("--zookeeper"))
+        metafunc.parametrize("setup", setups, ids=str, scope="module")
 
 
 PLAYED = pytest.StashKey[dict[str, Outcome]]()
@@ -121,26 +123,26 @@ def plays(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     sandbox_of: Callable[[str, str], Sandbox],
-) -> Iterator[Callable[[Cast], Outcome]]:
+) -> Iterator[Callable[[GroupSetup], Outcome]]:
     """Play the scenarios of the selected tests, in their order; each is awaited."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
-    params = [spec.params.get("cast") for spec in specs if spec is not None]
-    casts = dict.fromkeys(cast for cast in params if isinstance(cast, Cast))
+    params = [spec.params.get("setup") for spec in specs if spec is not None]
+    setups = dict.fromkeys(setup for setup in params if isinstance(setup, GroupSetup))
 
-    def play(cast: Cast, sandbox: Sandbox, directory: Path) -> Outcome:
+    def play(setup: GroupSetup, sandbox: Sandbox, directory: Path) -> Outcome:
         with ExitStack() as stack:
-            return Scenario(cast, sandbox, str(cast), directory, stack).play()
+            return Scenario(setup, sandbox, str(setup), directory, stack).play()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        played: dict[Cast, Future[Outcome]] = {}
-        for cast in casts:
-            servers = sandbox_of(cast.broker, cast.zookeeper)
+        played: dict[GroupSetup, Future[Outcome]] = {}
+        for setup in setups:
+            servers = sandbox_of(setup.broker, setup.zookeeper)
             directory = tmp_path_factory.mktemp("mixed")
-            played[cast] = pool.submit(play, cast, servers, directory)
+            played[setup] = pool.submit(play, setup, servers, directory)
 
-        def outcome(cast: Cast) -> Outcome:
-            found = played[cast].result()
-            request.config.stash.setdefault(PLAYED, {})[str(cast)] = found
+        def outcome(setup: GroupSetup) -> Outcome:
+            found = played[setup].result()
+            request.config.stash.setdefault(PLAYED, {})[str(setup)] = found
             return found
 
         yield outcome

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from support.members.mixed_groups import SETTINGS, Cast
+from support.members.mixed_groups import SETTINGS, GroupSetup
 from support.members.mixed_scenario import ALL_OURS, MESSAGES, Outcome
 
 # A JVM member that loses its session commits its old offsets again in the next session. In a
@@ -26,9 +26,9 @@ BACKLOG_S = 0.8
 
 
 @pytest.fixture(scope="module")
-def outcome(cast: Cast, plays: Callable[[Cast], Outcome]) -> Outcome:
-    """The outcome of this cast's scenario."""
-    return plays(cast)
+def outcome(setup: GroupSetup, plays: Callable[[GroupSetup], Outcome]) -> Outcome:
+    """The outcome of this set-up's scenario."""
+    return plays(setup)
 
 
 def test_nothing_is_lost(outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.jvm.member import JvmMember
-from support.scenes import hands_on
+from support.scenes import connect_clients
 from support.wait import wait_for
 
 from zkconsumer.admin.apply import Live, apply
@@ -25,29 +25,29 @@ def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: 
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)
     with ExitStack() as stack:
-        hands = stack.enter_context(hands_on(sandbox.zookeeper_connect))
+        clients = stack.enter_context(connect_clients(sandbox.zookeeper_connect))
         member = JvmMember(
             "1.1.1", sandbox.zookeeper_connect, group, name="m", directory=tmp_path, topics=[topic]
         )
         stack.callback(member.end)
         tp = TopicPartition(topic, 0)
-        wait_for(lambda: hands.stored(group).get(tp) == "10", "its first commits")
+        wait_for(lambda: clients.stored(group).get(tp) == "10", "its first commits")
         wait_for(lambda: member.quiet_s > 1.0, "its rebalances to end")
-        before = hands.other.exists(paths.owner(group, tp)).czxid
+        before = clients.other.exists(paths.owner(group, tp)).czxid
         for plan in (
-            plan_offsets(hands.tools, "offsets set", {group: {tp: 3}}),
-            plan_delete_group(hands.tools, group),
+            plan_offsets(clients.tools, "offsets set", {group: {tp: 3}}),
+            plan_delete_group(clients.tools, group),
         ):
             with pytest.raises(RefusedError, match="live members"):
-                apply(hands.tools, plan, backup_dir=tmp_path)
-        edit = plan_offsets(hands.tools, "offsets set", {group: {tp: 3}})
-        apply(hands.tools, edit, backup_dir=tmp_path, live=Live.FORCE)
-        assert hands.stored(group)[tp] == "3"
+                apply(clients.tools, plan, backup_dir=tmp_path)
+        edit = plan_offsets(clients.tools, "offsets set", {group: {tp: 3}})
+        apply(clients.tools, edit, backup_dir=tmp_path, live=Live.FORCE)
+        assert clients.stored(group)[tp] == "3"
         sandbox.produce(topic, 1)
-        wait_for(lambda: hands.stored(group)[tp] == "11", "it to write over the edit")
-        assert hands.other.exists(paths.owner(group, tp)).czxid == before
+        wait_for(lambda: clients.stored(group)[tp] == "11", "it to write over the edit")
+        assert clients.other.exists(paths.owner(group, tp)).czxid == before
         assert [one.offset for one in member.delivered] == list(range(11))
         member.leave()
         assert member.trouble() == []
-        apply(hands.tools, plan_delete_group(hands.tools, group), backup_dir=tmp_path)
-        assert hands.tree(group) == {}
+        apply(clients.tools, plan_delete_group(clients.tools, group), backup_dir=tmp_path)
+        assert clients.tree(group) == {}

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from zkconsumer.cli.schema import schemas
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
-from zkconsumer.sandbox.guard import born
+from zkconsumer.sandbox.guard import start_time
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -74,7 +74,7 @@ def test_life(command: Command) -> None:
     """up, up again, topics, messages, down, up: addresses and data remain, no process does."""
     first = json.loads(_ok(command("up", "--output", "json")))
     fits("sandbox", first)
-    births = {server["pid"]: born(server["pid"]) for server in first["servers"]}
+    births = {server["pid"]: start_time(server["pid"]) for server in first["servers"]}
     assert None not in births.values()
 
     again = command("up", "--output", "json")
@@ -108,7 +108,7 @@ def test_life(command: Command) -> None:
     assert typed["messages"][1]["key"] is None
 
     assert "stopped: broker 0, ZooKeeper" in _ok(command("down"))
-    assert all(born(pid) is None for pid in births)
+    assert all(start_time(pid) is None for pid in births)
     assert command("status").returncode == 6
 
     stopped = json.loads(_ok(command("down", "--output", "json")))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from zkconsumer.sandbox import jars
-from zkconsumer.sandbox.guard import born
+from zkconsumer.sandbox.guard import start_time
 from zkconsumer.sandbox.process import until
 
 OWNER = """
@@ -39,11 +39,11 @@ def test_owner_ended_by_a_signal(number: signal.Signals) -> None:
     with _owner() as owner:
         assert owner.stdout is not None
         left = json.loads(owner.stdout.readline())
-        births = {pid: born(pid) for pid in left["pids"]}
+        births = {pid: start_time(pid) for pid in left["pids"]}
         assert None not in births.values()
         owner.send_signal(number)
         assert until(
-            lambda: not any(birth == born(pid) for pid, birth in births.items()), limit_s=60.0
+            lambda: not any(birth == start_time(pid) for pid, birth in births.items()), limit_s=60.0
         )
         assert until(lambda: not Path(left["directory"]).exists(), limit_s=60.0)
 
@@ -75,5 +75,5 @@ def test_interrupted_while_starting(what: str) -> None:
         assert until(started, limit_s=60.0)
         owner.send_signal(signal.SIGINT)
         assert owner.wait(60.0) != 0
-        assert born(int(str(record["pid"]))) != record["born"]
+        assert start_time(int(str(record["pid"]))) != record["born"]
         assert not directory.exists()

@@ -137,7 +137,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
 def test_what_is_stopped_is_gone(cluster: SparkCluster) -> None:
     """After a stop neither master nor workers exist. (Last test: the module shares them.)"""
     mine = [pid for pid in children(os.getpid()) if str(cluster.directory) in command(pid)]
-    alive = [(pid, guard.born(pid)) for pid in mine]
+    alive = [(pid, guard.start_time(pid)) for pid in mine]
     assert len(alive) == 3
     cluster.stop()
-    assert not any(guard.born(pid) == birth for pid, birth in alive)
+    assert not any(guard.start_time(pid) == birth for pid, birth in alive)

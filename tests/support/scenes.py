@@ -1,7 +1,7 @@
 """Groups that a test writes into ZooKeeper, znode by znode.
 
-`Scene` is a ZooKeeper below a separate chroot. `Hands` acts on the server that all tests share, and
-has a client for the tools.
+`Scene` is a ZooKeeper below a separate chroot. `Clients` acts on the server that all tests share,
+and has a client for the tools.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def scenes(
         session.close()
 
 
-class Hands:
+class Clients:
     """A connection for the tools (`tools`) and one that acts as another client (`other`)."""
 
     def __init__(self, connect: str, tools: ZooKeeperClient, other: KazooClient) -> None:
@@ -164,7 +164,7 @@ class Hands:
 
 
 @contextmanager
-def hands_on(connect: str, **settings: Any) -> Iterator[Hands]:
+def connect_clients(connect: str, **settings: Any) -> Iterator[Clients]:
     """Yield both clients; close them at the end of the block."""
     config = ConsumerConfig(
         **{
@@ -178,7 +178,7 @@ def hands_on(connect: str, **settings: Any) -> Iterator[Hands]:
     other.start(60)
     try:
         with ZooKeeperClient(config) as tools:
-            yield Hands(connect, tools, other)
+            yield Clients(connect, tools, other)
     finally:
         other.stop()
         other.close()

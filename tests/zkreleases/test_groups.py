@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin.test_apply import group, hands, test_offsets_are_set
+from admin.test_apply import clients, group, test_offsets_are_set
 from integration.test_connections import test_a_lost_reply_to_a_claim
 from integration.test_membership import test_a_member_is_killed, test_a_member_joins
 from integration.test_wildcards import join, owners, prefix, test_topics_come_and_go
 from support.members.crew import Crew, wait_for
-from support.scenes import hands_on
+from support.scenes import connect_clients
 from support.zk.proxies import Trap
 from support.zk.servers import release_number
 from typer.testing import CliRunner
@@ -25,8 +25,8 @@ from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.kazoo_transport import MultiRead
 
 __all__ = [
+    "clients",
     "group",
-    "hands",
     "join",
     "owners",
     "prefix",
@@ -73,7 +73,7 @@ def test_the_oldest_servers(
     assert {row["lag"] for row in rows} == {0}
     reset = ("offsets", "reset", "--group", crew.group, "--topic", topic, "--to-earliest")
     command(*reset, "--execute", "--backup-dir", str(tmp_path))
-    with hands_on(sandbox.zookeeper_connect) as both:
+    with connect_clients(sandbox.zookeeper_connect) as both:
         assert set(both.stored(crew.group).values()) == {"0"}
     # A member that joins after the reset reads everything again.
     late = crew.join(consumer_id=unique("late"))

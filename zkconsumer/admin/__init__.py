@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
-    "Reset",
-    "Kind",
     "Direction",
     "FileFormat",
+    "Finding",
+    "Kind",
     "Live",
     "Plan",
     "Report",
-    "Finding",
+    "Reset",
 ]
 
 _HOMES = {

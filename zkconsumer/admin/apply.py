@@ -67,7 +67,7 @@ MARKS_KEPT_MS: Final = 24 * 3600 * 1000
 until their next commit."""
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """The changes of one transaction, and the groups whose guards it carries."""
 
     changes: tuple[Change, ...]
@@ -133,9 +133,9 @@ class Guards:
 
     # ---- transactions ----------------------------------------------------------------------------
 
-    def pieces(self, changes: Iterable[Change], max_writes: int) -> Iterator[Piece]:
+    def chunks(self, changes: Iterable[Change], max_writes: int) -> Iterator[Chunk]:
         """Yield the changes in their order, split into transactions of bounded size."""
-        piece: list[Change] = []
+        chunk: list[Change] = []
         groups: set[str] = set()
         size = writes = 0
         for one in changes:
@@ -143,32 +143,32 @@ class Guards:
             extra = 0 if one.group in groups else 4
             size += payload_size(one.write) + 128 * extra
             writes += 1 + extra
-            if piece and (len(piece) >= max_writes or size > MAX_MULTI_BYTES or writes > 2_000):
-                yield Piece(tuple(piece), tuple(sorted(groups)))
-                piece, groups = [], set()
+            if chunk and (len(chunk) >= max_writes or size > MAX_MULTI_BYTES or writes > 2_000):
+                yield Chunk(tuple(chunk), tuple(sorted(groups)))
+                chunk, groups = [], set()
                 size, writes = payload_size(one.write) + 512, 5
-            piece.append(one)
+            chunk.append(one)
             groups.add(one.group)
-        if piece:
-            yield Piece(tuple(piece), tuple(sorted(groups)))
+        if chunk:
+            yield Chunk(tuple(chunk), tuple(sorted(groups)))
 
-    def transaction(self, piece: Piece) -> list[Write]:
+    def transaction(self, chunk: Chunk) -> list[Write]:
         """Return the writes of one transaction: guards, changes, edit marks."""
         writes = [*self._root]
-        for group in piece.groups:
-            writes += self._guard(group, piece)
-        writes += [one.write for one in piece.changes]
-        for group in sorted(self._to_mark(piece)):
+        for group in chunk.groups:
+            writes += self._guard(group, chunk)
+        writes += [one.write for one in chunk.changes]
+        for group in sorted(self._to_mark(chunk)):
             number = self._marks.get(group)
             if number is None:
                 writes.append(Create(paths.edits(group)))
             writes.append(Create(paths.edit(group, number or 0), self._plan.hash.encode()))
         return writes
 
-    def _guard(self, group: str, piece: Piece) -> list[Write]:
-        """Return the guard of a group; none if the piece itself creates or deletes `ids`."""
+    def _guard(self, group: str, chunk: Chunk) -> list[Write]:
+        """Return the guard of a group; none if the chunk itself creates or deletes `ids`."""
         ids = paths.ids(group)
-        touched = {one.path for one in piece.changes}
+        touched = {one.path for one in chunk.changes}
         if group in self._forced or ids in touched or group not in self._groups:
             return []
         parent = self._ids.get(group)
@@ -176,9 +176,9 @@ class Guards:
             return [Create(ids), Delete(ids)]
         return [Delete(ids), parent]
 
-    def _to_mark(self, piece: Piece) -> set[str]:
+    def _to_mark(self, chunk: Chunk) -> set[str]:
         found: set[str] = set()
-        for one in piece.changes:
+        for one in chunk.changes:
             group = one.group
             if group in found or group in self._made or one.after is None:
                 continue
@@ -186,13 +186,13 @@ class Guards:
                 found.add(group)
         return found
 
-    def written(self, piece: Piece) -> None:
+    def written(self, chunk: Chunk) -> None:
         """Record that the transaction took effect, for the next one."""
         self._root = ()
-        for group in self._to_mark(piece):
+        for group in self._to_mark(chunk):
             self._marks[group] = self._marks.get(group, 0) + 1
             self._marked.add(group)
-        for one in piece.changes:
+        for one in chunk.changes:
             if one.path == paths.group(one.group):
                 (self._groups.add if one.after is not None else self._groups.discard)(one.group)
             elif one.path == paths.ids(one.group):
@@ -386,9 +386,9 @@ class _Run:
         self._backup = plan_file.save(plan, backup_dir / backup_name(plan))
         on_backup(self._backup)
         self._on_progress(self._done, len(plan))
-        for piece in self._guards.pieces(due, self._max_writes):
-            self._write(piece)
-            self._advance(len(piece.changes))
+        for chunk in self._guards.chunks(due, self._max_writes):
+            self._write(chunk)
+            self._advance(len(chunk.changes))
         self._write_to_kafka(kafka)
         self._guards.prune(connection)
         return Report(self._done - self._already, self._already, self._backup)
@@ -466,30 +466,30 @@ class _Run:
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, chunk: Chunk) -> None:
         """Send one transaction, again if its reply is lost, until its outcome is known."""
         connection = self._connection
         for _ in range(ATTEMPTS):
-            writes = self._guards.transaction(piece)
+            writes = self._guards.transaction(chunk)
             try:
                 reply = connection.write(writes)
                 if reply.code is Code.OK:
                     self._has_written = True
-                    self._guards.written(piece)
+                    self._guards.written(chunk)
                     return
                 connection.sync(paths.CONSUMERS)
-                nodes = connection.read(one.path for one in piece.changes)
+                nodes = connection.read(one.path for one in chunk.changes)
             except ZooKeeperUnreachableError as error:
                 self._lost(error)
-            if piece.changes and all(one.is_done(nodes.get(one.path)) for one in piece.changes):
+            if chunk.changes and all(one.is_done(nodes.get(one.path)) for one in chunk.changes):
                 self._has_written = True  # the transaction took effect, but its reply was lost
-                self._guards.written(piece)
+                self._guards.written(chunk)
                 return
             if reply.code is Code.BROKEN:
                 continue
             refused = writes[int(reply.value or 0)]
             if reply.code is Code.NO_AUTH or not self._guards.is_extra(refused):
-                self._give_up(piece, reply.code, refused, nodes)
+                self._give_up(chunk, reply.code, refused, nodes)
             self._guards.read(connection)
         self._lost(
             ZooKeeperUnreachableError(
@@ -500,7 +500,7 @@ class _Run:
         )
 
     def _give_up(
-        self, piece: Piece, code: Code, refused: Write, nodes: Mapping[str, Node]
+        self, chunk: Chunk, code: Code, refused: Write, nodes: Mapping[str, Node]
     ) -> NoReturn:
         """Raise the error that says why ZooKeeper refused a transaction as a whole."""
         if code is Code.NO_AUTH:
@@ -514,7 +514,7 @@ class _Run:
         if self._guards.is_guard(refused):
             gone = {refused.path.split("/")[2]: ["a member that has left since"]}
             self._end(_live_error(self._members() or gone, self._plan))
-        _, changed = split_due(piece.changes, nodes)
+        _, changed = split_due(chunk.changes, nodes)
         where = "; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED])
         why = f"{count(changed, 'znode')} changed while the plan was applied"
         if not changed:
@@ -546,7 +546,7 @@ class _Run:
 
     def _write_to_kafka(self, due: Sequence[KafkaChange]) -> None:
         for group, wanted in _by_group(due).items():
-            self._write(Piece((), (group,)))
+            self._write(Chunk((), (group,)))
             offsets = {one.partition: one.after for one in wanted}
             try:
                 failed = self._store.store(group, offsets)

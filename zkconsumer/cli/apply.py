@@ -99,7 +99,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     return operator()(run)
 
 
-def beside_kafka(connection: ZooKeeperClient, plan: Plan, *groups: str) -> Plan:
+def with_kafka_notes(connection: ZooKeeperClient, plan: Plan, *groups: str) -> Plan:
     """Return a plan for ZooKeeper with notes on the offsets that these groups have in Kafka."""
     if plan.is_empty:
         return plan
@@ -134,7 +134,7 @@ def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     if plan.is_empty:
         say("nothing to change")
         return
-    _tell_of_members(connection, plan, how)
+    _report_live_members(connection, plan, how)
     if how.plan_out is not None:
         from zkconsumer.admin.plan import save
 
@@ -166,7 +166,7 @@ def _row(row: PlanRow) -> dict[str, object]:
     return shown if row.topic is not None else shown | {"topic": row.path}
 
 
-def _tell_of_members(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
+def _report_live_members(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     found = connection.children(map(paths.ids, plan.groups))
     live = [path.split("/")[2] for path, names in found.items() if names]
     if not live:

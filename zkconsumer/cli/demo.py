@@ -44,11 +44,11 @@ def demo(
 
     Example: zkconsumer demo --partitions 12 --json
     """
-    from zkconsumer.demo.group import Play, print_result, view
+    from zkconsumer.demo.group import DemoRun, print_result, view
 
     signal.signal(signal.SIGTERM, interrupt)
     with view() as shown:
-        result = Play(messages=messages, partitions=partitions, view=shown).run()
+        result = DemoRun(messages=messages, partitions=partitions, view=shown).run()
     if as_json:
         format_ = replace(format_, output=Output.JSONL)
     if format_.is_for_people:

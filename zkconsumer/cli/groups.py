@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli import completion
-from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
+from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
 from zkconsumer.cli.lag import COLUMNS, group_words, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
@@ -85,7 +85,7 @@ def copy(
     source, target = _pair(source, new, named)
     with common.connect(source) as connection:
         plan = plan_copy_group(connection, source, target)
-        carry_out(common, connection, beside_kafka(connection, plan, source), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, source), how)
 
 
 @changing
@@ -108,7 +108,7 @@ def rename(
     source, target = _pair(source, new, named)
     with common.connect(source) as connection:
         plan = plan_rename_group(connection, source, target, max_deleted=max_znodes)
-        carry_out(common, connection, beside_kafka(connection, plan, source), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, source), how)
 
 
 def _pair(first: str, second: str | None, option: str | None) -> tuple[str, str]:

@@ -224,7 +224,7 @@ def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[st
     for batch in history.batches():
         for row in batch.rows:
             found = transaction(row, batch.file)
-            if window.has(found):
+            if window.overlaps(found):
                 yield as_dict(found)
     for problem in history.problems:
         say(f"{problem.kind}: {problem.where}: {problem.what}")

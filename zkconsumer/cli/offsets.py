@@ -12,7 +12,7 @@ import typer
 
 from zkconsumer.admin.offset_files import FileFormat
 from zkconsumer.cli import completion
-from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
+from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
 from zkconsumer.cli.lag import unknown
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
@@ -144,7 +144,7 @@ def import_(
     offsets = read_file(file, group=None if group is None else validate_group(group))
     with common.connect(next(iter(offsets))) as connection:
         plan = plan_import(connection, offsets)
-        carry_out(common, connection, beside_kafka(connection, plan, *offsets), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, *offsets), how)
 
 
 # ---- offsets get ---------------------------------------------------------------------------------
@@ -549,7 +549,7 @@ def delete(
         )
     with common.connect(name) as connection:
         plan = plan_delete_offsets(connection, name, topics=topics, max_deleted=max_znodes)
-        carry_out(common, connection, beside_kafka(connection, plan, name), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, name), how)
 
 
 @app.command()
@@ -591,5 +591,5 @@ def copy(
                 f"group {source} has no offsets of these topics in ZooKeeper", where=source
             )
         plan = plan_import(connection, {name: found[source]}, kind="offsets copy")
-        plan = beside_kafka(connection, plan, source, name)
+        plan = with_kafka_notes(connection, plan, source, name)
         carry_out(common, connection, plan.noted(*notes), how)

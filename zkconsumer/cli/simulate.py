@@ -108,20 +108,20 @@ def simulate(
         if list_:
             _list_later(output)
         else:
-            _coordinated(protocol.value, scenario, output, _Group(seed, members, partitions))
+            _run_coordinated(protocol.value, scenario, output, _Group(seed, members, partitions))
         return
     if protocol is Protocol.ZOOKEEPER_JVM:
         peers = peers or Peers.JVM
     if list_:
         _list(output)
     elif scenario is not None:
-        _tell(scenario, peers, output)
+        _run_scenario(scenario, peers, output)
     else:
         from zkconsumer.sim.scenarios import Peers as Kinds
         from zkconsumer.sim.scenarios import names_of, run_seed
 
         number = 1 if seed is None else seed
-        show = _Show(f"seed {number}", names_of(members), output)
+        printer = _Printer(f"seed {number}", names_of(members), output)
         ended = run_seed(
             number,
             members=members,
@@ -129,28 +129,28 @@ def simulate(
             strategy=strategy,
             peers=Kinds((peers or Peers.OURS).value),
             kinds=_faults(fault),
-            emit=show.add,
+            emit=printer.add,
         )
-        show.end(ended)
+        printer.end(ended)
 
 
-def _tell(scenario: str, peers: Peers | None, output: Output) -> None:
+def _run_scenario(scenario: str, peers: Peers | None, output: Output) -> None:
     """Print a scenario, a random run or a lesson of a group on ZooKeeper."""
     from zkconsumer.sim.lessons import LESSONS
     from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
     from zkconsumer.sim.scenarios import Peers as Kinds
 
     if scenario in LESSONS:
-        _teach(LESSONS[scenario](), output)
+        _run_lesson(LESSONS[scenario](), output)
         return
-    one = SCENARIOS[_known(scenario)]
+    one = SCENARIOS[_scenario_name(scenario)]
     count = one.plan.members
     jvm = None if peers is None else Kinds(peers.value).jvm(count)
     if output is Output.HTML:
-        _play(one if jvm is None else replace(one, jvm=jvm))
+        _print_player(one if jvm is None else replace(one, jvm=jvm))
         return
-    show = _Show(one.title, names_of(count), output)
-    show.end(run_scenario(one, jvm=jvm, emit=show.add))
+    printer = _Printer(one.title, names_of(count), output)
+    printer.end(run_scenario(one, jvm=jvm, emit=printer.add))
 
 
 def _check_unused(**given: object) -> None:
@@ -180,29 +180,29 @@ def _list_later(output: Output) -> None:
     _write_list({name: one.lesson for name, one in STORIES.items()}, output)
 
 
-def _coordinated(protocol: str, scenario: str | None, output: Output, group: _Group) -> None:
+def _run_coordinated(protocol: str, scenario: str | None, output: Output, group: _Group) -> None:
     """Print a scenario or a random run of a group with a coordinator."""
     from zkconsumer.sim.coordinated.stories import STORIES, run_story, run_story_of_seed
     from zkconsumer.sim.scenarios import names_of
 
     if scenario is not None:
-        story = STORIES[_known_later(scenario)]
-        show = _Show(story.title, names_of(story.members), output)
-        ended = run_story(story, protocol, show.add)
+        story = STORIES[_story_name(scenario)]
+        printer = _Printer(story.title, names_of(story.members), output)
+        ended = run_story(story, protocol, printer.add)
     else:
         number = 1 if group.seed is None else group.seed
-        show = _Show(f"seed {number}", names_of(group.members), output)
+        printer = _Printer(f"seed {number}", names_of(group.members), output)
         ended = run_story_of_seed(
             number,
             protocol,
             members=group.members,
             partitions=group.partitions,
-            emit=show.add,
+            emit=printer.add,
         )
-    show.end(ended)
+    printer.end(ended)
 
 
-def _known_later(scenario: str) -> str:
+def _story_name(scenario: str) -> str:
     """Return the name of a scenario of the later protocols. Raises ConfigError."""
     from zkconsumer.errors import ConfigError
     from zkconsumer.sim.coordinated.stories import STORIES, WITHOUT
@@ -218,7 +218,7 @@ def _known_later(scenario: str) -> str:
     )
 
 
-def _play(scenario: Scenario) -> None:
+def _print_player(scenario: Scenario) -> None:
     """Print a page that plays a scenario: step, go back, and scrub without a server."""
     from zkconsumer.lab.engine import opened
     from zkconsumer.lab.runs import open_scenario
@@ -227,7 +227,7 @@ def _play(scenario: Scenario) -> None:
     print(player(recorded(opened(open_scenario(1, scenario))), scenario.title), end="")
 
 
-def _known(scenario: str) -> str:
+def _scenario_name(scenario: str) -> str:
     """Return the name of a scenario from its name or title. Raises ConfigError."""
     from zkconsumer.errors import ConfigError
     from zkconsumer.sim.scenarios import SCENARIOS
@@ -283,7 +283,7 @@ def _write_list(scenarios: Mapping[str, str], output: Output) -> None:
 _TIMELINES: Final = (Output.TABLE, Output.STORY)
 
 
-class _Show:
+class _Printer:
     """Prints entries as they arrive, or a page with all of them at the end."""
 
     def __init__(self, title: str, members: list[str], output: Output) -> None:
@@ -342,7 +342,7 @@ class _Show:
 # ---- lessons ------------------------------------------------------------------------------------
 
 
-def _teach(lessons: Iterable[Lesson], output: Output) -> None:
+def _run_lesson(lessons: Iterable[Lesson], output: Output) -> None:
     """Print the rows of a lesson as they arrive, or a document or a page at the end."""
     shown = 0
     last = None

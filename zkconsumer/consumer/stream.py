@@ -51,12 +51,12 @@ Fetched: TypeAlias = Any
 
 __all__ = [
     "BUFFER_MESSAGES",
+    "Coverage",
     "Grant",
     "ReportKind",
     "Stream",
     "StreamReport",
     "Streams",
-    "Coverage",
 ]
 
 if TYPE_CHECKING:

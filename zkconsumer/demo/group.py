@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from zkconsumer.demo.group_judge import double_ownership, unowned_partition_seconds
 from zkconsumer.demo.group_member import Member
-from zkconsumer.demo.group_scene import Notes, Producing, Watcher
+from zkconsumer.demo.group_scene import BackgroundProducer, MemberRecords, Watcher
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import GroupPart, Observer
@@ -243,7 +243,7 @@ class Result:
         return not self.lost and not self.double_owned
 
 
-class Play:
+class DemoRun:
     """One run of the demo. When it ends, even by Ctrl-C, it ends all processes and removes all
     files.
     """
@@ -252,7 +252,7 @@ class Play:
         self._messages = messages
         self._partitions = partitions
         self._view = view
-        self._notes = Notes(partitions)
+        self._records = MemberRecords(partitions)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, Path] = {}
         self._events: list[tuple[str, str, float, float]] = []
@@ -277,7 +277,7 @@ class Play:
             for number in (1, 2, 3):
                 self._start(f"m{number}")
             self._view.note(f"producing {self._messages:,} messages")
-            self._producing = Producing(
+            self._producer = BackgroundProducer(
                 self._sandbox.bootstrap,
                 TOPIC,
                 partitions=self._partitions,
@@ -328,18 +328,18 @@ class Play:
     def _drain(self) -> list[int]:
         """Stop producing, wait until the group has read everything, and stop the members."""
         self._view.event("producing has ended; the group reads the remaining messages")
-        produced = self._producing.finish()
-        tally, before = self._notes.tally, -1
+        produced = self._producer.finish()
+        tally, before = self._records.tally, -1
         while before < tally.delivered < sum(produced):  # while there is progress
             before = tally.delivered
             self._wait(lambda: tally.delivered >= sum(produced))
         for name in list(self._processes):
             self._end(name, signal.SIGTERM)
-        self._notes.read()
+        self._records.read()
         return produced
 
     def _judge(self, produced: list[int]) -> Result:
-        tally, log = self._notes.tally, self._watcher.log
+        tally, log = self._records.tally, self._watcher.log
         found = list(double_ownership(tally, log, group=GROUP))
         return Result(
             produced=sum(produced),
@@ -369,7 +369,7 @@ class Play:
     def _start(self, name: str) -> None:
         notes = self._sandbox.directory / f"{name}.notes"
         self._logs[name] = self._sandbox.directory / f"{name}.log"
-        self._notes.follow(name, notes)
+        self._records.follow(name, notes)
         # At this rate the members need about as long to read everything as the events take.
         rate = max(2000.0, self._messages / 25)
         member = Member(
@@ -443,11 +443,11 @@ class Play:
         if time.monotonic() < self._updated_s + _UPDATE_S:
             return
         self._updated_s = time.monotonic()
-        self._notes.read()
+        self._records.read()
         if self._watcher.error is not None:
             raise self._watcher.error
-        if self._producing.failed:
-            raise SandboxError("a message was not accepted", where=self._producing.failed)
+        if self._producer.failed:
+            raise SandboxError("a message was not accepted", where=self._producer.failed)
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise self._failure(name, process.returncode)
@@ -457,7 +457,7 @@ class Play:
             Frame(
                 owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
                 members=sorted(self._processes),
-                delivered=tuple(self._notes.tally.unique),
-                produced=tuple(self._producing.acknowledged),
+                delivered=tuple(self._records.tally.unique),
+                produced=tuple(self._producer.acknowledged),
             )
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zkconsumer.protocol.payloads import OwnerZnode
 
 
-class Seen(NamedTuple):
+class OwnerChange(NamedTuple):
     """The observer's record that a partition got another owner, or none, at a monotonic time."""
 
     time_s: float
@@ -19,7 +19,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class Spell:
+class TokenDeliveries:
     """The deliveries of a partition under one fencing token: their members and their times."""
 
     members: set[str]
@@ -36,12 +36,12 @@ class Tally:
     duplicates: int = 0
     seen: list[bytearray] = field(default_factory=list)
     unique: list[int] = field(default_factory=list)
-    spells: list[dict[int, Spell]] = field(default_factory=list)
+    by_token: list[dict[int, TokenDeliveries]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.seen = [bytearray() for _ in range(self.partitions)]
         self.unique = [0] * self.partitions
-        self.spells = [{} for _ in range(self.partitions)]
+        self.by_token = [{} for _ in range(self.partitions)]
 
     def add(self, member: str, time_s: float, run: Sequence[int]) -> None:
         """Count a run `[partition, first offset, count, token]` that a member recorded."""
@@ -55,10 +55,12 @@ class Tally:
         self.duplicates += again
         self.delivered += count - again
         self.unique[partition] += count - again
-        spell = self.spells[partition].setdefault(token, Spell(set(), time_s, time_s))
-        spell.members.add(member)
-        spell.first_s = min(spell.first_s, time_s)
-        spell.last_s = max(spell.last_s, time_s)
+        deliveries = self.by_token[partition].setdefault(
+            token, TokenDeliveries(set(), time_s, time_s)
+        )
+        deliveries.members.add(member)
+        deliveries.first_s = min(deliveries.first_s, time_s)
+        deliveries.last_s = max(deliveries.last_s, time_s)
 
     def lost(self, produced: Sequence[int]) -> int:
         """Return how many of the first `produced[p]` offsets of each partition p no member
@@ -70,7 +72,7 @@ class Tally:
 
 
 def unowned_partition_seconds(
-    log: Iterable[Seen], partitions: int, *, start_s: float, end_s: float
+    log: Iterable[OwnerChange], partitions: int, *, start_s: float, end_s: float
 ) -> float:
     """Return the time without an owner znode between start and end, summed over partitions."""
     since: dict[int, float | None] = dict.fromkeys(range(partitions), start_s)
@@ -91,7 +93,9 @@ def _overlap(from_s: float, to_s: float, start_s: float, end_s: float) -> float:
     return max(0.0, min(to_s, end_s) - max(from_s, start_s))
 
 
-def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterator[tuple[int, str]]:
+def double_ownership(
+    tally: Tally, log: Sequence[OwnerChange], *, group: str
+) -> Iterator[tuple[int, str]]:
     """Yield each (partition, reason) that shows that two members had one partition at once.
 
     A reason is one of these: deliveries under an older token after the first one under a newer
@@ -99,18 +103,18 @@ def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterat
     in the znode; deliveries after the znode was deleted. The last reason is certain, because the
     observer sees a deletion late, never early.
     """
-    for partition, spells in enumerate(tally.spells):
-        for (older, before), (newer, after) in pairwise(sorted(spells.items())):
+    for partition, by_token in enumerate(tally.by_token):
+        for (older, before), (newer, after) in pairwise(sorted(by_token.items())):
             if before.last_s > after.first_s:
                 yield (
                     partition,
                     f"delivered under token {older} after deliveries under {newer}",
                 )
-        for token, spell in spells.items():
-            if len(spell.members) > 1:
-                yield partition, f"delivered by {sorted(spell.members)} under token {token}"
+        for token, deliveries in by_token.items():
+            if len(deliveries.members) > 1:
+                yield partition, f"delivered by {sorted(deliveries.members)} under token {token}"
     for partition, owner, gone_s in _past_owners(log):
-        held = tally.spells[partition].get(owner.czxid)
+        held = tally.by_token[partition].get(owner.czxid)
         if held is None:
             continue
         owning = {one for one in held.members if owner.thread.startswith(f"{group}_{one}-")}
@@ -124,7 +128,7 @@ def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterat
             )
 
 
-def _past_owners(log: Iterable[Seen]) -> Iterator[tuple[int, OwnerZnode, float]]:
+def _past_owners(log: Iterable[OwnerChange]) -> Iterator[tuple[int, OwnerZnode, float]]:
     """Yield (partition, owner, time of deletion or change) of each owner that was replaced."""
     current: dict[int, OwnerZnode | None] = {}
     for at_s, partition, owner in log:

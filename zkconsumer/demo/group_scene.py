@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zkconsumer.demo.group_judge import Seen, Tally
+from zkconsumer.demo.group_judge import OwnerChange, Tally
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
@@ -31,7 +31,7 @@ class Watcher:
         self.owners: dict[int, OwnerZnode] = {}
         self.members: dict[str, Mapping[str, int]] = {}
         self.registered_s: dict[str, float] = {}
-        self.log: list[Seen] = []
+        self.log: list[OwnerChange] = []
         self.last_change_s = time.monotonic()
         self.error: ZkConsumerError | None = None
         self._topic = topic
@@ -69,7 +69,7 @@ class Watcher:
             case TopicPartition() as tp, (OwnerZnode() | None) as owner if (
                 change.what is ChangeKind.OWNER
             ):
-                self.log.append(Seen(time_s, tp.partition, owner))
+                self.log.append(OwnerChange(time_s, tp.partition, owner))
                 if owner is None:
                     self.owners.pop(tp.partition, None)
                 else:
@@ -86,7 +86,7 @@ class Watcher:
         self.last_change_s = time_s
 
 
-class Notes:
+class MemberRecords:
     """Reads the files that the members write, and counts their records."""
 
     def __init__(self, partitions: int) -> None:
@@ -114,7 +114,7 @@ class Notes:
             self.tally.add(member, time_s, run)
 
 
-class Producing:
+class BackgroundProducer:
     """Fills a topic, then produces slowly on a separate thread until `finish`.
 
     Attributes:

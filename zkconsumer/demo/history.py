@@ -1,6 +1,6 @@
 """The history demo: faults of a real group, and the pipeline that reads the servers' logs.
 
-`Play` lets the faults of `history_scene` happen. Meanwhile, and again after all have stopped,
+`DemoRun` lets the faults of `history_scene` happen. Meanwhile, and again after all have stopped,
 `history_pipeline` on a standalone Spark cluster brings the tables up to date. The caller compares
 the tables with the members' own records.
 """
@@ -57,7 +57,7 @@ class Evidence:
     found: Described
 
 
-class Play:
+class DemoRun:
     """One run of the demo. When it ends, even by Ctrl-C, all its processes have ended."""
 
     def __init__(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkconsumer.demo.group import Frame, View
-from zkconsumer.demo.group_scene import Producing, Watcher
+from zkconsumer.demo.group_scene import BackgroundProducer, Watcher
 from zkconsumer.demo.pipeline_judge import Verdict, judge
 from zkconsumer.demo.pipeline_ledger import Ledger, whole_log
 from zkconsumer.demo.pipeline_query import Query
@@ -84,7 +84,7 @@ class ConsoleConsumer(Startable):
         """Whether the process exists."""
         return self._process is not None and self._process.alive
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of its output and of its log."""
         files = [one for one in (self.values, self._directory / "log") if one.exists()]
         return "; ".join(one.read_text(errors="replace")[-500:].strip() for one in files)
@@ -177,13 +177,13 @@ class Result:
     events: tuple[Event, ...]
 
 
-class _Steady(Producing):
+class _SteadyProducer(BackgroundProducer):
     """Produces messages at a rate that keeps both members busy."""
 
     SLOW_PER_S = 1000
 
 
-class Play:
+class DemoRun:
     """One run of the demo. When it ends, even by Ctrl-C, it ends all processes and removes all
     files.
     """
@@ -244,7 +244,7 @@ class Play:
 
     def _run_events(self) -> None:
         self._view.note(f"producing {self._messages:,} messages, and more during the demo")
-        self._producing = _Steady(
+        self._producer = _SteadyProducer(
             self._sandbox.bootstrap, TOPIC, partitions=self._partitions, messages=self._messages
         )
         with self._event("query", "a Spark query warms up and serves the group alone", members=1):
@@ -265,7 +265,7 @@ class Play:
         # While the query started, the JVM consumer served the group alone. The query catches up,
         # because it has three of four partitions.
         self._wait(
-            lambda: 2 * self._ledger.rows >= sum(self._producing.acknowledged),
+            lambda: 2 * self._ledger.rows >= sum(self._producer.acknowledged),
             "the query to have half of the messages",
             progress=lambda: self._ledger.rows,
         )
@@ -292,7 +292,7 @@ class Play:
         their files.
         """
         self._view.event("producing has ended; the group reads the remaining messages")
-        counts = self._producing.finish()
+        counts = self._producer.finish()
         seen = self._ledger.seen
         self._wait(
             lambda: [len(one) for one in seen] == counts,
@@ -380,7 +380,7 @@ class Play:
             if time.monotonic() > limit_s:
                 raise SandboxError(
                     f"gave up waiting for {what} after {_PATIENCE_S:g} s",
-                    where=self._last_words(),
+                    where=self._log_tail(),
                     remedy="the machine may be very busy: run the demo again",
                 )
 
@@ -395,27 +395,27 @@ class Play:
         self._ledger.progress.clear()
         if self._watcher.error is not None:
             raise self._watcher.error
-        if self._producing.failed:
-            raise SandboxError("a message was not accepted", where=self._producing.failed)
+        if self._producer.failed:
+            raise SandboxError("a message was not accepted", where=self._producer.failed)
         if self._driver is not None and not self._driver.alive:
             raise SandboxError(
                 f"the query ended with exit code {self._driver.exit_code}",
-                where=self._last_words(),
+                where=self._log_tail(),
                 remedy="correct that and run the demo again",
             )
         if self._has_console and not self._console.alive:
-            raise SandboxError("the JVM consumer ended", where=self._console.last_words())
+            raise SandboxError("the JVM consumer ended", where=self._console.log_tail())
         owners = {one: owner.thread for one, owner in dict(self._watcher.owners).items()}
         self._view.draw(
             Frame(
                 owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
                 members=["jvm", "spark"],
                 delivered=[len(one) for one in self._ledger.seen],
-                produced=tuple(self._producing.acknowledged),
+                produced=tuple(self._producer.acknowledged),
             )
         )
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         """Return the exceptions that the query's process logged last, or else its last line."""
         if not self._log.exists():
             return ""

@@ -282,9 +282,9 @@ class GroupHistory:
                 partition.number = runs.new_partition()
                 runs.store(partition.number, partition.session, partition.run)
         for path, place in self._places.items():
-            self._teach(path, place)
+            self._register_path(path, place)
 
-    def _teach(self, path: str, place: At | _Partition) -> None:
+    def _register_path(self, path: str, place: At | _Partition) -> None:
         """Register a path with the compiled loop, if the loop can skip the path's rows."""
         from zkconsumer.history.commits import FOREIGN  # noqa: PLC0415 - loads numba
 
@@ -364,7 +364,7 @@ class GroupHistory:
             self._places[path] = group.partitions[tp]
         else:
             self._places[path] = (chroot, place)
-        self._teach(path, self._places[path])
+        self._register_path(path, self._places[path])
         return chroot, place
 
     def _topics_of(self, chroot: str) -> dict[str, bytes | None]:

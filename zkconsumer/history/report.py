@@ -34,7 +34,7 @@ class Window:
     from_ms: int | None = None
     to_ms: int | None = None
 
-    def has(self, row: Event) -> bool:
+    def overlaps(self, row: Event) -> bool:
         """Return whether the row's time, or its span, overlaps the window."""
         end = getattr(row, "ended_ms", None) or getattr(row, "last_ms", None)
         is_moment = isinstance(row, Incident) and row.kind in MOMENTARY
@@ -48,7 +48,7 @@ def within(found: Described, window: Window) -> Described:
     """Return the rows that overlap a window of time."""
     tables = Tables(
         *(
-            [row for row in getattr(found.tables, name) if window.has(row)]
+            [row for row in getattr(found.tables, name) if window.overlaps(row)]
             for name in ("sessions", "members", "ownership", "rebalances", "commits", "incidents")
         )
     )

@@ -364,7 +364,7 @@ class KafkaFetcher:
         return []
 
 
-_Question = tuple[list[TopicPartition], Reset, Future[Answers]]
+_OffsetQuery = tuple[list[TopicPartition], Reset, Future[Answers]]
 
 
 class Client(Protocol):
@@ -393,7 +393,7 @@ class Resolver(Generic[C]):
         self._connect = connect
         self._ask = ask
         self._changed = threading.Condition()
-        self._waiting: list[_Question] = []
+        self._waiting: list[_OffsetQuery] = []
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -430,7 +430,7 @@ class Resolver(Generic[C]):
             if client is not None:
                 client.close()
 
-    def _answer(self, client: C, batch: Sequence[_Question]) -> None:
+    def _answer(self, client: C, batch: Sequence[_OffsetQuery]) -> None:
         for reset in Reset:
             asked = [(tps, answer) for tps, wanted, answer in batch if wanted is reset]
             if asked:
@@ -438,7 +438,7 @@ class Resolver(Generic[C]):
                 for tps, answer in asked:
                     answer.set_result({tp: found[tp] for tp in tps})
 
-    def _next(self) -> list[_Question]:
+    def _next(self) -> list[_OffsetQuery]:
         """Return the waiting look-ups; an empty result after `LINGER_S` ends the thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, LINGER_S)

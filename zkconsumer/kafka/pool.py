@@ -310,13 +310,13 @@ class FetcherPool:
         """See `Fetcher.resolve`."""
         answer: Future[Answers] = Future()
         if tps:
-            self.thread_of(tps[0]).post(_Question(tps, reset, answer))
+            self.thread_of(tps[0]).post(_OffsetQuery(tps, reset, answer))
         else:
             answer.set_result({})
         return answer
 
 
-class _Question:
+class _OffsetQuery:
     """A look-up of offsets that waits for a client."""
 
     __slots__ = ("answer", "reset", "tps")
@@ -343,21 +343,21 @@ class _FetchThread:
         self._ended = False
         # Commands from any thread: a route to start or (if not live) to end, a stream with room
         # again, or a look-up of offsets.
-        self._commands: deque[_Route | SharedFetcher | _Question] = deque()
+        self._commands: deque[_Route | SharedFetcher | _OffsetQuery] = deque()
         self._wake = threading.Event()
         # Only the fetch thread uses these:
         self._client: Fetcher | None = None
         self._routes: dict[TopicPartition, _Route] = {}  # the partitions to fetch
         self._fetching: dict[TopicPartition, _Route] = {}  # the partitions that the client fetches
         self._full: set[SharedFetcher] = set()
-        self._questions: list[_Question] = []
+        self._queries: list[_OffsetQuery] = []
         self._ends_due = self._ask_due = 0.0
         self._asked: dict[TopicPartition, int] = {}
         self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
 
     # ---- any thread ------------------------------------------------------------------------------
 
-    def post(self, command: _Route | SharedFetcher | _Question) -> None:
+    def post(self, command: _Route | SharedFetcher | _OffsetQuery) -> None:
         """Queue a command, and start the thread if it does not run; never blocks."""
         self._commands.append(command)
         self._wake.set()
@@ -393,7 +393,7 @@ class _FetchThread:
                 what = error if isinstance(error, ZkConsumerError) else f"fetching failed: {error}"
                 known = error if isinstance(error, FetchError) else None
                 self._fail_all(Fault(FaultKind.PERMANENT, None, str(what), error=known))
-                questions, self._questions = self._questions, []
+                questions, self._queries = self._queries, []
                 for one in questions:
                     one.answer.set_result(dict.fromkeys(one.tps, str(what)))
                 self._start_over()
@@ -405,12 +405,12 @@ class _FetchThread:
         # Clear the event before reading the commands: a later command sets it again.
         self._wake.clear()
         changed = self._apply()
-        if self._client is None and (self._routes or self._questions):
+        if self._client is None and (self._routes or self._queries):
             self._client = self._pool.connect()
             self._ask_due = time.monotonic() + SILENT_S
             changed = set(self._routes)
         client = self._client
-        questions, self._questions = self._questions, []
+        questions, self._queries = self._queries, []
         for one in questions:
             if client is None:
                 one.answer.set_result(dict.fromkeys(one.tps, "no broker is registered"))
@@ -423,7 +423,7 @@ class _FetchThread:
         if not self._routes:
             self._pause(IDLE_S)
         messages = client.consume(BATCH, TURN_S if self._routes else 0.0)
-        self._hand_over(messages)
+        self._queue_messages(messages)
         self._take_faults(client)
         if self._client is client:
             self._check_progress(client, bool(messages))
@@ -437,8 +437,8 @@ class _FetchThread:
         changed: set[TopicPartition] = set()
         while self._commands:
             command = self._commands.popleft()
-            if isinstance(command, _Question):
-                self._questions.append(command)
+            if isinstance(command, _OffsetQuery):
+                self._queries.append(command)
             elif isinstance(command, SharedFetcher):
                 self._full.discard(command)
                 changed.update(tp for tp, one in self._routes.items() if one.fetcher is command)
@@ -491,7 +491,7 @@ class _FetchThread:
         if gone or offsets:
             self._asked, self._checking = {}, None
 
-    def _hand_over(self, messages: list[Message]) -> None:
+    def _queue_messages(self, messages: list[Message]) -> None:
         """Queue messages for their streams, in runs of one partition."""
         if not messages:
             return

@@ -16,13 +16,13 @@ from zkconsumer.sandbox.topics import PartitionPlacement, Placed
 from zkconsumer.sandbox.zookeeper import ZOOKEEPER_RELEASES, ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = [
-    "Sandbox",
-    "ZooKeeperServer",
-    "ZooKeeperEnsemble",
-    "BrokerServer",
     "RELEASES",
     "ZOOKEEPER_RELEASES",
+    "BrokerServer",
     "PartitionPlacement",
     "Placed",
+    "Sandbox",
     "SandboxError",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
 ]

@@ -136,8 +136,8 @@ class BrokerServer(JavaServer):
     def _is_ready(self) -> bool:
         # The broker logs this line after its registration in ZooKeeper: "[Kafka Server 0], started"
         # in 0.8, "[KafkaServer id=0] started" later.
-        said = self._said()
-        return ("] started" in said or "], started" in said) and self._accepts()
+        text = self._log_text()
+        return ("] started" in text or "], started" in text) and self._accepts()
 
     def _await_expiry(self) -> None:
         from kazoo.client import KazooClient

@@ -29,7 +29,7 @@ _lock = threading.Lock()
 _guard: subprocess.Popen[bytes] | None = None
 
 
-def born(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """Return an identifier of the process's start, which differs between processes with the same
     pid. Return None if the process has ended or is a zombie.
     """
@@ -112,7 +112,7 @@ def _main() -> None:
     for number in (signal.SIGCONT, signal.SIGTERM):
         _signal(servers, number)
     deadline = time.monotonic() + _PATIENCE_S
-    while any(born(pid) == birth for pid, birth in servers) and time.monotonic() < deadline:
+    while any(start_time(pid) == birth for pid, birth in servers) and time.monotonic() < deadline:
         time.sleep(0.05)
     _signal(servers, signal.SIGKILL)
     for path in listed:
@@ -122,7 +122,7 @@ def _main() -> None:
 
 def _signal(servers: list[tuple[int, str]], number: signal.Signals) -> None:
     for pid, birth in servers:
-        if born(pid) == birth:
+        if start_time(pid) == birth:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 

@@ -21,7 +21,7 @@ from typing import Self
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard
-from zkconsumer.sandbox.guard import born
+from zkconsumer.sandbox.guard import start_time
 
 # Seconds between two checks of a condition. This is short compared with the 0.4 s that the fastest
 # server needs to start.
@@ -63,18 +63,18 @@ class Process:
                 env=dict(environ),
                 start_new_session=True,
             )
-        return cls(child.pid, born(child.pid) or "", child)
+        return cls(child.pid, start_time(child.pid) or "", child)
 
     @classmethod
     def adopt(cls, pid: int, birth: str) -> Process | None:
         """Return the process if its start time still matches, else None."""
-        return cls(pid, birth) if birth and born(pid) == birth else None
+        return cls(pid, birth) if birth and start_time(pid) == birth else None
 
     @property
     def alive(self) -> bool:
         if self._child is not None:
             return self._child.poll() is None
-        return born(self.pid) == self.birth
+        return start_time(self.pid) == self.birth
 
     @property
     def exit_code(self) -> int | None:

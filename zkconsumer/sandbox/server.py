@@ -244,7 +244,7 @@ class JavaServer(Startable):
             if not until(lambda: not process.alive or self._answers(), limit_s=START_LIMIT_S):
                 raise SandboxError(
                     f"{self.name} is not ready after {START_LIMIT_S:.0f} s",
-                    where=self._last_words(),
+                    where=self._log_tail(),
                     remedy=f"see {self.log}",
                 )
             if not process.alive:
@@ -380,16 +380,16 @@ class JavaServer(Startable):
         with socket.create_connection((HOST, self.port), timeout=1.0):
             return True
 
-    def _said(self) -> str:
+    def _log_text(self) -> str:
         """Return the end of the server's log since its start."""
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - _TAIL_BYTES))
             return log.read().decode("utf-8", "replace")
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         """Return the last log lines that report a failure, or the last lines if none does."""
-        lines = [line.strip() for line in self._said().splitlines() if line.strip()]
+        lines = [line.strip() for line in self._log_text().splitlines() if line.strip()]
         telling = [
             line
             for line in lines
@@ -399,20 +399,20 @@ class JavaServer(Startable):
         return " | ".join(line[:300] for line in (telling or lines)[-3:]) or "its log is empty"
 
     def _death(self) -> SandboxError:
-        said = self._said()
+        text = self._log_text()
         remedy = f"see {self.log}"
         kind = SandboxError
-        if "Address already in use" in said or "BindException" in said:
+        if "Address already in use" in text or "BindException" in text:
             remedy = f"port {self.port} is in use: choose another port, or stop its server"
             kind = SandboxError if self._port_given else _PortTaken
-        elif "No space left on device" in said or "Disk quota exceeded" in said:
+        elif "No space left on device" in text or "Disk quota exceeded" in text:
             remedy = f"free some space on the disk of {self.directory}"
-        elif "Could not reserve enough space" in said or "Cannot allocate memory" in said:
+        elif "Could not reserve enough space" in text or "Cannot allocate memory" in text:
             remedy = f"the machine lacks memory for a heap of {self._heap_mb} MB"
         code = self._process.exit_code if self._process else None
         return kind(
             f"{self.name} ended at its start, exit code {code}",
-            where=self._last_words(),
+            where=self._log_tail(),
             remedy=remedy,
         )
 

@@ -281,7 +281,7 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: FromKazoo) -> Value
 # ---- the observer --------------------------------------------------------------------------------
 
 
-__all__ = ["Observer", "GroupSnapshot", "GroupPart", "ALL", "Change", "ChangeKind"]
+__all__ = ["ALL", "Change", "ChangeKind", "GroupPart", "GroupSnapshot", "Observer"]
 
 # Maximum back-off between attempts to connect, in seconds. kazoo's own back-off grows to a minute;
 # with it, an observer would report the recovery too late.

@@ -154,7 +154,7 @@ class JvmMember(Program):
         }
         super().__init__(name, Path(__file__).with_name("program.py"), request, directory)
         self.release = release
-        self._birth = guard.born(self.process.pid) or ""
+        self._birth = guard.start_time(self.process.pid) or ""
         guard.watch(self.process.pid, self._birth)
         if starts == "joined":
             self.tell("join")

@@ -69,7 +69,7 @@ class KraftBroker(JavaServer):
         return file
 
     def _is_ready(self) -> bool:
-        return "Kafka Server started" in self._said() and self._accepts()
+        return "Kafka Server started" in self._log_text() and self._accepts()
 
     def create_topic(self, name: str, *, partitions: int) -> None:
         """Create a topic."""

@@ -46,7 +46,7 @@ Someone = MemberProcess | JvmMember
 
 
 @dataclass(frozen=True)
-class Cast:
+class GroupSetup:
     """The variant of a scenario; the JVM members take these releases in turn.
 
     With a pattern, all members subscribe by it except those in `by_name`.
@@ -122,14 +122,14 @@ class Group:
     def __init__(
         self,
         stage: Topics,
-        cast: Cast,
+        setup: GroupSetup,
         name: str,
         *,
         ours: Iterable[str],
         directory: Path,
         stack: ExitStack,
     ) -> None:
-        self.stage, self.cast, self.name = stage, cast, name
+        self.stage, self.setup, self.name = stage, setup, name
         self.ours = frozenset(ours)
         self.members: dict[str, Someone] = {}
         self.live: set[str] = set()
@@ -146,7 +146,7 @@ class Group:
         """Start the JVMs of all JVM members, which join later."""
         jvms = [name for name in names if name not in self.ours]
         for number, name in enumerate(jvms):
-            release = self.cast.releases[number % len(self.cast.releases)]
+            release = self.setup.releases[number % len(self.setup.releases)]
             self._add(name, self._jvm(name, release))
 
     def prepared(self) -> None:
@@ -211,11 +211,11 @@ class Group:
     def _wanted(self) -> dict[TopicPartition, str]:
         counts = dict.fromkeys(self.stage.topics, 1)
         return assign(
-            self.cast.strategy,
+            self.setup.strategy,
             subscriptions={self.consumer(name): counts for name in self.live},
             partitions={topic: range(n) for topic, n in self.stage.counts.items()},
-            key_form=self.cast.profile.key_form,
-            variant=self.cast.profile.variant,
+            key_form=self.setup.profile.key_form,
+            variant=self.setup.profile.variant,
         )
 
     def _serves(self, name: str, owners: Mapping[TopicPartition, str]) -> bool:
@@ -274,7 +274,7 @@ class Group:
 
     def _regex(self, name: str) -> str:
         """Return the pattern for the topics; empty for a static subscription."""
-        is_static = self.cast.pattern is Pattern.STATIC or name in self.cast.by_name
+        is_static = self.setup.pattern is Pattern.STATIC or name in self.setup.by_name
         return "" if is_static else "|".join(self.stage.topics)
 
     def _add(self, name: str, member: Someone) -> None:
@@ -294,8 +294,8 @@ class Group:
             settings={
                 **SETTINGS,
                 "consumer_id": name,
-                "partition_assignment_strategy": self.cast.strategy.value,
-                "peers_release": self.cast.profile.release,
+                "partition_assignment_strategy": self.setup.strategy.value,
+                "peers_release": self.setup.profile.release,
                 "trace_file": str(self._trace(name)),
             },
         )
@@ -311,6 +311,6 @@ class Group:
             directory=self._directory,
             topics=() if regex else self.stage.topics,
             pattern=("Whitelist", regex) if regex else None,
-            properties={"partition.assignment.strategy": self.cast.strategy.value},
+            properties={"partition.assignment.strategy": self.setup.strategy.value},
             starts="booted",
         )

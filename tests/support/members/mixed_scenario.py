@@ -17,7 +17,7 @@ from pathlib import Path
 from support.history.real import compared
 from support.history.truth import Differences
 from support.members.evidence import Delivery
-from support.members.mixed_groups import Cast, Group, Topics
+from support.members.mixed_groups import Group, GroupSetup, Topics
 from support.wait import wait_for
 from support.zk.log import history
 from zkconsumer.consumer.stream_partitions import boottime
@@ -94,15 +94,17 @@ class Scenario:
     """Two groups on the same topics; every step is applied to both."""
 
     def __init__(
-        self, cast: Cast, sandbox: Sandbox, name: str, directory: Path, stack: ExitStack
+        self, setup: GroupSetup, sandbox: Sandbox, name: str, directory: Path, stack: ExitStack
     ) -> None:
         self._sandbox, self._pool = sandbox, stack.enter_context(ThreadPoolExecutor(2))
         self._first, self._created = f"{name}-a", f"{name}-b"
         self.stage = Topics(sandbox, (self._first, self._created), stack)
         self.mixed = Group(
-            self.stage, cast, f"{name}-mixed", ours=ALL_OURS, directory=directory, stack=stack
+            self.stage, setup, f"{name}-mixed", ours=ALL_OURS, directory=directory, stack=stack
         )
-        self.jvm = Group(self.stage, cast, f"{name}-jvm", ours=(), directory=directory, stack=stack)
+        self.jvm = Group(
+            self.stage, setup, f"{name}-jvm", ours=(), directory=directory, stack=stack
+        )
         # In seconds of `boottime`: when THIRD may have had no session, and the end of OURS_TOO.
         self._without_session: list[tuple[float, float]] = []
         self._killed_at = 0.0
@@ -209,9 +211,9 @@ class Scenario:
     def _history(self, group: Group) -> Differences:
         """Compare the group's tables with ZooKeeper's log and with what members of ours say."""
         log = self._sandbox.zookeeper.directory / "data" / "version-2"
-        cast = group.cast
+        setup = group.setup
         return compared(
-            [log], group.name, group.records(), strategy=cast.strategy, rules=cast.profile
+            [log], group.name, group.records(), strategy=setup.strategy, rules=setup.profile
         )
 
     def _is_zombie(self, one: Delivery) -> bool:

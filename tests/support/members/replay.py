@@ -176,7 +176,7 @@ class Grants:
 
 
 @dataclass
-class Witness:
+class TracedMember:
     """A member according to its trace."""
 
     settings: Settings
@@ -266,7 +266,7 @@ class Replay:
         self.records, self.writes, self.ahead_s = records, writes, ahead_s
         self._steps = [one.steps() for one in records]
         settings = [steps[0].before.settings for steps in self._steps]
-        self.members = [Witness(one, State(one)) for one in settings]
+        self.members = [TracedMember(one, State(one)) for one in settings]
         self.links = [Link() for _ in records]
         self._firsts = _first_logged(records)
         self._begun = {one.session: one.zxid for one in writes if one.change is None}

@@ -665,7 +665,7 @@ def _batch_of_the_stored_offset() -> list[Patch]:
 
 
 def _apply_without_a_guard() -> list[Patch]:
-    return [(apply.Guards, "_guard", lambda self, group, piece: [])]
+    return [(apply.Guards, "_guard", lambda self, group, chunk: [])]
 
 
 def _apply_without_compare_and_set() -> list[Patch]:
@@ -676,7 +676,7 @@ def _apply_without_compare_and_set() -> list[Patch]:
 
 
 def _apply_without_a_mark() -> list[Patch]:
-    return [(apply.Guards, "_to_mark", lambda self, piece: set())]
+    return [(apply.Guards, "_to_mark", lambda self, chunk: set())]
 
 
 def _lost_reply_of_a_tool_is_a_refusal() -> list[Patch]:
