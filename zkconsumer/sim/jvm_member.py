@@ -405,6 +405,9 @@ class JvmMember:
     changes, unread, may_overtake, has_client = 0, False, False, True
     """Late and lost callbacks, and a client's death, are not explored for JVM members."""
 
+    unposted, post_at = None, NEVER
+    """No thread of a JVM member is preempted before it posts."""
+
     def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
         self.settings = settings
         self.wire: deque[tuple[Answer, Answer]] = deque()
@@ -514,6 +517,13 @@ class JvmMember:
             self._pump()
 
     # ---- called by the user ----------------------------------------------------------------------
+
+    def may_post(self, now: float) -> bool:
+        return False
+
+    def end_threads(self) -> None:
+        """The process ends."""
+        self.inbox.clear()
 
     def may_ask(self, now: float) -> bool:
         """The user may ask while the member is disconnected, and for partitions it has lost."""
