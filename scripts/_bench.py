@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
+import threading
 import time
 from dataclasses import asdict, dataclass
 
@@ -35,6 +37,18 @@ def at_most(case: str, metric: str, value: float, unit: str, goal: float) -> Res
 
 def without_goal(case: str, metric: str, value: float, unit: str) -> Result:
     return Result(case, metric, round(value, 3), unit, "", True)
+
+
+def end_with_parent() -> None:
+    """End this process of a pool when its parent has ended, even by SIGTERM or SIGKILL."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this process is not one of a pool"
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

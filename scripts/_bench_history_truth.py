@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
-from _bench import Result, at_least, at_most  # noqa: E402
+from _bench import Result, at_least, at_most, end_with_parent  # noqa: E402
 from support.history import real, simulated  # noqa: E402
 from support.history.truth import Differences, differences  # noqa: E402
 
@@ -57,7 +57,7 @@ def say(text: str) -> None:
 def all_runs(arguments: argparse.Namespace) -> Iterator[tuple[str, Differences]]:
     """Yield the name and the differences of each run."""
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.runs)
-    with ProcessPoolExecutor(arguments.processes) as pool:
+    with ProcessPoolExecutor(arguments.processes, initializer=end_with_parent) as pool:
         for number, found in enumerate(pool.map(simulate, seeds, chunksize=10)):
             if number % 100 == 99:
                 say(f"{number + 1} of {len(seeds)} simulated runs")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import _records
-from _bench import Result, add_json, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, end_with_parent, show
 from _explore import WORLDS, Totals, cpu_seconds_of_children, pieces
 from _explore import explore as explore_swarm
 
@@ -146,7 +146,7 @@ def mutants(arguments: argparse.Namespace) -> list[Result]:
     wanted = arguments.mutant or [one.name for one in MUTANTS]
     chosen = [index for index, one in enumerate(MUTANTS) if one.name in wanted]
     started = time.monotonic()
-    with ProcessPoolExecutor(arguments.processes) as pool:
+    with ProcessPoolExecutor(arguments.processes, initializer=end_with_parent) as pool:
         caught = list(pool.map(catch, chosen))
     rows: dict[str, Any] = {}
     for index, found in zip(chosen, caught, strict=True):

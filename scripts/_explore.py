@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from _bench import end_with_parent
+
 from zkconsumer.sim import coverage, random_search
 from zkconsumer.sim.coverage import Coverage, Pair
 from zkconsumer.sim.monitor import Monitor
@@ -146,6 +148,7 @@ def _collect(
 
 def _begin() -> None:
     """Ignore Ctrl-C in a process of the pool, and the queries' warnings of resets."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.WARNING)
 

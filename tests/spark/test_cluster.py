@@ -12,8 +12,8 @@ from typing import Any
 
 import pyspark
 import pytest
-from support.members.spark_queries import children, command
 from support.packages import LIMIT_S, build, pip, python_without_package
+from support.processes import children, command
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard

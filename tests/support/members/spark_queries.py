@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from support.internals import driver_of
 from support.members.group import Group
+from support.processes import children, command
 from support.wait import wait_for
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
@@ -125,25 +126,6 @@ class Query:
 def sources(spark: SparkSession) -> set[int]:
     """The source processes of this session's queries."""
     return {pid for pid in children(driver_of(spark)) if RUNNER in command(pid)}
-
-
-def children(parent: int) -> set[int]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent and fields[0] != "Z":
-            found.add(int(path.parent.name))
-    return found
-
-
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
 
 
 def wait(condition: Callable[[], object], what: str = "what this line says") -> None:
