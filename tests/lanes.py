@@ -160,6 +160,12 @@ LONG_TESTS = (
         "Takes 5 s. In the quick lane, test_a_kill_at_each_step kills runs.",
         "tests/spark/test_history_pipeline.py::test_any_order_of_files_and_kills",
     ),
+    Rule(
+        Lane.NORMAL,
+        "tests/spark/test_history_pipeline.py::test_a_kill_at_each_step",
+        "Each case takes a second. The quick lane kills a run at the commit and at the rename.",
+        ("[transactions-", "[state-", "[tables-"),
+    ),
     *_normal(
         "Takes 20 s in a new checkout. `scripts/check` runs it alone.",
         "tests/static/test_checks.py::test_nothing_is_found[mypy]",

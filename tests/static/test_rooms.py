@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -63,13 +62,16 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def imports(name: str) -> tuple[str, ...]:
     """The modules of this package that a module imports."""
+    found = []
     for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zkconsumer"):
             for alias in node.names:
                 below = f"{node.module}.{alias.name}"
-                yield below if below in modules() else str(node.module)
+                found.append(below if below in modules() else str(node.module))
+    return tuple(found)
 
 
 def room(name: str) -> str:
