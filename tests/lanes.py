@@ -297,7 +297,7 @@ SINGLE_TESTS = (
     ),
     Rule(
         Lane.ALL,
-        "tests/sim/test_mutants.py::test_it_is_caught",
+        "tests/sim/test_mutants.py::test_a_mutant_is_caught",
         "These mutants take 6 s of a processor together, and more if a change moves the schedules "
         "that catch them. The normal lane runs the other forty.",
         (
@@ -395,7 +395,7 @@ SINGLE_TESTS = (
     ),
     *_later(
         "The same test runs in the normal lane with another parameter.",
-        "tests/spark/test_direct.py::test_a_beginning_that_is_none[options2-SparkSourceError]",
+        "tests/spark/test_direct.py::test_a_start_that_is_impossible[options2-SparkSourceError]",
         "tests/consumer/test_timeouts.py::test_a_poll_returns_in_time_while_its_broker_is_silent[0]",
         "tests/integration/test_connections.py::test_a_kill_amid_a_transaction[commit]",
         "tests/consumer/test_stream_pause_seek.py::"
@@ -406,7 +406,7 @@ SINGLE_TESTS = (
         "tests/security/test_tools.py::test_changing[sasl]",
         "tests/security/test_tools.py::test_reading[digest]",
         "tests/security/test_tools.py::test_reading[sasl]",
-        "tests/security/test_tools.py::test_a_stranger[sasl]",
+        "tests/security/test_tools.py::test_a_user_without_rights[sasl]",
     ),
     *_later(
         "The same test runs in tests/integration with the same broker release.",
@@ -415,7 +415,8 @@ SINGLE_TESTS = (
         "tests/brokers/test_groups.py::test_two_members_share_and_hand_over[3.9.1]",
     ),
     *_later(
-        "Checks the sandbox, which is a development tool. test_life starts and stops the sandbox.",
+        "Checks the sandbox, which is a development tool. test_up_down_and_up_again starts and "
+        "stops it.",
         "tests/sandbox/test_cli.py::test_half_a_sandbox",
         "tests/sandbox/test_cli.py::test_the_zookeeper_release_is_kept",
         "tests/sandbox/test_servers.py::test_sandbox_leaves_nothing",
@@ -702,7 +703,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
-        "tests/mixed/test_kafka_offsets.py::test_we_take_turns_with_a_jvm_consumer",
+        "tests/mixed/test_kafka_offsets.py::test_jvm_and_zkconsumer_members_in_turn",
         "The normal lane runs two of the ten cases: the oldest and the newest release, each with "
         "one storage.",
         but=("[0.8.2.2-0.8.2.2-kafka]", "[1.1.1-3.9.1-dual]"),

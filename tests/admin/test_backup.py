@@ -81,7 +81,7 @@ def run(clients: Clients, plan: Plan, where: Path, **options: Any) -> Plan:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_there_and_back(
+def test_an_undo_restores_a_deleted_tree(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path, seed: int
 ) -> None:
     """A random tree that is deleted and restored has equal znodes, data and access control."""
@@ -113,7 +113,7 @@ def test_null_payloads(clients: Clients, unique: Callable[[str], str], tmp_path:
     assert clients.tree(group)[paths.offset(group, T[0])][0] is None
 
 
-def test_offsets_there_and_back(
+def test_an_undo_restores_set_offsets(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """After an undo, set offsets have their old values, and created ones are deleted."""
@@ -126,7 +126,7 @@ def test_offsets_there_and_back(
     assert clients.contents(group) == before
 
 
-def test_a_rename_there_and_back(
+def test_an_undo_restores_a_renamed_group(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """An undo restores the old group, and deletes the new one despite later edits in it."""
@@ -142,7 +142,7 @@ def test_a_rename_there_and_back(
     assert clients.tree(new) == {}
 
 
-def test_what_others_have_built_upon(
+def test_an_undo_keeps_znodes_with_children_of_other_clients(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A created group stays as far as another client has created znodes in it."""
@@ -224,7 +224,9 @@ def a_file(clients: Clients, unique: Callable[[str], str], path: Path) -> dict[s
     return document
 
 
-def test_a_file_is_whole(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_plan_file_is_read_back_unchanged(
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
+) -> None:
     """A plan is equal after writing and reading, and no file is overwritten."""
     path = tmp_path / "plan.json"
     document = a_file(clients, unique, path)
@@ -311,7 +313,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "[" * 100_000, '{"a": 1}', "\ufeff{}"])
-def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     """Other files are refused as well."""
     path = tmp_path / "plan.json"
     path.write_text(text)

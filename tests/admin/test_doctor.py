@@ -252,7 +252,7 @@ PLANTS = [
 @pytest.mark.parametrize(
     "plant", PLANTS, ids=[f"{one.code}-{number}" for number, one in enumerate(PLANTS)]
 )
-def test_what_is_planted_is_found(scene: Scene, plant: Plant) -> None:
+def test_a_planted_fault_is_found(scene: Scene, plant: Plant) -> None:
     """Exactly the planted fault is found: severity, subject, reason, and repair."""
     scene.settled(TWO, SIZES)
     plant.plant(scene)
@@ -324,7 +324,7 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
     assert "gone" in note.what
 
 
-def test_retries_that_end_too_early(scene: Scene) -> None:
+def test_retries_shorter_than_the_session_timeout(scene: Scene) -> None:
     """Retries x back-off below the session timeout of the members' settings is a warning."""
     scene.settled(TWO, SIZES)
     good = scene.config(rebalance_backoff_s=2.0)

@@ -100,7 +100,7 @@ def test_offsets_are_mended_while_the_group_rests(
     assert value == b"5"
 
 
-def test_a_number_is_kept(scene: Scene, tmp_path: Path) -> None:
+def test_an_offset_with_a_line_feed_is_repaired(scene: Scene, tmp_path: Path) -> None:
     """The offset that `echo 12 >` wrote becomes 12; one that is no number is deleted."""
     scene.topic("orders", 3)
     for partition, text in enumerate((" 12\n", "?")):
@@ -126,7 +126,7 @@ def test_a_znode_that_has_changed_is_left_alone(scene: Scene) -> None:
             plan_fixes(connection, found)
 
 
-def test_nothing_of_a_session_is_ever_planned_on(scene: Scene) -> None:
+def test_owner_znodes_of_sessions_are_not_deleted(scene: Scene) -> None:
     """Of a deleted topic's owner znodes, only those without a session are deleted."""
     scene.settled(TWO, SIZES)
     scene.put(paths.owner("g", _tp("deleted", 0)), b"g_a-0")

@@ -61,7 +61,7 @@ def test_round_robin(scene: Scene) -> None:
     assert "on the circle: assigned in turn" in found.shares[0].why
 
 
-def test_what_is_not_as_it_should_be(scene: Scene) -> None:
+def test_a_share_names_the_holder_of_a_missing_partition(scene: Scene) -> None:
     """A share names the holder of a missing partition, and a partition of another thread."""
     scene.settled(MEMBERS, SIZES)
     scene.owner("orders", 3, "g_b-0")

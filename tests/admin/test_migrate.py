@@ -218,7 +218,7 @@ def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> No
     assert not group.admin.exists(paths.group(group.name))
 
 
-def test_brokers_that_do_not_tell(tools: ZooKeeperClient, group: Group) -> None:
+def test_unknown_offsets_in_kafka_plan_nothing(tools: ZooKeeperClient, group: Group) -> None:
     """If Kafka's offsets are unknown, nothing is planned."""
     store(group, {0: 7})
     with pytest.raises(RefusedError, match="does not return"):

@@ -49,7 +49,7 @@ def test_every_format_is_known(data: bytes) -> None:
     assert read_offsets(data, where="f", group="toolg") == TOOL
 
 
-def test_odd_numbers() -> None:
+def test_numbers_that_the_jvm_accepts() -> None:
     """Every number in an export that the JVM accepts is read as the same number."""
     assert read_offsets(b"/consumers/g/offsets/t/0:+003", where="f") == {
         "g": {TopicPartition("t", 0): 3}
@@ -58,7 +58,7 @@ def test_odd_numbers() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(given_offsets=offsets, to=st.sampled_from(FileFormat))
-def test_there_and_back(given_offsets: Offsets, to: FileFormat) -> None:
+def test_offsets_are_read_back_unchanged(given_offsets: Offsets, to: FileFormat) -> None:
     """Offsets are equal after writing and reading in each format."""
     if to is FileFormat.KAFKA_UTILS:
         given_offsets = dict(list(given_offsets.items())[:1])

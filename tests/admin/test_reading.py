@@ -72,7 +72,7 @@ def test_both_stores(scene: Scene) -> None:
     assert found[3].lag == "Kafka: timed out"
 
 
-def test_nothing_unknown_is_a_number(scene: Scene) -> None:
+def test_an_unknown_value_is_a_reason(scene: Scene) -> None:
     """A missing or unreadable offset, partition or topic gives a reason instead."""
     scene.topic("t", 2)
     scene.offset("t", 1, "x")
@@ -98,7 +98,7 @@ def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
     assert [one.lag for one in found.partitions] == [NOTHING_COMMITTED, 60]
 
 
-def test_a_selection(scene: Scene) -> None:
+def test_only_selected_partitions_are_read(scene: Scene) -> None:
     """Only the selected topics and partitions are read, and asked of the brokers."""
     scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
     asked: list[TopicPartition] = []

@@ -56,7 +56,7 @@ LOG = LogRange(10, 50)
         (Reset(Kind.FILE), OffsetFacts(20, LOG, wanted=4), 10, "4 is before"),
     ],
 )
-def test_kinds(reset: Reset, known: OffsetFacts, expected: int, note: str) -> None:
+def test_each_kind_of_reset(reset: Reset, known: OffsetFacts, expected: int, note: str) -> None:
     """Each kind gives its offset; one outside the log is moved to the nearest end, with a note."""
     targets, notes = resolve(reset, {TP: known})
     assert targets == {TP: expected}
@@ -76,7 +76,7 @@ def test_kinds(reset: Reset, known: OffsetFacts, expected: int, note: str) -> No
         (Reset(Kind.FILE), OffsetFacts(20, LOG), "has no offset of it"),
     ],
 )
-def test_what_is_not_known(reset: Reset, known: OffsetFacts, why: str) -> None:
+def test_an_unknown_value_changes_no_offset(reset: Reset, known: OffsetFacts, why: str) -> None:
     """If a needed value is unknown, no offset of any partition is changed."""
     with pytest.raises(RefusedError, match=f"1 of 2 partitions.*t-0: .*{why}"):
         resolve(reset, {TP: known, TopicPartition("t", 1): OffsetFacts(20, LOG, at=1, wanted=1)})

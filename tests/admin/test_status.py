@@ -41,7 +41,7 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
     ],
 )
-def test_the_rules(
+def test_burrows_rules(
     commits: list[tuple[float, int, int]],
     lag: int,
     minutes: float,
@@ -71,7 +71,7 @@ def test_a_store_without_times() -> None:
     assert [one.at_s for one in window.commits] == [1.0, 3.0]
 
 
-def test_the_window_forgets() -> None:
+def test_only_the_last_commits_count() -> None:
     """Only the last commits count, so a rewind is not reported for ever."""
     window = Window()
     for number in range(2 * WINDOW):

@@ -62,7 +62,7 @@ def test_patterns_are_expanded(scene: Scene) -> None:
     assert subjects == ["__consumer_offsets", "other"]
 
 
-def test_what_cannot_be_read(scene: Scene) -> None:
+def test_an_unreadable_znode_is_a_finding(scene: Scene) -> None:
     """An unreadable registration or topic is a finding: its state is unknown."""
     scene.settled(TWO, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")

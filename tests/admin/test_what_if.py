@@ -61,7 +61,7 @@ def test_a_member_like_the_others() -> None:
     assert owned(wild) == {"g_a-0": 3, "g_b-0": 3, "g_x-0": 3}
 
 
-def test_wishes_add_up() -> None:
+def test_changes_are_applied_in_their_order() -> None:
     """Joins with own topics, leaves and grown topics are applied in their order."""
     then = what_if(group(STATIC, STATIC, t=4), ["-g_a", "+g_x:t=1,u=2", "t=+4", "u=+2"])
     assert owned(then) == {"g_b-0": 4, "g_x-0": 5, "g_x-1": 1}
@@ -98,7 +98,7 @@ def test_a_topic_grows_behind_its_last_partition() -> None:
         "+x:999999999",
     ],
 )
-def test_wishes_that_cannot_be(wish: str) -> None:
+def test_an_impossible_change_is_refused(wish: str) -> None:
     """Each impossible change is a ConfigError."""
     with pytest.raises(ConfigError):
         what_if(group(STATIC, t=2), [wish])
@@ -111,7 +111,7 @@ def test_a_group_that_asks_for_nothing() -> None:
     assert owned(what_if(group(t=2), ["+x:t=1"])) == {"x-0": 2}
 
 
-def test_what_moves() -> None:
+def test_a_move_has_two_owners() -> None:
     """A move is from one owner to another; a partition that gains or loses its owner is no move."""
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
     found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)

@@ -32,7 +32,7 @@ from zkconsumer.sandbox.topics import session
 LIMIT_S = 60.0
 
 
-def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
+def test_log_ends_and_times(cluster: Sandbox, unique: Callable[[str], str]) -> None:
     """Log ends and times are returned; a missing topic is neither found nor created."""
     # A broker before 0.11 creates a topic when a client asks for it by name. Every broker creates
     # the offsets topic when a client looks for a coordinator.

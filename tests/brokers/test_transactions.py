@@ -62,7 +62,7 @@ def test_a_transaction_under_way_is_not_waited_for(group: Group, cluster: Sandbo
     open_one.abort_transaction(REQUEST_S)
 
 
-def test_it_sees_what_the_jvm_sees(group: Group, cluster: Sandbox) -> None:
+def test_the_jvms_consumer_reads_the_same_messages(group: Group, cluster: Sandbox) -> None:
     """The JVM's own old consumer prints the same messages of the same log."""
     _transact(cluster, group.topic, COMMITTED, ABORTED)
     kept = [message.value().decode() for message in contents(cluster, group.topic)]

@@ -205,7 +205,7 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
     assert counts == {f"{group}_a": 4, f"{group}_c": 7}
 
 
-def test_what_moves(ask: Run, group: str, topic: str) -> None:
+def test_moves_are_shown_and_counted(ask: Run, group: str, topic: str) -> None:
     """Changes in one or several options; each move is shown, counted, and part of the JSON."""
     wishes = f"+{group}_c:1 -{group}_b"
     code, out, err = ask(
@@ -249,7 +249,7 @@ def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topi
 
 
 @pytest.mark.parametrize("what", [("--leave", "nobody"), ("--join", "x"), ("--join", "x:t=0")])
-def test_members_that_cannot_be(ask: Run, what: tuple[str, str]) -> None:
+def test_an_impossible_join_or_leave_is_refused(ask: Run, what: tuple[str, str]) -> None:
     """An unknown leaving member, or a join without a subscription: exit code 2."""
     assert ask(*what)[0] == 2
 

@@ -126,7 +126,7 @@ def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
         one.end()
 
 
-def test_tab(terminal: Terminal, scene: Scene) -> None:
+def test_tab_completes_names(terminal: Terminal, scene: Scene) -> None:
     """Tab completes commands, options, groups, topics, consumers and contexts."""
     for typed, found in list(CASES.items())[::2] + list(CASES.items())[-1:]:
         line = typed.replace("CONNECT", scene.connect)
@@ -183,7 +183,7 @@ def test_descriptions(home: Path) -> None:
 
 
 @pytest.mark.parametrize("connect", ["127.0.0.1:1", "nohost.invalid:2181", "h:x", ""])
-def test_silent(home: Path, connect: str) -> None:
+def test_without_zookeeper_nothing_is_printed(home: Path, connect: str) -> None:
     """Without ZooKeeper nothing is completed, nothing is printed, and the exit code is 0."""
     variables = {
         "ZKCONSUMER_ZOOKEEPER": connect,

@@ -63,7 +63,7 @@ def topic(sandbox: Sandbox, unique: Unique) -> str:
     return name
 
 
-def test_ours_then_theirs(old: Old, topic: str, unique: Unique) -> None:
+def test_the_jvm_exports_what_we_imported(old: Old, topic: str, unique: Unique) -> None:
     """The JVM exports byte for byte what zkconsumer imports; both describe the group alike."""
     group = unique("imported")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
@@ -102,7 +102,7 @@ def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: U
     assert sorted(back.read_text().splitlines()) == sorted(lines)
 
 
-def test_the_way_back(old: Old, topic: str, unique: Unique) -> None:
+def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
     """`undo` restores from its backup what an old tool overwrote or deleted."""
     group = unique("undone")
     before = {f"/consumers/{group}/offsets/{topic}/{n}": f"{n}" for n in range(2)}
@@ -146,7 +146,7 @@ def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
     )
 
 
-def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
+def test_skipped_lines_are_reported(old: Old, topic: str, unique: Unique) -> None:
     """Skipped lines of an import, and questions that only newer brokers answer, are reported."""
     group, file = unique("said"), old.directory / "in.txt"
     path = f"/consumers/{group}/offsets/{topic}"
@@ -169,7 +169,7 @@ def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
     assert (code, out) == (1, "") and "--offsets" in err
 
 
-def test_a_group_made_up_goes(old: Old, topic: str) -> None:
+def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
     """A ConsoleConsumer without a group leaves no group, and formats as requested."""
     properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
     told = [word for one in properties for word in ("--property", one)]
@@ -217,7 +217,7 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
     assert old.below(path)[path] in ("4", "5")
 
 
-def test_nobody_reads(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
+def test_a_closed_output_ends_the_tool(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
     """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends with the old text."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(

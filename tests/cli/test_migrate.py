@@ -77,7 +77,7 @@ def test_preview(ask: Ask, group: Group) -> None:
     assert [first, second] == [{group.topic: [0]}, {group.topic: [1]}]
 
 
-def test_there_and_back(ask: Ask, group: Group) -> None:
+def test_a_migration_to_kafka_and_back(ask: Ask, group: Group) -> None:
     """A dry run, the migration, its verification, and the way back with a higher offset."""
     code, out, err = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0

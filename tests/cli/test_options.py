@@ -31,7 +31,7 @@ def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert chosen.zookeeper_connect == "option:1"
 
 
-def test_nothing_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an address it is wrong usage, and the remedy names the sources."""
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     for command in (["topics", "list"], ["groups", "show", "g"], ["lag", "-g", "g"], ["members"]):
@@ -40,7 +40,7 @@ def test_nothing_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(way in result.stderr for way in ("--zookeeper", ENVIRONMENT, "--config"))
 
 
-def test_which_group(tmp_path: Path) -> None:
+def test_the_group_of_a_command(tmp_path: Path) -> None:
     """The option, or group.id of the file; no group or an illegal name is wrong usage."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=billing\n")
@@ -63,7 +63,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
         Common(zookeeper="h:1", properties=["nonsense"]).connection_settings()
 
 
-def test_which_groups(tmp_path: Path) -> None:
+def test_the_groups_of_a_command(tmp_path: Path) -> None:
     """Reading commands default to all groups; changing ones need a name or --all-groups."""
     bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
     assert bare.groups(None, all_groups=False) is None
@@ -144,7 +144,7 @@ def test_summaries_are_whole() -> None:
         assert "..." not in commands, family
 
 
-def test_a_slip_of_the_pen() -> None:
+def test_a_misspelt_command_is_corrected() -> None:
     """The error for a misspelt command suggests the right one."""
     result = CliRunner().invoke(app, ["lags"])
     assert (result.exit_code, "Did you mean 'lag'?" in result.stderr) == (2, True)

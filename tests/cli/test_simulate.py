@@ -13,7 +13,7 @@ from cli.conftest import Run
 TRACES = Path(__file__).parents[1] / "traces"
 
 
-def test_the_list(run: Run) -> None:
+def test_the_scenarios_are_listed(run: Run) -> None:
     """Every story with a golden trace is listed, and both lessons."""
     code, out, err = run("simulate", "--list")
     assert (code, err) == (0, "")

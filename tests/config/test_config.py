@@ -502,7 +502,9 @@ def test_a_mapping_of_properties_as_in_confluent_kafka() -> None:
         ({}, {}, "missing required property zookeeper.connect"),
     ],
 )  # fmt: skip
-def test_first_slips_are_named(properties: Any, keywords: dict[str, Any], told: str) -> None:
+def test_a_wrong_argument_is_a_config_error(
+    properties: Any, keywords: dict[str, Any], told: str
+) -> None:
     """A wrong name raises ConfigError, never TypeError; the error says what to write instead."""
     with pytest.raises(ConfigError, match=told):
         ConsumerConfig(properties, **keywords)

@@ -179,7 +179,7 @@ def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
     run(main())
 
 
-def test_polls_in_vain_leave_nothing_behind(reader: Both) -> None:
+def test_polls_without_messages_leave_no_task(reader: Both) -> None:
     """Polls of an idle stream leave nothing behind when they have ended."""
     reader.grant(1, 0)
 

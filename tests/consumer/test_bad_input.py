@@ -103,7 +103,7 @@ def test_a_malformed_topic_node_is_waited_for(group: Group) -> None:
         group.admin.delete(paths.topic(topic))
 
 
-def test_a_topic_node_that_breaks_keeps_what_is_owned(group: Group) -> None:
+def test_a_malformed_topic_node_stops_no_owned_partition(group: Group) -> None:
     """A topic znode that becomes malformed stops no owned partition; its repair loses nothing."""
     one = group.join()
     one.read(40)
@@ -150,7 +150,7 @@ def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -
     assert one.status.unreadable_offsets == frozenset()
 
 
-def test_an_offset_that_breaks_fails_the_commit_by_name(group: Group) -> None:
+def test_a_commit_names_a_malformed_offset(group: Group) -> None:
     """If the offset znode of an owned partition becomes malformed, commits name it."""
     one = group.join(auto_commit_enable=False)
     one.read(40)

@@ -140,7 +140,7 @@ def test_threads_without_partitions(group: Group, seen: Seen) -> None:
     seen("No broker partitions consumed")
 
 
-def test_a_conflict(group: Group, seen: Seen) -> None:
+def test_a_partition_of_another_owner(group: Group, seen: Seen) -> None:
     """If another client owns a partition, both threads are named and the attempt has failed."""
     group.hold(2)
     one = group.join("a")

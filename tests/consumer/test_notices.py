@@ -217,7 +217,7 @@ def loop_of(member: Member, streams: Streams) -> MemberLoop:
     return loop
 
 
-def test_telling_streams_of_many_refusals_is_linear() -> None:
+def test_reporting_many_refusals_is_linear() -> None:
     """500 refused releases cause a few iterations over owned partitions, not one each."""
     member, streams = refusing_member(), Streams(3)
     loop = loop_of(member, streams)
@@ -233,7 +233,7 @@ def test_telling_streams_of_many_refusals_is_linear() -> None:
     assert streams.walks <= 10
 
 
-def test_telling_streams_of_many_malformed_offsets_is_linear() -> None:
+def test_reporting_many_malformed_offsets_is_linear() -> None:
     """500 malformed offsets cause a few iterations over the stream's partitions."""
     member = Member()
     member.register()

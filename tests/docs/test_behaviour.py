@@ -68,7 +68,7 @@ def test_every_property_exists() -> None:
 @pytest.mark.parametrize(
     ("topics", "partitions", "threads", "by_range", "by_circle"), SHARES.findall(PAGE)
 )
-def test_the_shares(
+def test_the_stated_shares_are_assigned(
     topics: str, partitions: str, threads: str, by_range: str, by_circle: str
 ) -> None:
     """Both strategies assign the page's topics in the shares that it states."""
@@ -86,7 +86,7 @@ def test_the_shares(
         assert told == sorted(shares.values(), reverse=True)
 
 
-def test_there_are_shares() -> None:
+def test_the_table_of_shares_has_rows() -> None:
     """The table of shares has rows; otherwise the test above would check nothing."""
     assert len(SHARES.findall(PAGE)) == 3
 

@@ -55,7 +55,7 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
         _parse(subcommand, words, context)
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     """README.md has at most 9 kB."""
     assert len((ROOT / "README.md").read_bytes()) <= SIZE_MAX
 

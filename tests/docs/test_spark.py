@@ -40,7 +40,7 @@ def test_the_options() -> None:
 
 
 @pytest.mark.parametrize(("mode", "word"), [("group", "direct"), ("direct", "group")])
-def test_for_whom_an_option_is(mode: str, word: str) -> None:
+def test_an_option_of_the_other_mode_is_refused(mode: str, word: str) -> None:
     """An option of the other mode only is refused by its name."""
     theirs = (word, f"{word}, batch")
     only = [code(first)[0] for first, _, whom, _ in rows("Options") if whom in theirs]

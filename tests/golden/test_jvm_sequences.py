@@ -176,7 +176,7 @@ def test_a_group_whose_members_join_and_leave() -> None:
     assert_alike(captured("static", until="end"), on.sniffer.ops)
 
 
-def test_a_joiner_that_gives_up() -> None:
+def test_a_jvm_member_gives_up_after_three_attempts() -> None:
     """With a hung owner: three attempts, then idle; then a third member joins."""
     on = JvmGroup(retries=3, session_s=60.0, auto_commit_s=None)
     on.join(0)

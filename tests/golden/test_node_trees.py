@@ -216,7 +216,7 @@ def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
 
 
 @pytest.mark.parametrize("scenario", ALIKE)
-def test_what_is_compared_stands_for_all_releases(scenario: str) -> None:
+def test_every_release_equals_a_compared_one(scenario: str) -> None:
     """Each release's znodes equal those of a compared one, step by step."""
     for releases in ALIKE[scenario]:
         first, *others = (captured(scenario, release) for release in sorted(releases))

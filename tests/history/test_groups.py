@@ -278,7 +278,7 @@ def test_a_member_that_does_not_release_blocks(story: Story, described: Describe
     ]
 
 
-def test_a_block_that_ended(story: Story, described: Describe) -> None:
+def test_a_blocked_partition_that_became_free(story: Story, described: Describe) -> None:
     """A partition that was blocked for a time is reported with this time, also if it got free."""
     story.two()
     path = ROOT + paths.member("g", "g_b")

@@ -286,7 +286,7 @@ def test_a_deep_path() -> None:
     assert (row.path, end) == (path, End.COMPLETE)
 
 
-def test_noise() -> None:
+def test_random_bytes() -> None:
     """Random bytes behind a header never raise another error than DamagedFileError."""
     chance = random.Random(7)
     for _ in range(200):

@@ -219,7 +219,7 @@ def test_a_freeze_that_is_not_recorded(crew: Crew, topic: str) -> None:
         run.again(records=records).run()
 
 
-def test_strangers_acts_are_seen(crew: Crew, topic: str, admin: KazooClient) -> None:
+def test_writes_of_other_clients_are_recognised(crew: Crew, topic: str, admin: KazooClient) -> None:
     """Writes of other clients are recognised by their sessions."""
     member = crew.join()
     crew.settle(member)

@@ -71,7 +71,7 @@ def test_a_command_needs_the_token(lab: LabProcess) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"{", b'"x"', b" " * 2_000_000])
-def test_nonsense_is_refused(lab: LabProcess, body: bytes) -> None:
+def test_a_body_that_is_no_command_is_refused(lab: LabProcess, body: bytes) -> None:
     """A body that is no command gets an error, and the server stays up."""
     assert ask(lab, "/command", body=body, x_lab_token=token(lab))[0] == 400
     assert command(lab, do="open")[0]["event"] == "run"

@@ -132,7 +132,7 @@ def test_a_restarted_static_leader_keeps_the_assignment() -> None:
         (("sticky",), Mode.EAGER),
     ],
 )
-def test_the_mode(assignors: tuple[str, ...], mode: Mode) -> None:
+def test_a_member_with_an_eager_assignor_is_eager(assignors: tuple[str, ...], mode: Mode) -> None:
     """A member is cooperative only if all its assignors are."""
     assert Settings("g", "c", ("t",), assignors).mode is mode
 

@@ -489,9 +489,7 @@ HAPPEN: dict[str, Callable[[Member, Any], object]] = {
 
 
 @given(st.lists(HAPPENINGS, max_size=60), st.sampled_from(["incremental", "eager"]))
-def test_whatever_happens_a_member_can_settle(
-    happenings: list[tuple[str, object]], mode: str
-) -> None:
+def test_a_member_settles_after_any_events(happenings: list[tuple[str, object]], mode: str) -> None:
     """The invariants hold after any events in any order, and afterwards the member settles."""
     member = Member(mode=RebalanceMode(mode))
     member.settle()

@@ -142,7 +142,7 @@ def test_the_number_of_waiting_commits_is_bounded() -> None:
     assert all("already wait" in one.failures[T0] for one in answers)
 
 
-def test_a_hand_over_goes_first() -> None:
+def test_the_commit_of_a_rebalance_precedes_waiting_commits() -> None:
     """A rebalance's commit comes before the waiting ones, since other members wait for it."""
     member = asking()
     member.commit(1)

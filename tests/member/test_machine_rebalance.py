@@ -258,7 +258,7 @@ def test_a_topic_whose_watch_has_fired_is_read_again(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("why", ["reconnect", "expiry", "refresh", "own id znode", "back-off"])
-def test_in_doubt_everything_is_read(why: str) -> None:
+def test_everything_is_read_after_a_reconnect_or_a_back_off(why: str) -> None:
     """After a reconnect, an expiry or a back-off, and periodically, everything is read."""
     member = member_in(Phase.SETTLED, refresh_s=100.0)
     if why == "reconnect":

@@ -108,7 +108,7 @@ def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = 
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize(("release", "cluster"), ON_THE_NEWEST + ON_THEIR_OWN, indirect=["cluster"])
-def test_we_take_turns_with_a_jvm_consumer(
+def test_jvm_and_zkconsumer_members_in_turn(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
     """JVM and zkconsumer members in turn each start after the last committed message."""

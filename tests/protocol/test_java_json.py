@@ -60,7 +60,7 @@ def _write(key: str) -> str:
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=5))
-def test_strings_come_through(document: dict[str, str]) -> None:
+def test_strings_are_read_back(document: dict[str, str]) -> None:
     """Any string without line feed and U+001A is read back, even with raw control characters."""
     text = ",".join(f"{_write(key)}:{_write(value)}" for key, value in document.items())
     assert json.parse_scala(f"{{{text}}}") == document

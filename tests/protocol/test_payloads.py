@@ -39,7 +39,9 @@ def _registration(**fields: object) -> bytes:
     st.integers(1, 9),
     st.sampled_from([Pattern.WHITE_LIST, Pattern.BLACK_LIST]),
 )
-def test_registrations_come_back(regex: str, streams: int, pattern: Pattern) -> None:
+def test_a_registration_is_decoded_to_the_same_value(
+    regex: str, streams: int, pattern: Pattern
+) -> None:
     """An encoded registration is decoded to the same value, whatever must be escaped."""
     subscription = {regex: streams}
     payload = registrations.encode_registration(Registration(subscription, pattern, 1400000000000))
@@ -195,7 +197,7 @@ def test_owners_are_any_text() -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_offsets_come_back(offset: int) -> None:
+def test_an_offset_is_decoded_to_the_same_value(offset: int) -> None:
     """Every int64 is encoded and decoded again."""
     assert payloads.decode_offset(payloads.encode_offset(offset), where=WHERE) == offset
 

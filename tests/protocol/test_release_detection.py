@@ -100,7 +100,7 @@ DEFAULTS: list[tuple[str, GroupInput, MemberAssignment]] = [
 
 
 @pytest.mark.parametrize(("reason", "one", "owners"), DEFAULTS, ids=lambda value: str(value)[:20])
-def test_otherwise_it_is_the_default(
+def test_the_default_without_evidence(
     reason: str, one: GroupInput, owners: MemberAssignment
 ) -> None:
     """If the owner znodes do not show a release, the result is the default and the reason."""

@@ -33,7 +33,7 @@ BRACKET, DASH = KeyForm
         ("1.1.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, Variant.SKIPPING)),
     ],
 )
-def test_what_changed_when(release: str, expected: tuple[object, ...]) -> None:
+def test_the_profile_at_each_release_boundary(release: str, expected: tuple[object, ...]) -> None:
     """At each boundary of the version table, the profile changes in the listed fields only."""
     found = profile(release)
     internal = sorted(found.internal_topics)

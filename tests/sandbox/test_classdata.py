@@ -14,7 +14,7 @@ from zkconsumer.sandbox.jars import find_java
 MAIN = "org.apache.zookeeper.Version"
 
 
-def test_complaints_are_not_for_standard_output(tmp_path: Path) -> None:
+def test_the_jvms_warnings_go_to_standard_error(tmp_path: Path) -> None:
     """A JVM ignores the archive of a jar that has changed, and warns on standard error."""
     jar, known = tmp_path / "some.jar", tmp_path / "known.jsa"
     found = jars.resolve("kafka-1.1.1")

@@ -70,7 +70,7 @@ def test_down_at_first(command: Command) -> None:
     assert len(topic.stderr.splitlines()) == 1
 
 
-def test_life(command: Command) -> None:
+def test_up_down_and_up_again(command: Command) -> None:
     """up, up again, topics, messages, down, up: addresses and data remain, no process does."""
     first = json.loads(_ok(command("up", "--output", "json")))
     fits("sandbox", first)

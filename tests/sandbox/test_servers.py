@@ -152,7 +152,7 @@ def test_unreadable_state_file(tmp_path: Path) -> None:
     assert not ZooKeeperServer(tmp_path).attach()
 
 
-def test_death_at_start_shows_last_words(tmp_path: Path) -> None:
+def test_a_failed_start_shows_the_last_lines_of_the_log(tmp_path: Path) -> None:
     """If a server ends at its start, the error contains the reason from its log."""
     server = ZooKeeperServer(tmp_path, settings={"tickTime": "nonsense"})
     with pytest.raises(SandboxError, match=r"ended at its start.*nonsense.*see ") as caught:

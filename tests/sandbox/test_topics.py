@@ -20,7 +20,7 @@ def test_key_decides_partition(sandbox: Sandbox, unique: Callable[[str], str]) -
     assert placed == [(partition, 0), (partition, 1), (partition, 2)]
 
 
-def test_count_stands_for_numbers(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+def test_a_count_of_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     """A count produces that many messages, each with its partition and offset."""
     name = unique("count")
     sandbox.create_topic(name, partitions=3)

@@ -102,7 +102,7 @@ def test_a_group_that_was_open_before_is_warned_of(
     assert f"any client may change them: {root}" in caplog.text
 
 
-def test_a_hidden_hash_is_compared_no_further(group: Group) -> None:
+def test_a_user_who_sees_no_hash_is_accepted(group: Group) -> None:
     """A user who may read but not administer sees no hash, and is accepted."""
     acl = [
         make_digest_acl(*ALICE.split(":"), read=True, create=True, write=True, delete=True),

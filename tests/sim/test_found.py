@@ -64,7 +64,7 @@ def releases(request: rq.Request, path: str) -> bool:
     return any(isinstance(one, rq.Delete) and one.path == path for one in writes)
 
 
-def test_a_hand_is_quicker_than_a_release() -> None:
+def test_an_owner_znode_is_deleted_during_its_release() -> None:
     """Another client deletes an owner znode during its release; the next owner must claim twice."""
     # The running release deletes the next owner's znode, because ZooKeeper cannot distinguish the
     # two. The exhaustive search found this with one fault and 59 actions.

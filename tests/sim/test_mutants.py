@@ -12,13 +12,13 @@ LIMIT = 2_000
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
-def test_it_is_caught(mutant: Mutant) -> None:
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Within 2,000 schedules the monitor finds a broken promise."""
     # Start at the seed of the recorded run, which counts from seed 0.
     assert schedules_to_catch(mutant, limit=LIMIT, first=mutant.near) is not None
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_mutants() -> None:
     """There are at least 16 mutants, and their names differ."""
     assert len({one.name for one in MUTANTS}) == len(MUTANTS) >= 16
 

@@ -134,7 +134,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
         _ = cluster.url
 
 
-def test_what_is_stopped_is_gone(cluster: SparkCluster) -> None:
+def test_a_stopped_cluster_has_no_processes(cluster: SparkCluster) -> None:
     """After a stop neither master nor workers exist. (Last test: the module shares them.)"""
     mine = [pid for pid in children(os.getpid()) if str(cluster.directory) in command(pid)]
     alive = [(pid, guard.start_time(pid)) for pid in mine]

@@ -195,7 +195,7 @@ def test_a_query_starts_at_the_groups_offsets_in_kafka(
         ({"startingTimestamp": "99999999999999"}, SparkSourceError),
     ],
 )
-def test_a_beginning_that_is_none(
+def test_a_start_that_is_impossible(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], error: type[Exception]
 ) -> None:
     """Missing and unknown partitions, offsets beyond the log, and unmatched times are errors."""

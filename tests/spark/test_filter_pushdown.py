@@ -58,7 +58,7 @@ def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter
         ),
     ],
 )
-def test_what_is_kept_to_exactly(
+def test_pushed_filters_are_exact(
     filters: list[Filter], expected: list[tuple[str, int, int, int]]
 ) -> None:
     """All filters hold together, bounds are exact, and Spark evaluates none of them again."""
@@ -86,7 +86,7 @@ def test_what_is_kept_to_exactly(
         GreaterThan(AT, MOMENT.replace(tzinfo=None)),
     ],
 )
-def test_what_is_left_to_spark(one: Filter) -> None:
+def test_filters_that_spark_evaluates(one: Filter) -> None:
     """These filters do not narrow the ranges, and Spark evaluates them."""
     assert left(one) == ([tuple(each) for each in WHOLE], [one])
 

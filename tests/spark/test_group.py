@@ -429,7 +429,9 @@ def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
     assert len(group.owners()) == 4
 
 
-def test_a_member_too_many_says_so(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_query_without_a_share_logs_the_reason(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
     """A query without a share waits, and logs the reason in one sentence."""
     fill(group, 5)
     others = member(group, "a", threads=4)

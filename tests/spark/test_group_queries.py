@@ -119,7 +119,7 @@ def test_the_only_batch_reads(scene: BatchGroup) -> None:
 # ---- one DataFrame, used twice -------------------------------------------------------------------
 
 
-def test_a_union_with_itself(scene: BatchGroup) -> None:
+def test_a_self_union_reads_each_message_twice(scene: BatchGroup) -> None:
     """Spark reads both sides of a self-union through one member: each message appears twice."""
     frame = scene.frame()
     scene.run(frame.union(frame))

@@ -181,7 +181,7 @@ def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
     check(out, logs)
 
 
-def test_a_late_file_whose_neighbours_are_gone(log: LogWriter, tmp_path: Path) -> None:
+def test_a_late_file_after_its_logs_were_deleted(log: LogWriter, tmp_path: Path) -> None:
     """If the logs that must be read again have been deleted, a run says so and changes nothing."""
     out, logs = tmp_path / "out", tmp_path / "logs"
     first, late, last = pieces(log, random.Random(1), 3)

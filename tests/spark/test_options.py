@@ -249,7 +249,7 @@ def test_a_member_cannot_leave_out_commits() -> None:
     SourceOptions.parse({**NEEDED, "auto.commit.enable": "false"}).for_stream()
 
 
-def test_options_travel_and_keep_secrets() -> None:
+def test_options_are_pickled_and_hide_credentials() -> None:
     """Options survive pickling; neither their repr nor an error shows credentials."""
     options = SourceOptions.parse({**NEEDED, **SECRET}).for_stream()
     again = pickle.loads(pickle.dumps(options))

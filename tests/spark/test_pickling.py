@@ -19,7 +19,7 @@ class Part(Pickled):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no TCP_QUICKACK")
-def test_its_arrival_is_acknowledged() -> None:
+def test_a_tasks_connections_acknowledge_at_once() -> None:
     """A task's TCP connections acknowledge at once; other files and sockets are not changed."""
     packed = pickle.dumps(Part("x"))
     local, remote = socket.socketpair(socket.AF_UNIX)
@@ -33,7 +33,7 @@ def test_its_arrival_is_acknowledged() -> None:
         assert remote.recv(1) == b"x"
 
 
-def test_it_travels_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_without_tcp_quickack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without TCP_QUICKACK nothing is done, and nothing fails."""
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     assert pickle.loads(pickle.dumps(Part("x"))).word == "x"

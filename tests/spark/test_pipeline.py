@@ -121,7 +121,7 @@ def judged(
     return judge(LOG, batches=batches, windows=windows, jvm=places, killed=killed)
 
 
-def test_all_is_well() -> None:
+def test_a_correct_run_is_good() -> None:
     """The query and the JVM consumer together have read exactly the topic."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=1)
     assert verdict == GOOD
@@ -138,7 +138,7 @@ def test_messages_in_flight_may_be_redelivered() -> None:
     assert not verdict.good
 
 
-def test_a_loss_is_found_behind_a_duplicate() -> None:
+def test_a_duplicate_hides_no_lost_message() -> None:
     """A duplicate does not hide a missing message."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 4], killed=0)
     assert verdict == replace(GOOD, lost=1, duplicates=1)

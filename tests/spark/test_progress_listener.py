@@ -62,7 +62,7 @@ def test_what_is_no_offset_of_kafka() -> None:
     assert lines == []
 
 
-def test_the_lines() -> None:
+def test_each_batch_is_one_line() -> None:
     """Each batch is one line: its ranges, its duration, and the partitions with the highest lag."""
     lines: list[str] = []
     listener = LagListener(lines.append)

@@ -390,7 +390,7 @@ def test_an_executor_without_the_extra_says_so_once(
     task_reader.log_once.cache_clear()
 
 
-def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None:
+def test_a_task_restores_the_garbage_collectors_thresholds(sandbox: Sandbox, hundred: str) -> None:
     """After a task, also an abandoned one, the garbage collector's thresholds are restored."""
     before = gc.get_threshold()
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]

@@ -356,7 +356,7 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
     assert tables.offsets(spark, zookeeper=scene.connect, topics=["t"]).count() == 1
 
 
-def test_pieces_are_read_together() -> None:
+def test_a_task_reads_groups_up_to_a_limit() -> None:
     """A task reads whole groups together up to a limit, and pieces of one group separately."""
     pieces = [
         Piece("a", None, 15_000),

@@ -68,7 +68,7 @@ def lines(recorded: Recorder) -> list[str]:
     return (recorded.directory / "0.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
 
 
-def test_what_the_simulator_wrote(recorded: Recorder) -> None:
+def test_traces_of_the_simulator_are_replayed(recorded: Recorder) -> None:
     """Every state and every command of members that met all kinds of faults is reproduced."""
     paths = sorted(recorded.directory.glob("*.jsonl"))
     counts = [
@@ -146,7 +146,7 @@ def test_a_last_line_that_is_torn(lines: list[str]) -> None:
         "\ud800",
     ],
 )
-def test_what_is_no_trace(line: str) -> None:
+def test_another_file_is_a_trace_error(line: str) -> None:
     """Lines that are not of a trace raise TraceError, and no other error."""
     with pytest.raises(TraceError, match="it:1"):
         check([line + "\n"], name="it")

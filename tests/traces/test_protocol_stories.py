@@ -79,7 +79,7 @@ def test_every_story_has_a_counterpart_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "name"), [one for one in CASES if one[0] in ASSIGNORS])
-def test_who_decides(protocol: str, name: str) -> None:
+def test_the_deciding_function_exists(protocol: str, name: str) -> None:
     """The function that a story names exists in that module."""
     package, module, function = STORIES[name].decided_in(protocol).split(".")
     found = getattr(importlib.import_module(f"zkconsumer.{package}.{module}"), function)

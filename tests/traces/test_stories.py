@@ -82,7 +82,7 @@ def test_a_story_is_a_trace(name: str) -> None:
     assert found.transitions == len(steps)
 
 
-def test_two_tellings_are_equal() -> None:
+def test_two_runs_of_a_story_are_equal() -> None:
     """Two runs of a story are equal."""
     assert told(SCENARIOS["a-zombie-wakes"]) == told(SCENARIOS["a-zombie-wakes"])
 
@@ -101,7 +101,7 @@ def test_one_set_of_titles() -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_who_decides(name: str) -> None:
+def test_the_deciding_function_exists(name: str) -> None:
     """The function that a story names exists in that module."""
     package, module, path = SCENARIOS[name].decided.split(".", 2)
     found: Any = importlib.import_module(f"zkconsumer.{package}.{module}")

@@ -97,7 +97,7 @@ class Slot:
         self.found.append(error)
 
 
-def test_a_request_goes_past_the_public_calls(client: KazooClient) -> None:
+def test_call_sets_the_result_of_any_object(client: KazooClient) -> None:
     """`_call` sets the result of any object with `set` and `set_exception`, in order."""
     slot = Slot()
     client._call(Exists("/zookeeper", None), slot)

@@ -136,7 +136,9 @@ def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> No
     assert followed.join()
 
 
-def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
+def test_only_requested_parts_are_read(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
     """Only the requested parts are read."""
     claim(client, group, T0)
     client.create(paths.offset(group, T0), b"42", makepath=True)
@@ -145,7 +147,9 @@ def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> N
     assert (set(found.owners), set(found.offsets)) == ({T0}, set())
 
 
-def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
+def test_a_group_that_is_created_and_deleted(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
     """The creation of a followed group is reported part by part, and so is its deletion."""
     with following(zookeeper.connect, group) as (_, followed):
         client.create(paths.member(group, "g_a"), REGISTRATION, ephemeral=True, makepath=True)
@@ -186,7 +190,7 @@ def test_an_owner_that_is_replaced_at_once(
             assert change.before.czxid < change.after.czxid
 
 
-def test_many_changes_end_in_the_truth(
+def test_the_sum_of_the_changes_equals_the_group(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
     """In whatever order claims and releases happen, the sum of the changes equals the group."""

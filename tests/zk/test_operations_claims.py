@@ -84,7 +84,7 @@ def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
     assert moved.claimed[T0].epoch > first.claimed[T0].epoch
 
 
-def test_a_conflict_on_the_way_is_taken_out(client: Client) -> None:
+def test_the_other_partitions_are_claimed_after_a_conflict(client: Client) -> None:
     """If another client claims one partition before the create, the others are still claimed."""
     with_parents(client)
     outcome = claimed(run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)}))

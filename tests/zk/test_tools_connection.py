@@ -42,7 +42,7 @@ def test_large_and_small_replies_in_one_batch(
         assert connection.children([root])[root] == sorted(map(str, range(200)))
 
 
-def test_reads_that_travel_together(
+def test_reads_in_one_request_equal_single_reads(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
     """Many reads in one request return what single reads return, also below a chroot."""

@@ -17,7 +17,7 @@ from support.scenes import connect_clients
 from support.zk.proxies import Trap
 from support.zk.servers import release_number
 from typer.testing import CliRunner
-from zk.test_tools_connection import test_reads_that_travel_together
+from zk.test_tools_connection import test_reads_in_one_request_equal_single_reads
 
 from zkconsumer.cli import Exit, app
 from zkconsumer.sandbox import Sandbox
@@ -34,7 +34,7 @@ __all__ = [
     "test_a_member_is_killed",
     "test_a_member_joins",
     "test_offsets_are_set",
-    "test_reads_that_travel_together",
+    "test_reads_in_one_request_equal_single_reads",
     "test_topics_come_and_go",
 ]
 

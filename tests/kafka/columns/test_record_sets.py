@@ -254,7 +254,7 @@ def test_control_batches_are_holes(engine: Engine) -> None:
     assert RecordSet(TP, pa.py_buffer(data), engine).next_offset == 2
 
 
-def test_a_set_within_a_set(engine: Engine) -> None:
+def test_nested_compressed_sets(engine: Engine) -> None:
     """Nested wrappers of format v1 have offsets relative to the wrapper around them."""
     records = [Record(n, None, b"%d" % n, 9) for n in range(20, 26)]
     inner = [message_set(records[at : at + 3], magic=1, codec="gzip") for at in (0, 3)]
