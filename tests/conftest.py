@@ -168,6 +168,9 @@ FIRST = (
     "security",
     "integration",
     "sim",
+    "sandbox",
+    "packages",
+    "typing",
 )
 LAST = ("protocol", "member", "static")
 

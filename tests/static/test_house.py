@@ -27,19 +27,25 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree."""
+    return tuple(ast.walk(_tree(path)))
+
+
 def _relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
 def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def _imports(path: Path) -> Iterator[str]:
     """The full name of every module imported, at the top or inside a function."""
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -51,7 +57,7 @@ def _docstrings(path: Path) -> set[int]:
     """The identities of the constants that are documentation: texts that stand as statements."""
     return {
         id(node.value)
-        for node in ast.walk(_tree(path))
+        for node in _nodes(path)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
@@ -90,7 +96,7 @@ def test_one_module_knows_the_paths() -> None:
         Place(path, node.lineno, node.value)
         for path in MODULES
         if path != PACKAGE / "protocol" / "paths.py"
-        for node in ast.walk(_tree(path))
+        for node in _nodes(path)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and ZNODE.search(node.value)
@@ -119,7 +125,7 @@ def test_no_error_is_swallowed() -> None:
     found = [
         Place(path, node.lineno, "swallows errors")
         for path in MODULES
-        for node in ast.walk(_tree(path))
+        for node in _nodes(path)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (_is_broad(node) and _is_idle(node)))
     ]
@@ -138,7 +144,7 @@ def _any_without_reason(path: Path) -> Iterator[Place]:
         and isinstance(after.value, ast.Constant)
         for name in ast.walk(alias)
     }
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         is_any = isinstance(node, ast.Name) and node.id == "Any"
         is_quoted = isinstance(node, ast.Constant) and node.value == "Any"
         if (is_any or is_quoted) and id(node) not in named:
@@ -221,14 +227,21 @@ PRIVATE_PARTS = {
 
 def _private_parts(path: Path) -> Iterator[Place]:
     """Attributes of other objects that begin with one underscore, and patches of such names."""
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             owner = ast.unparse(node.value)
             if owner not in ("self", "cls", "super()"):
                 yield Place(path, node.lineno, f"{owner}.{node.attr}")
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+        elif isinstance(node, ast.Call) and _name(node.func).endswith("setattr"):
             names = [one.value for one in node.args if isinstance(one, ast.Constant)]
             yield from (Place(path, node.lineno, str(one)) for one in names if _is_private(one))
+
+
+def _name(function: ast.expr) -> str:
+    """The last part of a called function's name; empty if a call or an index gives the function."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _is_private(name: object) -> bool:
