@@ -279,6 +279,17 @@ def test_every_move_of_a_coordinated_group(protocol: str) -> None:
         lab.do("step", run=frames["run"], count=30)
 
 
+def test_a_coordinated_group_without_members() -> None:
+    """Time passes in steps although nothing happens, and a member can come."""
+    lab = Lab()
+    run = lab.open(world={"protocol": "consumer", "members": 0})
+    lab.do("step", run=run, count=20)
+    assert len(lab.frames[run]) == 20
+    lab.do("act", run=run, at=20, move="join:0")
+    lab.do("step", run=run, until="owner")
+    assert lab.frames[run][-1]["o"]
+
+
 def test_the_coordinator_moves() -> None:
     """Another broker becomes the coordinator; the members find it and keep their partitions."""
     lab = Lab()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from later.conftest import DrivenMember
 
 from zkconsumer.later import classic_member as machine
 from zkconsumer.later import member_events as ev
@@ -21,30 +22,12 @@ BOTH = frozenset({T0, T1})
 COOPERATIVE = ("cooperative-sticky",)
 
 
-class Member:
-    """A member under test: gives events, and keeps the commands of the last one."""
+class Member(DrivenMember):
+    """A member of this protocol, and the situations of the tests."""
 
     def __init__(self, **properties: object) -> None:
         settings = replace(Settings("g", "c", ("t",), ("range",)), **properties)
-        self.state = State(settings)
-        self.commands: ev.Commands = ()
-        self.now = 0.0
-
-    def give(self, event: type[ev.Event], *fields: object, after_s: float = 0.0) -> Member:
-        self.now += after_s
-        self.state, self.commands = machine.step(self.state, event(self.now, *fields))
-        return self
-
-    def answer(self, response: msg.Response, kind: type[msg.Request]) -> Member:
-        """Answer the pending request of this class."""
-        sent = self.state.link.sent
-        number = next(n for n, one in sent.items() if isinstance(one.request, kind))
-        return self.give(ev.Answered, number, response)
-
-    def sent(self, kind: type[msg.Request]) -> list[msg.Request]:
-        """The requests of this class in the last commands."""
-        found = [one.request for one in self.commands if isinstance(one, ev.Send)]
-        return [one for one in found if isinstance(one, kind)]
+        super().__init__(machine, State(settings))
 
     def calls(self) -> list[Callback]:
         """The listener's methods in the last commands."""

@@ -339,6 +339,13 @@ class RealGroup:
             member.end()
 
 
+def follow(group: RealGroup, scenario: Scenario, assignments: list[Owned]) -> None:
+    """Perform the steps; after each one, wait until the real group has the model's assignment."""
+    for step, wanted in zip(scenario.steps, assignments, strict=True):
+        group.perform(step)
+        eventually(lambda wanted=wanted: group.owned() == wanted, LIMIT_S)
+
+
 Make = Callable[[Scenario, Sandbox | KraftBroker], RealGroup]
 
 
@@ -370,9 +377,7 @@ def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
     scenario = SCENARIOS[name]
     assignments, states = predicted(scenario)
     group = group_for(scenario, sandbox)
-    for step, wanted in zip(scenario.steps, assignments, strict=True):
-        group.perform(step)
-        eventually(lambda wanted=wanted: group.owned() == wanted, LIMIT_S)
+    follow(group, scenario, assignments)
     eventually(lambda: group.states() == states, LIMIT_S)
     assert group.errors() == scenario.fails
     if "overlooks" in name:  # and does not find it either when it reads the metadata again
@@ -388,8 +393,6 @@ def test_kip_848(name: str, group_for: Make, kraft: KraftBroker) -> None:
     scenario = Scenario(CONSUMER[name], JVM, protocol="consumer")
     assignments, epochs = predicted(scenario)
     group = group_for(scenario, kraft)
-    for step, wanted in zip(scenario.steps, assignments, strict=True):
-        group.perform(step)
-        eventually(lambda wanted=wanted: group.owned() == wanted, LIMIT_S)
+    follow(group, scenario, assignments)
     eventually(lambda: group.epochs() == epochs, LIMIT_S)
     assert group.errors() == {}

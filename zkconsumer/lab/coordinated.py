@@ -37,7 +37,7 @@ from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
 from zkconsumer.sim.coordinated.search import delays
 from zkconsumer.sim.coordinated.stories import plan_for
 from zkconsumer.sim.coordinated.view import GroupView, group_view, membership, message_text, sends
-from zkconsumer.sim.coordinated.world import Both, Delivered, InTransit, Watcher, World
+from zkconsumer.sim.coordinated.world import NEVER, Both, Delivered, InTransit, Watcher, World
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace.story import listed
@@ -51,6 +51,10 @@ DELAY_S = 10.0
 ROUND_TRIP_S = 0.005
 """A sentence does not mention the clock if it advances by this many seconds or less."""
 
+IDLE_S = 30.0
+"""Seconds after which the move `time` ends even if nothing can be seen: without members, only the
+regular ticks of the brokers happen."""
+
 PATIENCE_S = 120.0
 """Virtual seconds within which a group settles at first; its first rebalance takes 3 s."""
 
@@ -62,13 +66,19 @@ SERVE, RECEIVE, TIME = Do.SERVE.value, Do.RECEIVE.value, Do.TIME.value
 
 
 class Lens(Watcher):
-    """Watches a world, and turns each move into a frame."""
+    """Watches a world, and turns each move into a frame.
+
+    Attributes:
+        has_seen: whether something has happened since it was last set to False.
+        waiting: the messages in transit after the last frame, by member.
+    """
 
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
         self.requests = self.redelivered = self.changed_owner = self.handed_out = 0
         self.unowned_s = 0.0
         self.has_seen = False
+        self.waiting: dict[int, Messages] = {}
         self._recorder = Recorder(self._told)
         self._now = 0.0
         self._prefix: dict[TopicPartition, int] = {}
@@ -213,7 +223,7 @@ class Lens(Watcher):
                 self._last_owners[tp.partition] = owner
 
     def _changed_members(self, world: World) -> dict[int, JsonObject]:
-        waiting = requests_and_replies(world)
+        waiting = self.waiting = requests_and_replies(world)
         found = {}
         for who, member in enumerate(world.members):
             messages = waiting.get(who, ([], []))
@@ -419,7 +429,7 @@ class CoordinatedStage:
     def possible(self) -> list[Move]:
         """Return the ordinary moves: the first message of each way, and the next due time."""
         found: list[Move] = []
-        for who, both in sorted(requests_and_replies(self.world).items()):
+        for who, both in sorted(self.camera.waiting.items()):
             for do, messages in zip((SERVE, RECEIVE), both, strict=True):
                 ways = [one.way for _, one in messages]
                 found += [
@@ -433,26 +443,21 @@ class CoordinatedStage:
         """Return the move that the queue performs next."""
         if self._is_time_next():
             return Move(TIME)
-        in_transit = self.world.in_transit()
-        if not in_transit:
-            return None
-        number, one = in_transit[0]
-        return self._arrival(number, one)
+        first = self.world.next_message()
+        return None if first is None else self._arrival(*first)
 
     def is_next(self, move: Move) -> bool:
         """Return whether `step` would perform this move."""
         return move == self.next()
 
     def _arrival(self, number: int, one: InTransit) -> Move:
-        messages = requests_and_replies(self.world)[one.who][not one.is_request]
+        messages = self.camera.waiting[one.who][not one.is_request]
         at = [other for other, _ in messages].index(number)
         return Move(SERVE if one.is_request else RECEIVE, one.who, value=at)
 
     def _is_time_next(self) -> bool:
         """Return whether the next entry of the queue is no message that will arrive."""
-        number = self.world.next_number()
-        first = self.world.in_transit()[:1]
-        return number is not None and (not first or first[0][0] != number)
+        return self.world.next_message() is None and self.world.next_moment() < NEVER
 
     def step(self) -> bool:
         """Perform the next move of the queue; return False if there is none."""
@@ -506,7 +511,8 @@ class CoordinatedStage:
             self._let_time_come()
         elif move.do in (SERVE, RECEIVE):
             number, _ = self._message(move)
-            if number == world.next_number():
+            first = world.next_message()
+            if first is not None and first[0] == number:
                 world.step()
             else:
                 world.arrives(number)
@@ -522,17 +528,16 @@ class CoordinatedStage:
     def _let_time_come(self) -> None:
         """Perform entries of the queue until one has an effect, or the next one is a message."""
         self.camera.has_seen = False
-        while self._is_time_next():
+        until = self.now + IDLE_S
+        while self._is_time_next() and not self.camera.has_seen and self.now < until:
             self.world.step()
-            if self.camera.has_seen:
-                break
 
     def _drop(self, move: Move) -> None:
         """Let the messages before this one arrive; then break the member's connections."""
         target, _ = self._message(move)
         do = SERVE if move.do == DROP_REQUEST else RECEIVE
         while True:
-            messages = requests_and_replies(self.world)[move.who][do == RECEIVE]
+            messages = self.camera.waiting[move.who][do == RECEIVE]
             number, one = next(it for it in messages if it[0] == target)
             before = next(it for it in messages if it[1].way == one.way)
             if before[0] == number:
@@ -543,7 +548,7 @@ class CoordinatedStage:
     def _message(self, move: Move) -> tuple[int, InTransit]:
         """Return the message that a move names. Raises RefusedError."""
         is_request = move.do in (SERVE, DELAY_REQUEST, DROP_REQUEST)
-        messages = requests_and_replies(self.world).get(move.who, ([], []))[not is_request]
+        messages = self.camera.waiting.get(move.who, ([], []))[not is_request]
         if move.value not in range(len(messages)):
             raise RefusedError("this message is no longer in transit")
         return messages[int(move.value)]

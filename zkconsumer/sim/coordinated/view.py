@@ -7,6 +7,7 @@ changes a world.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from zkconsumer.later import member_events as ev
@@ -77,15 +78,25 @@ def _classic(group: Value) -> _Parts:
     assert isinstance(group, ClassicGroup)
     members, assigned = {}, {}
     for name, one in group.members.items():
-        partitions = decode_assignment(one.assignment)[0] if one.assignment else ()
+        partitions, listing = _assigned(one.assignment)
         assigned.update(dict.fromkeys(partitions, name))
         waits = "; its JoinGroup waits" if one.join is not None else ""
         waits = "; its SyncGroup waits" if one.sync is not None else waits
         leads = "; leader" if name == group.leader else ""
-        members[name] = f"{listed(map(str, partitions))}{leads}{waits}"
+        members[name] = f"{listing}{leads}{waits}"
     chosen = f"The leader {short(group.leader or '')} computes it with {group.protocol}."
     text = f"{group.phase.value}, generation {group.generation}"
     return text, members, assigned, chosen if group.leader else ""
+
+
+@lru_cache(maxsize=1024)
+def _assigned(assignment: bytes) -> tuple[tuple[TopicPartition, ...], str]:
+    """Return the partitions of a member's assignment, and their text.
+
+    Pictures need those of all members after each move.
+    """
+    partitions = tuple(decode_assignment(assignment)[0]) if assignment else ()
+    return partitions, listed(map(str, partitions))
 
 
 def _consumer(group: Value) -> _Parts:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
@@ -313,9 +313,19 @@ class World:
         """Return the time of the next event; infinity if there is none."""
         return self._queue[0][0] if self._queue else NEVER
 
-    def next_number(self) -> int | None:
-        """Return the number of the next event; None if there is none."""
-        return self._queue[0][1] if self._queue else None
+    def next_message(self) -> tuple[int, InTransit] | None:
+        """Return the next event with its number if it is the arrival of a message, else None."""
+        if not self._queue:
+            return None
+        _, number, action = self._queue[0]
+        return (number, action) if self._will_arrive(action) else None
+
+    def _will_arrive(self, action: Callable[[], None]) -> TypeGuard[InTransit]:
+        """Return whether an entry of the queue is a message whose connection still exists."""
+        return (
+            isinstance(action, InTransit)
+            and self._wire(action.who, action.broker).epoch == action.epoch
+        )
 
     def step(self) -> bool:
         """Perform the next event; return False if there is none."""
@@ -331,8 +341,7 @@ class World:
         found = [
             (when, number, action)
             for when, number, action in self._queue
-            if isinstance(action, InTransit)
-            and self._wire(action.who, action.broker).epoch == action.epoch
+            if self._will_arrive(action)
         ]
         return [(number, action) for _, number, action in sorted(found, key=lambda it: it[:2])]
 
