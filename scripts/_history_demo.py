@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shutil
 import signal
 import sys
 import time
@@ -37,6 +38,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+from _pipeline_demo import was_interrupted  # noqa: E402
 from support.history.real import moments, said  # noqa: E402
 from support.history.truth import Differences, Truth, differences  # noqa: E402
 from support.members.replay import Record  # noqa: E402
@@ -146,12 +148,11 @@ def main() -> int:
         page.write_text(report.page(found, report.Window(), charts(found)), encoding="utf-8")
         say("comparing the tables with what really happened")
         result = compared(evidence)
-    except SandboxError as error:
-        sys.stderr.write(f"zkconsumer: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("zkconsumer: interrupted\n")
-        return 130
+    except (SandboxError, KeyboardInterrupt) as error:
+        shutil.rmtree(given.output, ignore_errors=True)  # half a run is of no use
+        interrupted = was_interrupted(error)
+        sys.stderr.write(f"zkconsumer: {'interrupted' if interrupted else error}\n")
+        return 130 if interrupted else 1
     show(evidence, result)
     say(f"the report is {page}")
     if given.json:

@@ -102,7 +102,7 @@ def test_a_run(home: Path, start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_ctrl_c(home: Path, start: Start) -> None:
+def test_ctrl_c(home: Path, start: Start, tmp_path: Path) -> None:
     """Ctrl-C between two faults exits with code 130 and leaves no process and no directory."""
     process = start("--faults", "40")
     assert process.stderr is not None
@@ -110,6 +110,7 @@ def test_ctrl_c(home: Path, start: Start) -> None:
     process.send_signal(signal.SIGINT)
     told = process.stderr.read().decode()
     assert (process.wait(timeout=PATIENCE_S), "Traceback" in told) == (130, False), told
+    assert not (tmp_path / "history-demo").exists()
     assert_nothing_is_left(home)
 
 
