@@ -286,8 +286,8 @@ SINGLE_TESTS = (
         "tests/faults/test_tampering.py::test_the_wall_clock_is_set",
     ),
     *_later(
-        "Takes 8 s of a processor. test_a_silent_connection in tests/integration lets the lease "
-        "run out in the same way.",
+        "Takes 8 s of a processor. test_a_connection_without_replies in tests/integration lets the "
+        "lease run out in the same way.",
         "tests/faults/test_connections.py::test_one_direction_is_lost",
     ),
     *_later(
@@ -344,7 +344,7 @@ SINGLE_TESTS = (
         "than a session; tests/faults has a user that hangs, and tests/traces a group with more "
         "threads than partitions.",
         "tests/integration/test_membership.py::test_a_member_is_killed_at_work",
-        "tests/integration/test_membership.py::test_a_short_freeze_changes_nothing",
+        "tests/integration/test_membership.py::test_a_freeze_within_the_session_moves_nothing",
         "tests/integration/test_membership.py::test_a_slow_user",
         "tests/integration/test_membership.py::test_more_threads_than_partitions",
     ),
@@ -433,8 +433,8 @@ SINGLE_TESTS = (
         "tests/cli/test_demo.py::test_a_terminal",
     ),
     *_later(
-        "Takes 4 s of a processor. test_it_follows_and_writes_nothing follows a group, and "
-        "tests/zk/test_observer.py checks the observer after a restart.",
+        "Takes 4 s of a processor. test_the_lab_follows_a_group_without_writes follows a group, "
+        "and tests/zk/test_observer.py checks the observer after a restart.",
         "tests/lab/test_live.py::test_the_lab_follows_after_a_restart",
     ),
     *_later(

@@ -236,7 +236,7 @@ def test_a_live_group_is_refused(clients: Clients, group: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
-def test_a_member_that_comes_at_the_last_instant(
+def test_a_member_that_joins_after_the_last_check(
     clients: Clients, group: str, tmp_path: Path, planned: Callable[[Clients, str], Plan]
 ) -> None:
     """A member that joins after the last check makes the whole transaction fail."""
@@ -353,9 +353,7 @@ def test_a_change_at_the_last_instant(clients: Clients, group: str, tmp_path: Pa
     assert clients.stored(group)[T[0]] == "100"
 
 
-def test_a_child_that_comes_at_the_last_instant(
-    clients: Clients, group: str, tmp_path: Path
-) -> None:
+def test_a_child_created_after_the_last_check(clients: Clients, group: str, tmp_path: Path) -> None:
     """A new child of a znode to be deleted makes the whole transaction fail."""
     plan = plan_delete_group(clients.tools, group)
     new = TopicPartition("new", 0)

@@ -109,8 +109,10 @@ def test_a_lost_reply(
         assert clients.tree(group) == {}
 
 
-def test_lost_for_good(clients: Clients, line: Proxy, group: str, tmp_path: Path) -> None:
-    """If ZooKeeper does not return, the report has what is done; a second `apply` completes it."""
+def test_zookeeper_does_not_return(
+    clients: Clients, line: Proxy, group: str, tmp_path: Path
+) -> None:
+    """If ZooKeeper does not return, the error counts the changes made; `apply` makes the others."""
 
     def progress(done: int, total: int) -> None:
         if done == 3:

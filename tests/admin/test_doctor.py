@@ -265,7 +265,7 @@ def test_a_planted_fault_is_found(scene: Scene, plant: Plant) -> None:
     assert all((one.what, one.why, one.remedy))
 
 
-def test_the_one_that_stalls_all_comes_first(scene: Scene) -> None:
+def test_the_finding_that_stops_every_member_is_first(scene: Scene) -> None:
     """A registration that makes every JVM member fail is the first of several findings."""
     scene.settled(TWO, SIZES)
     scene.offset("deleted", 0, 1)

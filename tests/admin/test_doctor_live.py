@@ -62,9 +62,7 @@ def test_a_group_of_ours_is_sound(group: Group) -> None:
     assert all(share.owned == share.partitions for share in shares)
 
 
-def test_offsets_outside_the_log_are_mended_by_what_the_finding_says(
-    group: Group, tmp_path: Path
-) -> None:
+def test_the_remedy_moves_offsets_into_the_log(group: Group, tmp_path: Path) -> None:
     """The finding's remedy moves the offsets into the log; then nothing is found."""
     for number, value in enumerate((b"99", b"10", b"0")):
         path = paths.offset(group.name, group.tp(number))

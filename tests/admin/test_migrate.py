@@ -185,7 +185,7 @@ def test_a_live_group_is_refused(tools: ZooKeeperClient, group: Group, kafka: Fo
     assert kafka.offsets(0, 1, 2) == {}
 
 
-def test_a_member_that_comes_meanwhile(
+def test_a_member_that_joins_after_the_plan(
     tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path
 ) -> None:
     """A member that joins after the plan makes the first write fail."""

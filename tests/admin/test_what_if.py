@@ -68,7 +68,7 @@ def test_changes_are_applied_in_their_order() -> None:
     assert decode_topic(then.topics["t"], where="") == tuple(range(8))
 
 
-def test_a_topic_grows_behind_its_last_partition() -> None:
+def test_new_partitions_follow_the_last_one() -> None:
     """New partitions follow the last one, even if numbers are missing."""
     gaps = group(STATIC)
     gaps = GroupInput(gaps.strategy, gaps.registrations, {"t": b'{"partitions":{"0":[0],"5":[0]}}'})
@@ -104,7 +104,7 @@ def test_an_impossible_change_is_refused(wish: str) -> None:
         what_if(group(STATIC, t=2), [wish])
 
 
-def test_a_group_that_asks_for_nothing() -> None:
+def test_a_group_without_subscriptions() -> None:
     """In a group without subscriptions, a joining member must name its topics."""
     with pytest.raises(ConfigError, match="no member has a subscription"):
         what_if(group(t=2), ["+x:1"])

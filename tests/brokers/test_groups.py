@@ -58,7 +58,7 @@ def test_the_broker_restarts(crew: Crew, cluster: Sandbox, stack: ExitStack) -> 
     assert crew.finish().duplicates() == 0
 
 
-def test_what_was_committed_is_not_read_again(group: Group, cluster: Sandbox) -> None:
+def test_the_next_member_starts_at_the_committed_offsets(group: Group, cluster: Sandbox) -> None:
     """The next member starts exactly at the committed offsets."""
     for partition in range(4):
         cluster.produce(group.topic, 10, partition=partition)

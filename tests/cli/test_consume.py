@@ -60,7 +60,7 @@ def test_everything_once(
     assert committed(sandbox, topic) == 5000
 
 
-def test_a_stream_without_messages_takes_nothing_from_the_others(
+def test_an_idle_thread_leaves_the_budget_to_the_others(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
     """Idle threads do not keep the budget from a thread with messages."""

@@ -143,7 +143,7 @@ def test_output(scene: Scene) -> None:
     fits("offsets", json.loads(run("offsets", "export", "g")))
 
 
-def test_csv_holds_what_json_holds(scene: Scene) -> None:
+def test_csv_has_the_fields_of_json(scene: Scene) -> None:
     """A CSV of members has the subscription as JSON, and of lag the reasons of unknown values."""
     found = list(csv.DictReader(io.StringIO(run("members", "g", "-o", "csv"))))
     assert [json.loads(row["subscription"]) for row in found] == [{"t": 2}, {"t": 1}]

@@ -193,7 +193,7 @@ def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-def test_the_terminal_goes_away() -> None:
+def test_the_command_ends_with_its_terminal() -> None:
     """The command ends when its terminal is closed, even if no SIGHUP arrives."""
     master, slave = pty.openpty()
     words = ["top", "-z", "127.0.0.1:1", "--timeout", str(LIMIT_S)]

@@ -122,7 +122,7 @@ def test_the_command_line_reads_a_group_of_the_sandbox(
     assert [(row["offset"], row["log_end"], row["lag"]) for row in rows] == [(2, 5, 3), (0, 0, 0)]
 
 
-def test_the_image_runs_as_nobody(image: str) -> None:
+def test_no_process_runs_as_root(image: str) -> None:
     """No process of the image runs as root."""
     client = docker.from_env()
     try:

@@ -44,7 +44,7 @@ def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
     assert crew.finish().duplicates() == 0
 
 
-def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
+def test_a_connection_without_replies(crew: Crew, trap: Trap) -> None:
     """Without replies the last message is delivered within two thirds of the timeout."""
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
@@ -61,7 +61,7 @@ def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
     crew.finish()
 
 
-def test_a_server_that_accepts_and_says_nothing(crew: Crew, trap: Trap) -> None:
+def test_a_server_that_accepts_and_does_not_reply(crew: Crew, trap: Trap) -> None:
     """One reconnect attempt without a reply does not cost the session."""
     member = crew.join(zookeeper=trap.address, zookeeper_session_timeout_s=LONG_SESSION_S)
     crew.settle(member)

@@ -200,7 +200,7 @@ def test_expiry(
         assert not {name for name in member.metrics() if name.startswith("foreign")}
 
 
-def test_expiry_again_and_again(crew: Crew, stack: ExitStack) -> None:
+def test_ten_expiries_in_a_row(crew: Crew, stack: ExitStack) -> None:
     """Ten expiries in a row, each as soon as the member has a session: it settles in the end."""
     member, partner = _pair(crew)
     client = client_of(member.connector)

@@ -210,7 +210,7 @@ def test_a_group_that_moves_to_kafka_begins_where_zookeeper_has_it(
     assert [group.stored(n) for n in range(3)] == ["3", "9", "18"]
 
 
-def test_a_hand_over_repeats_nothing(group: Group, somebody: Foreign) -> None:
+def test_a_new_owner_starts_at_the_committed_offset(group: Group, somebody: Foreign) -> None:
     """A joining member starts where the old owner has committed to Kafka."""
     one = group.join("m", **KAFKA)
     one.read(3 * MESSAGES)

@@ -89,7 +89,7 @@ def test_a_frozen_member(crew: Crew) -> None:
     crew.finish()
 
 
-def test_a_short_freeze_changes_nothing(crew: Crew) -> None:
+def test_a_freeze_within_the_session_moves_nothing(crew: Crew) -> None:
     """After a freeze within the session nothing moves, nothing is redelivered."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)

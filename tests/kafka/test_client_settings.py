@@ -168,7 +168,7 @@ def test_the_listener_by_name_or_protocol(
     assert found["security.protocol"].upper() == protocol.upper()
 
 
-def test_a_wrong_listener_is_one_sentence() -> None:
+def test_the_error_lists_the_offered_listeners() -> None:
     """FetchError for an unknown listener or another protocol lists the offered listeners."""
     with pytest.raises(FetchError) as caught:
         broker_settings(Brokers([NAMED], config_of(broker_listener="EXTERNAL")))

@@ -125,7 +125,7 @@ def test_every_fault_that_is_offered_can_be_chosen() -> None:
         lab.do("step", run=frames["run"], count=60)
 
 
-def test_a_delayed_member_gets_nothing() -> None:
+def test_messages_of_a_delayed_member_do_not_arrive() -> None:
     """While a member's messages are delayed, neither requests nor replies of it arrive."""
     lab = Lab()
     run = lab.open(world={"members": 2})

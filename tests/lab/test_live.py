@@ -75,7 +75,7 @@ def members(zookeeper: ZooKeeperServer) -> Iterator[LiveMembers]:
     client.close()
 
 
-def test_it_follows_and_writes_nothing(
+def test_the_lab_follows_a_group_without_writes(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
     """Owners, new members and holes appear at once; the lab's reading changes no znode."""

@@ -74,7 +74,7 @@ def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
     expect(place).not_to_contain_text("move 60 of", timeout=LIMIT_MS)
 
 
-def test_choose_what_happens_next(lab: LabProcess, open_page: Open) -> None:
+def test_the_chosen_action_happens(lab: LabProcess, open_page: Open) -> None:
     """The panel lists what can happen, and the chosen action happens."""
     one = open_page().go(lab.url + TWO)
     one.page.get_by_role("tab", name="next").click()

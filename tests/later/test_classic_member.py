@@ -69,7 +69,7 @@ class Member(DrivenMember):
 # ---- joining -------------------------------------------------------------------------------------
 
 
-def test_the_way_to_the_first_message() -> None:
+def test_requests_before_the_first_message() -> None:
     """Look-up, JoinGroup, SyncGroup, OffsetFetch; then delivery starts at the stored offsets."""
     member = Member().searching()
     assert [one.broker for one in member.commands if isinstance(one, ev.Send)] == [0]
@@ -141,7 +141,7 @@ def test_a_join_is_repeated(error: Error, again: bool) -> None:
     "error",
     [Error.INCONSISTENT_GROUP_PROTOCOL, Error.FENCED_INSTANCE_ID, Error.GROUP_MAX_SIZE_REACHED],
 )
-def test_a_join_fails_for_good(error: Error) -> None:
+def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
     """The user's `poll` raises an error that no other attempt could avoid."""
     member = Member().joining().answer(msg.Joined(error), msg.JoinGroup)
     assert member.state.phase is Phase.FAILED
@@ -256,7 +256,7 @@ def test_a_lost_connection_ends_no_membership() -> None:
     assert member.state.phase is Phase.STABLE and not member.sent(msg.JoinGroup)
 
 
-def test_a_silent_coordinator_is_taken_to_be_wrong() -> None:
+def test_a_coordinator_without_answers_is_looked_up_again() -> None:
     """Without an answer for a session, the member looks for its coordinator again."""
     member = Member(session_s=10.0).stable()
     for _ in range(3):

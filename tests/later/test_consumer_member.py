@@ -82,7 +82,7 @@ class Member(DrivenMember):
 # ---- joining -------------------------------------------------------------------------------------
 
 
-def test_the_way_to_the_first_message() -> None:
+def test_requests_before_the_first_message() -> None:
     """A heartbeat with epoch 0 and all fields; the target is taken over, and acknowledged."""
     member = Member().joining()
     first = member.heartbeat()
@@ -136,7 +136,7 @@ def test_reassigned_partitions_are_committed_before_they_are_revoked() -> None:
     assert (Callback.REVOKED, frozenset({T1})) in member.calls()
 
 
-def test_a_refused_commit_delays_no_move_for_good() -> None:
+def test_a_commit_refused_for_good_is_given_up() -> None:
     """A commit that the coordinator refuses for good is given up, and the member revokes."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     refused = msg.OffsetsCommitted(error=Error.UNKNOWN_MEMBER_ID)

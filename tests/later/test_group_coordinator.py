@@ -220,7 +220,7 @@ def test_followers_wait_for_the_leader(broker: Broker) -> None:
     assert broker.answers[parked].error is Error.NONE
 
 
-def test_a_zombie_commits_nothing(broker: Broker) -> None:
+def test_a_member_frozen_past_its_session_cannot_commit(broker: Broker) -> None:
     """A member that was frozen past its session cannot overwrite its successor's offsets."""
     leader, zombie = broker.stable(session_timeout_s=10.0)
     partition = TopicPartition("t", 0)

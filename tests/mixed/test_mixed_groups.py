@@ -67,7 +67,7 @@ def test_no_jvm_member_fails_because_of_zkconsumer(outcome: Outcome) -> None:
     assert _kinds(outcome.mixed.trouble) <= _kinds(outcome.jvm.trouble)
 
 
-def test_the_history_tells_what_happened(outcome: Outcome) -> None:
+def test_the_history_equals_the_log_and_the_traces(outcome: Outcome) -> None:
     """Every table of `zkconsumer history` equals ZooKeeper's log and our members' traces."""
     for found in (outcome.mixed.history, outcome.jvm.history):
         assert (found.missed, found.invented) == ([], [])

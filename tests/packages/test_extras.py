@@ -42,7 +42,9 @@ def test_the_supported_pythons_are_tried() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("extra", PROBES, ids=lambda extra: extra or "none")
 @pytest.mark.parametrize("version", PYTHONS)
-def test_an_extra_alone(built: Built, tmp_path: Path, version: str, extra: str) -> None:
+def test_each_extra_works_without_the_others(
+    built: Built, tmp_path: Path, version: str, extra: str
+) -> None:
     """The command and the parts that need the extra work with nothing else installed."""
     environment = tmp_path / "venv"
     subprocess.run([PYTHONS[version], "-m", "venv", "--without-pip", environment], check=True)

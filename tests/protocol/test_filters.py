@@ -90,7 +90,7 @@ def test_normalising(written: str, regex: str) -> None:
 
 
 @given(st.text(alphabet="ab,| \"'\t\u00a0\x1f", max_size=12))
-def test_a_normalised_regex_has_nothing_left_to_normalise_but_its_ends(written: str) -> None:
+def test_a_normalised_regex_has_no_comma_blank_or_outer_quote(written: str) -> None:
     """A normalised regular expression has no comma, no blank, and no quote at either end."""
     regex = normalise(written)
     assert "," not in regex
@@ -98,7 +98,7 @@ def test_a_normalised_regex_has_nothing_left_to_normalise_but_its_ends(written: 
     assert regex.strip("\"'") == regex
 
 
-def test_the_constructors_normalise_and_keep_the_kind() -> None:
+def test_constructors_normalise_the_regex() -> None:
     """A member registers the normalised regular expression."""
     assert white_list(' "a, b" ') == TopicFilter(Pattern.WHITE_LIST, "a|b")
     assert black_list("a, b") == TopicFilter(Pattern.BLACK_LIST, "a|b")

@@ -50,7 +50,7 @@ def test_the_parts_of_two_members_are_disjoint() -> None:
         assert mine.keys() | theirs.keys() == whole
 
 
-def test_a_pattern_counts_for_what_it_matches() -> None:
+def test_a_pattern_has_streams_for_each_matching_topic() -> None:
     """A member with a pattern has its streams for each matching topic, and for no other."""
     group = view([ME], {"t": 2, "u": 2}, wildcards={"g_w": {"u": 3}})
     assert group.counts() == {ME: {"t": 1, "u": 1}, "g_w": {"u": 3}}

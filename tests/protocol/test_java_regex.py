@@ -30,7 +30,7 @@ def _matches(pattern: str, *texts: str) -> list[str]:
 # ---- many topics in one go ----------------------------------------------------------------------
 
 
-def test_topics_do_not_see_each_other() -> None:
+def test_matches_stop_at_the_ends_of_a_topic() -> None:
     """Anchors, lookarounds and word boundaries stop at a topic's ends, also for an empty text."""
     texts = ("", "a", "b", "", "ab", "a")
     assert _matches("^a$", *texts) == ["a", "a"]

@@ -217,7 +217,7 @@ JSON_LIKE = st.text('{}[],:"\\0129-tu \n')
 
 
 @given(st.binary() | (st.text() | JSON_LIKE).map(str.encode))
-def test_decoders_raise_nothing_else(payload: bytes) -> None:
+def test_decoders_raise_only_malformed_znode_error(payload: bytes) -> None:
     """Any bytes either decode or raise MalformedZnodeError, in every decoder."""
     _decode_with_all(payload)
 

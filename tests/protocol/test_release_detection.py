@@ -110,7 +110,7 @@ def test_the_default_without_evidence(
     assert not found.disagreements
 
 
-def test_internal_topics_tell_0_10_from_0_11() -> None:
+def test_an_owned_internal_topic_means_0_10_or_before() -> None:
     """A member with a pattern that owns partitions of __transaction_state is of 0.10 or before."""
     one = group(RANGE, {"g_a": wildcard(".*")}, {"t": 1, "__transaction_state": 2, INTERNAL: 2})
     found = detect(one, all_parts(one, profile("0.10.2.2")))
@@ -213,7 +213,7 @@ def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: 
         assert owned(*(one for one in found.parts.values() if isinstance(one, dict))) == owners
 
 
-def test_the_nearest_rules_of_a_group_that_nothing_explains() -> None:
+def test_if_no_rules_fit_those_of_most_members_are_returned() -> None:
     """If no rules fit, those of most members are returned; without owners, those of the input."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)

@@ -61,7 +61,7 @@ def test_download_and_reuse(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
-def test_damaged_jar_is_brought_again(tmp_path: Path) -> None:
+def test_damaged_jar_is_replaced(tmp_path: Path) -> None:
     """A jar that was altered in the cache is detected and replaced."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     good = path.read_bytes()

@@ -166,7 +166,7 @@ def test_streams_that_share_clients_get_the_error_too(secured: Secured, topic: s
     assert caught.value.remedy == "check kafka.sasl.username and kafka.sasl.password"
 
 
-def test_a_wrong_listener_is_one_sentence(secured: Secured, topic: str) -> None:
+def test_the_error_lists_the_offered_listeners(secured: Secured, topic: str) -> None:
     """The error names the listeners that the brokers have."""
     server = filled(secured("SCRAM"), topic)
     with pytest.raises(FetchError, match=r"listener .* EXTERNAL .*MTLS://.* \(SSL\)"):

@@ -206,7 +206,7 @@ def test_a_start_that_is_impossible(
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_old_brokers_know_no_times(option: str) -> None:
+def test_times_are_refused_with_old_brokers(option: str) -> None:
     """With brokers before 0.10 each form of a time is refused with the option's name."""
     text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
     options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
@@ -357,7 +357,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
     assert loose.after(second)[doomed] == {"0": [0, 1]}
 
 
-def test_messages_that_are_gone_end_the_query_or_are_passed_over(
+def test_deleted_messages_are_data_loss(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
     """A log that starts after the checkpoint's offset or ends before it is data loss."""
@@ -615,7 +615,7 @@ def test_columns_of_the_users_schema_in_a_self_union(
     assert sorted(seen) == sorted(once * 2)
 
 
-def test_a_wrong_option_or_column_is_one_sentence(
+def test_a_wrong_option_or_column_fails_early(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
     """A wrong option fails at load(), a wrong column when the query starts, with one sentence."""

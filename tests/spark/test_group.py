@@ -161,7 +161,7 @@ def test_leaving_commits_finished_batches(group: Groups) -> None:
     assert group.owners() == []
 
 
-def test_a_marked_edit_is_gone_on_from(group: Groups) -> None:
+def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
     """A running member continues from an operator's edit; a new member can recognise it."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -175,7 +175,7 @@ def test_a_marked_edit_is_gone_on_from(group: Groups) -> None:
     assert not one.served()[group.tp(0)].is_first
 
 
-def test_what_comes_back_begins_at_the_stored_offset(group: Groups) -> None:
+def test_partitions_granted_anew_start_at_the_stored_offset(group: Groups) -> None:
     """After a session expiry partitions are granted anew; the batch in flight finishes nothing."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -487,7 +487,9 @@ def test_a_pattern_includes_created_topics(group: Groups) -> None:
     assert set(query.read) >= {(4, 0), (4, 1), (4, 2)}
 
 
-def test_an_offset_that_is_gone_is_reset(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_offset_outside_the_log_is_reset(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
     """auto.offset.reset replaces a stored offset that is outside the log."""
     fill(group, 5)
     group.admin.ensure_path(group.offset(0))
@@ -501,7 +503,9 @@ def test_an_offset_that_is_gone_is_reset(group: Groups, caplog: pytest.LogCaptur
     )
 
 
-def test_an_idle_query_asks_for_little(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_query_requests_only_log_ends(
+    group: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An idle query requests only the ends of logs, not metadata or the logs' beginnings."""
     fill(group, 5)
     query = Driven(group)
@@ -535,7 +539,7 @@ def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) 
     assert Driven(group, frame=group.name).reader.initialOffset() == {}
 
 
-def test_a_costly_answer_is_held_back() -> None:
+def test_an_answer_without_messages_waits_for_its_cost() -> None:
     """An answer without new messages waits for thirty times its cost, at most one second."""
     pause = Pause()
 
@@ -564,7 +568,9 @@ def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
         query.reader.latestOffset({}, ALL)
 
 
-def test_a_run_that_owns_nothing_may_go_on(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_without_a_share_reports_an_empty_batch(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
     """failOnMissingShare=false: an empty batch reports the unread partitions as progress."""
     fill(group, 5)
     serves(member(group, "a", threads=4), 0, 1, 2, 3)

@@ -157,7 +157,7 @@ def test_a_range_is_a_value_of_any_size() -> None:
     assert len(pickle.dumps(vast)) < 200
 
 
-def test_the_same_ranges_again_are_another_offset() -> None:
+def test_a_rewind_changes_the_text_of_the_offset() -> None:
     """After a rewind the text differs from the last one, so Spark reads the ranges again."""
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 5)]
     first = to_offset(ranges)
@@ -166,7 +166,7 @@ def test_the_same_ranges_again_are_another_offset() -> None:
     assert from_offset(first) == from_offset(second) == ranges
 
 
-def test_tasks_know_whether_their_logs_continue() -> None:
+def test_only_a_limited_batch_has_a_backlog() -> None:
     """Only a batch that `maxOffsetsPerTrigger` limits has a backlog behind its ranges."""
     given = {"zookeeper": "unused:2181", "subscribe": "a"}
     limited = {**given, "maxOffsetsPerTrigger": "100"}

@@ -22,7 +22,7 @@ def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: s
     assert "PYSPARK_DRIVER_PYTHON" in sentence
 
 
-def test_what_the_format_says_is_left_as_it_is(spark: SparkSession) -> None:
+def test_errors_of_the_format_reach_the_user(spark: SparkSession) -> None:
     """The format's own errors reach the user through Spark, with their reason."""
     with pytest.raises(AnalysisException, match="no-such-option"):
         load(spark.read.format("zkconsumer").option("no-such-option", "1"))

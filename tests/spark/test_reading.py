@@ -351,7 +351,7 @@ def test_brokers_that_stop_and_return(unique: Callable[[str], str]) -> None:
         back.join()
 
 
-def test_a_range_with_a_backlog_is_fetched_alone(
+def test_fetches_are_sized_to_the_range(
     sandbox: Sandbox, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the size of messages is known, fetches are sized to the range, and rows are exact."""
@@ -377,7 +377,7 @@ def test_a_range_with_a_backlog_is_fetched_alone(
         assert offsets(sandbox, long, engine=engine) == [*range(12_000)]
 
 
-def test_an_executor_without_the_extra_says_so_once(
+def test_an_executor_without_the_extra_logs_one_line(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Without numba a task reads through librdkafka, and the log has one line about it."""

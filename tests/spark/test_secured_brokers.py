@@ -60,7 +60,7 @@ def test_a_query_reads(
     assert PASSWORD not in plan.getvalue()
 
 
-def test_a_wrong_password_is_one_sentence(
+def test_a_wrong_password_fails_the_query(
     spark: SparkSession, server: SecureBroker, topic: str
 ) -> None:
     """The query fails with the sentence that a stream raises."""

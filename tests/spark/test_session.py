@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 
-def test_the_jvm_leaves_nothing_elsewhere(spark: SparkSession) -> None:
+def test_temporary_files_are_in_the_session_s_directory(spark: SparkSession) -> None:
     """The JVM's temporary files are in the session's own directory."""
     asked = "SELECT reflect('java.lang.System', 'getProperty', 'java.io.tmpdir')"
     ((found,),) = spark.sql(asked).collect()

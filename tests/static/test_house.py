@@ -90,7 +90,7 @@ def test_the_pure_rooms_are_pure() -> None:
     assert not found, _report(found)
 
 
-def test_one_module_knows_the_paths() -> None:
+def test_paths_are_written_in_one_module() -> None:
     """Texts with "/consumers" or "/brokers" stand in protocol/paths.py only, apart from docs."""
     found = [
         Place(path, node.lineno, node.value)
