@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from _pipeline_demo import was_interrupted  # noqa: E402
-from support.history.real import moments, said  # noqa: E402
+from support.history.real import moments, reports  # noqa: E402
 from support.history.truth import Differences, Truth, differences  # noqa: E402
 from support.members.replay import Record  # noqa: E402
 
@@ -58,7 +58,7 @@ def compared(evidence: Evidence) -> Differences:
     """Compare the tables with the logs, read in another way, and with the members' records."""
     records = [Record(one.stem, one, ()) for one in evidence.traces if begun(one)]
     truth = Truth(moments(evidence.logs), GROUP)
-    found = differences(truth, evidence.found, said(records))
+    found = differences(truth, evidence.found, reports(records))
     owned = Counter(
         (row.thread, TopicPartition(row.topic, row.partition))
         for row in evidence.found.tables.ownership

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.kafka.logs import CODECS, LARGE, Keyed, contents, kept, tool, write
 from support.kafka.streams import assert_engines_agree
-from support.members.group import Group, One, Reader
+from support.members.group import Group, MemberUnderTest, Reader
 from support.wait import eventually
 
 from zkconsumer.protocol import paths
@@ -40,7 +40,7 @@ def _wire(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
-def _read(one: One, partition: int) -> list[tuple[int, bytes | None, bytes | None]]:
+def _read(one: MemberUnderTest, partition: int) -> list[tuple[int, bytes | None, bytes | None]]:
     reader: Reader = one.readers[0]
     seen = [message for message in reader.messages if message.partition == partition]
     return [(message.offset, message.key, message.value) for message in seen]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from support.members.group import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, MemberUnderTest
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -307,10 +307,10 @@ class Elsewhere:
         client.ensure_path(paths.TOPICS)
         client.create(paths.topic(group.topic), group.admin.get(paths.topic(group.topic))[0])
         settings = dict(SETTINGS) | {"group_id": group.name}
-        self.one = One(ConsumerConfig(zookeeper_connect=zookeeper.connect, **settings))
+        self.one = MemberUnderTest(ConsumerConfig(zookeeper_connect=zookeeper.connect, **settings))
         self.topic = group.topic
 
-    def __enter__(self) -> One:
+    def __enter__(self) -> MemberUnderTest:
         self.one.subscribe(self.topic)
         return self.one
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 from support.internals import connector_of, crash
-from support.members.group import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer import ConsumerConfig, aio
@@ -15,14 +15,14 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol import paths
 
 
-def settled(group: Group, **settings: object) -> One:
+def settled(group: Group, **settings: object) -> MemberUnderTest:
     one = group.join(**settings)
     one.settled(0, 1, 2, 3)
     one.read(40)
     return one
 
 
-def close_quietly(one: One) -> None:
+def close_quietly(one: MemberUnderTest) -> None:
     """Close the readers of a failed member, whose shutdown would raise at the test's end."""
     with pytest.raises(ZkConsumerError, match="coordinator stopped"):
         one.connector.shutdown()

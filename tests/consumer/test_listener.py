@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members.group import Group, One
+from support.members.group import Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerThreadId
@@ -44,7 +44,9 @@ class Heard:
         self._then("assigned")
 
 
-def join(group: Group, suffix: str, listener: Heard, threads: int = 1, **settings: Any) -> One:
+def join(
+    group: Group, suffix: str, listener: Heard, threads: int = 1, **settings: Any
+) -> MemberUnderTest:
     one = group.member(suffix, **settings)
     one.connector.set_consumer_rebalance_listener(listener)
     one.subscribe(group.topic, threads)
@@ -131,7 +133,7 @@ def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release:
 
 def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:
     """Without auto-commit, a commit before the release avoids redeliveries (MirrorMaker)."""
-    member: list[One] = []
+    member: list[MemberUnderTest] = []
 
     def commit(callback: str) -> None:
         if callback == "released" and member:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
-from support.members.group import SETTINGS, One, register_broker
+from support.members.group import SETTINGS, MemberUnderTest, register_broker
 from support.wait import eventually
 
 from zkconsumer import ConsumerConfig
@@ -25,7 +25,7 @@ def test_a_stream_follows_brokers_that_have_all_moved(
     register_broker(client, 0, f"127.0.0.1:{free_port()}")  # nobody listens there
     client.create(paths.topic(topic), b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
     config = ConsumerConfig(group_id="g", zookeeper_connect=connect, **SETTINGS)
-    one = One(config)
+    one = MemberUnderTest(config)
     try:
         one.subscribe(topic)
         one.settled(0)

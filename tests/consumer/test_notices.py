@@ -29,7 +29,7 @@ from zkconsumer.protocol.model import Ownership, Position, StoredOffset, TopicPa
 LOGGER = logging.getLogger("test_notices")
 
 
-class Told:
+class LoggedNotices:
     """A notice log whose clock the test sets."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -46,32 +46,32 @@ class Told:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
+def notices(caplog: pytest.LogCaptureFixture) -> LoggedNotices:
     """A log of all levels."""
     caplog.set_level(logging.DEBUG, LOGGER.name)
-    return Told(caplog)
+    return LoggedNotices(caplog)
 
 
 @pytest.mark.parametrize(
     "kind", [NoticeKind.COMMIT_RETRIED, NoticeKind.OFFSETS_UNAVAILABLE, NoticeKind.DENIED]
 )
-def test_repeated_notices_are_logged_rarely(told: Told, kind: NoticeKind) -> None:
+def test_repeated_notices_are_logged_rarely(notices: LoggedNotices, kind: NoticeKind) -> None:
     """The first notice is logged at once; repetitions are counted in the next line."""
-    assert len(told.write(kind, "t-0", "5 tries left")) == 1
+    assert len(notices.write(kind, "t-0", "5 tries left")) == 1
     for left in range(9):
-        told.now += 1
-        assert told.write(kind, "t-0", f"{left} tries left") == []
-    assert len(told.write(kind, "t-1")) == 1  # another subject
-    told.now = 5.0 + LOG_AGAIN_S
-    (line,) = told.write(kind, "t-0")
+        notices.now += 1
+        assert notices.write(kind, "t-0", f"{left} tries left") == []
+    assert len(notices.write(kind, "t-1")) == 1  # another subject
+    notices.now = 5.0 + LOG_AGAIN_S
+    (line,) = notices.write(kind, "t-0")
     assert "and 9 more since" in line
-    assert told.write(kind, "t-0") == []
+    assert notices.write(kind, "t-0") == []
 
 
-def test_single_events_are_logged_each_time(told: Told) -> None:
+def test_single_events_are_logged_each_time(notices: LoggedNotices) -> None:
     """Two edits by an operator give two log lines."""
-    assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
-    assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
+    assert notices.write(NoticeKind.OFFSET_EDITED, "t-0")
+    assert notices.write(NoticeKind.OFFSET_EDITED, "t-0")
 
 
 def test_failures_of_one_kind_are_one_line_in_five_seconds(
@@ -146,13 +146,13 @@ class Streams(dict[Key, Any]):
 
     def __init__(self, count: int) -> None:
         self.walks = 0
-        self.told: Counter[int] = Counter()
+        self.notices: Counter[int] = Counter()
         numbers = range(count)
         super().__init__({("t", f"{ME}-{number}"): self._stream(number) for number in numbers})
 
     def _stream(self, number: int) -> Any:
         def fail(error: Exception) -> None:
-            self.told[number] += 1
+            self.notices[number] += 1
 
         nothing = lambda *_: None  # noqa: E731
         return SimpleNamespace(
@@ -228,7 +228,7 @@ def test_reporting_many_refusals_is_linear() -> None:
     assert member.state.op is not None
     loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.Released(denied)))
     assert loop.state.refused == denied
-    assert streams.told == {1: 1, 2: 1}, "not one error for each idle stream"
+    assert streams.notices == {1: 1, 2: 1}, "not one error for each idle stream"
     assert owned.visited <= 20 * MANY
     assert streams.walks <= 10
 
@@ -247,7 +247,7 @@ def test_reporting_many_malformed_offsets_is_linear() -> None:
     owned.visited = 0
     assert member.state.op is not None
     loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.OffsetsLoaded(bad)))
-    assert streams.told == {0: MANY}
+    assert streams.notices == {0: MANY}
     assert owned.visited <= 20 * MANY
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members.group import SETTINGS, One
+from support.members.group import SETTINGS, MemberUnderTest
 from support.scenes import Scene, scenes
 from support.wait import eventually
 
@@ -51,14 +51,16 @@ class Peers(Scene):
     def peer(self, consumer: str, payload: bytes | None) -> str:
         return self.hold(paths.member("g", consumer), payload)
 
-    def consumer(self, suffix: str, topic: str, release: str, strategy: str = "range") -> One:
+    def consumer(
+        self, suffix: str, topic: str, release: str, strategy: str = "range"
+    ) -> MemberUnderTest:
         config = self.config(
             consumer_id=suffix,
             peers_release=release,
             partition_assignment_strategy=strategy,
             **SETTINGS,
         )
-        one = One(config)
+        one = MemberUnderTest(config)
         self.stack.callback(one.close)
         one.subscribe(topic)
         return one

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from support.members.group import Group, One
+from support.members.group import Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.sandbox import Sandbox
@@ -15,13 +15,13 @@ from zkconsumer.sandbox import Sandbox
 PARTITIONS = 8
 
 
-def fetch_threads(one: One) -> list[str]:
+def fetch_threads(one: MemberUnderTest) -> list[str]:
     """Return the names of a member's running fetch threads."""
     begin = f"{one.connector.consumer_id}-fetch-"
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(begin)]
 
 
-def offsets(*members: One) -> dict[int, set[int]]:
+def offsets(*members: MemberUnderTest) -> dict[int, set[int]]:
     """Return partition -> the delivered offsets."""
     found: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
     for one in members:

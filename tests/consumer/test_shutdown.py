@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.security import make_acl
-from support.members.group import Group, One
+from support.members.group import Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually
 from support.zk.proxies import Proxy, Wire
 
@@ -143,7 +143,7 @@ def test_a_join_that_fails_leaves_nothing_open(
     """A join that raised leaves neither the trace file nor the listener's thread open."""
     monkeypatch.setattr(group_member, "REPLY_S", 3.0)
     trace = tmp_path / "trace"
-    one: One = group.member(
+    one: MemberUnderTest = group.member(
         zookeeper_connect=proxy.address,
         zookeeper_session_timeout_s=4.0,
         trace_file=str(trace),

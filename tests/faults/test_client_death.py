@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from support.members.group import SETTINGS, One
+from support.members.group import SETTINGS, MemberUnderTest
 from support.wait import LIMIT_S, eventually
 from support.zk.proxies import Proxy
 
@@ -124,9 +124,9 @@ def spoiler(guarded: Guarded) -> Iterator[Spoiler]:
 
 
 @contextmanager
-def joined(config: ConsumerConfig, topic: str) -> Iterator[One]:
+def joined(config: ConsumerConfig, topic: str) -> Iterator[MemberUnderTest]:
     """A settled member of two partitions; `with` ends it, even if it has already ended."""
-    one = One(config)
+    one = MemberUnderTest(config)
     try:
         one.subscribe(topic)
         one.settled(0, 1)
@@ -164,7 +164,7 @@ def test_a_credential_that_is_refused_from_now_on(
         assert one.counted["client_died"] >= 1
 
 
-def _survives(one: One, admin: KazooClient, spoil: Callable[[], object]) -> None:
+def _survives(one: MemberUnderTest, admin: KazooClient, spoil: Callable[[], object]) -> None:
     """The client dies once by `spoil`, and the member keeps its session and its partitions."""
     topic = one.readers[0].stream.topic or ""
     owner = paths.owner(one.connector.config.group_id, TopicPartition(topic, 0))
@@ -219,7 +219,7 @@ def test_a_client_that_dies_before_there_are_streams(
     spoiler.logins = 1
     spoiler.cut()
     eventually(lambda: spoiler.hung_up)
-    one = One.__new__(One)
+    one = MemberUnderTest.__new__(MemberUnderTest)
     one.connector, one.readers = connector, []
     one.subscribe(topic)
     one.settled(0, 1)

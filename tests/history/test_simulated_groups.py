@@ -25,8 +25,8 @@ def compare(seed: int, directory: Path) -> Differences:
     log.log.write(directory)
     description = Description(find_servers([directory]))
     description.read()
-    truth, said = log.truth()
-    return differences(truth, description.result(), said)
+    truth, reports = log.truth()
+    return differences(truth, description.result(), reports)
 
 
 def test_tables_of_random_groups(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from support.kafka.offsets import (
     offsets_of,
     store_of,
 )
-from support.members.group import Group, One
+from support.members.group import Group, MemberUnderTest
 from support.wait import eventually
 
 from zkconsumer import OffsetAndMetadata, TopicPartition
@@ -77,7 +77,7 @@ def wire(cluster: Sandbox) -> Iterator[Wire]:
     one.close()
 
 
-def first_offsets(one: One) -> dict[int, int]:
+def first_offsets(one: MemberUnderTest) -> dict[int, int]:
     """The first delivered message of each partition."""
     return {
         number: one.readers[0].offsets(number)[0]
@@ -257,7 +257,7 @@ def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> No
     assert until(lambda: _commits(one), limit_s=60.0)
 
 
-def _commits(one: One) -> bool:
+def _commits(one: MemberUnderTest) -> bool:
     try:
         one.connector.commit_offsets()
     except CommitError:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.jvm.member import JvmMember
 from support.kafka.offsets import Foreign, foreign
-from support.members.group import Group, One
+from support.members.group import Group, MemberUnderTest
 from support.members.mixed_groups import NEWEST_BROKER
 from support.wait import wait_for
 
@@ -98,7 +98,7 @@ class Jvm:
 
 def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = "") -> list[int]:
     """The first messages of a zkconsumer member, which commits `count` of them and leaves."""
-    one: One = group.join("ours", auto_commit_enable=False, **settings)
+    one: MemberUnderTest = group.join("ours", auto_commit_enable=False, **settings)
     one.read(count)
     taken = one.readers[0].offsets(0)[:count]
     one.connector.commit_offsets({group.tp(0): OffsetAndMetadata(taken[-1] + 1, metadata)})

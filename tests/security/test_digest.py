@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from support.members.group import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, MemberUnderTest
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import AccessDeniedError, ConfigError
@@ -31,9 +31,9 @@ def config(group: Group, credential: str, **more: Any) -> ConsumerConfig:
 
 
 @pytest.fixture
-def alice(group: Group) -> Iterator[One]:
+def alice(group: Group) -> Iterator[MemberUnderTest]:
     """Alice's member, which has read and committed everything."""
-    member = One(config(group, ALICE))
+    member = MemberUnderTest(config(group, ALICE))
     try:
         member.subscribe(group.topic)
         member.read(40)
@@ -78,9 +78,9 @@ def test_a_wrong_credential_is_noticed_at_the_start(group: Group, credential: st
     assert credential.partition(":")[2] not in str(caught.value)
 
 
-def test_two_members_of_one_user_share(group: Group, alice: One) -> None:
+def test_two_members_of_one_user_share(group: Group, alice: MemberUnderTest) -> None:
     """A second member with the same credential gets its half."""
-    second = One(config(group, ALICE))
+    second = MemberUnderTest(config(group, ALICE))
     try:
         second.subscribe(group.topic)
         halves = ({0, 1}, {2, 3})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members.group import SETTINGS, Group, One
+from support.members.group import SETTINGS, Group, MemberUnderTest
 from support.zk.secure import KEY_PASSWORD, PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -37,7 +37,7 @@ def test_nothing_shows_a_digest_password(
     trace = tmp_path / "trace.jsonl"
     config = _digest(group, trace_file=str(trace))
     with caplog.at_level(EVERYTHING):
-        member = One(config)
+        member = MemberUnderTest(config)
         member.subscribe(group.topic)
         member.read(40)
         member.connector.commit_offsets()

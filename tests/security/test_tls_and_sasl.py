@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.internals import client_of
-from support.members.group import SETTINGS, One
+from support.members.group import SETTINGS, MemberUnderTest
 from support.zk.secure import PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -48,7 +48,7 @@ def test_a_member_joins_over_tls(
     topic, group = unique("topic"), unique("group")
     create_topic(secure.plain.connect, topic, partitions=3)
     assert secure_broker.alive
-    member = One(_config(secure, group, **auth))
+    member = MemberUnderTest(_config(secure, group, **auth))
     try:
         member.subscribe(topic)
         member.settled(0, 1, 2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from support.members.group import SETTINGS, One
+from support.members.group import SETTINGS, MemberUnderTest
 from support.zk.secure import PASSWORD, USER, SecureZooKeeper
 from typer.testing import CliRunner
 
@@ -118,10 +118,10 @@ class World:
             found = zk.rights(zk.tree(paths.group(group)))
         return {one for one in found.values() if isinstance(one, tuple)}
 
-    def member(self) -> One:
+    def member(self) -> MemberUnderTest:
         """A member owns both partitions, and has committed all ten messages of each."""
         own = ConsumerConfig(group_id=self.group, **{**SETTINGS, **self.settings})
-        member = One(own)
+        member = MemberUnderTest(own)
         member.subscribe(self.topic)
         member.read(20)
         member.connector.commit_offsets()

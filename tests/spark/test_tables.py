@@ -35,7 +35,7 @@ from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import State
 from zkconsumer.spark.tables.options import OPTIONS, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, schema_of
-from zkconsumer.spark.tables.source import ChangesReader, Piece, chunks, plan
+from zkconsumer.spark.tables.source import ChangesReader, GroupSlice, chunks, plan
 from zkconsumer.zk.client import ZooKeeperClient
 
 ROOT = Path(__file__).parents[2]
@@ -359,11 +359,11 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
 def test_a_task_reads_groups_up_to_a_limit() -> None:
     """A task reads whole groups together up to a limit, and pieces of one group separately."""
     pieces = [
-        Piece("a", None, 15_000),
-        Piece("b", None, 4_000),
-        Piece("c", None, 4_000),
-        Piece("d", frozenset(["t"]), 10),
-        Piece("e", frozenset(["t"]), 10),
+        GroupSlice("a", None, 15_000),
+        GroupSlice("b", None, 4_000),
+        GroupSlice("c", None, 4_000),
+        GroupSlice("d", frozenset(["t"]), 10),
+        GroupSlice("e", frozenset(["t"]), 10),
     ]
     assert list(chunks(pieces)) == [
         (["a", "b"], None),

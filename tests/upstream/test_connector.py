@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.members.group import Group, One, Reader
+from support.members.group import Group, MemberUnderTest, Reader
 from support.wait import eventually
 
 from zkconsumer.errors import ConsumerTimeoutError, MessageStreamsExistError
@@ -82,7 +82,7 @@ def test_one_partition(group: Group, sandbox: Sandbox, unique: Callable[[str], s
 def test_two_streams(group: Group) -> None:
     """javaapi ZookeeperConsumerConnectorTest.testBasic: two streams yield what was sent."""
     _send(group, 4)
-    one: One = group.member("consumer1")
+    one: MemberUnderTest = group.member("consumer1")
     streams = one.connector.create_message_streams({group.topic: 2}, value_decoder=bytes.decode)
     one.readers += [Reader(stream) for stream in streams[group.topic]]
     for reader in one.readers:

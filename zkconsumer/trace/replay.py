@@ -38,7 +38,7 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class Checked:
+class ReplayResult:
     """The result of a replay: numbers of member starts and steps, and the members' last phases."""
 
     runs: int
@@ -46,7 +46,7 @@ class Checked:
     phases: dict[str, str]
 
 
-def check(lines: Iterable[str], *, name: str) -> Checked:
+def check(lines: Iterable[str], *, name: str) -> ReplayResult:
     """Replay a trace of one member or of several.
 
     Args:
@@ -77,7 +77,7 @@ def check(lines: Iterable[str], *, name: str) -> Checked:
         except (Undecodable, RecursionError) as error:
             raise TraceError(f"not a line of a trace: {error}", where=where) from error
     phases = {member: run.state.phase.value for member, run in runs.items()}
-    return Checked(starts, transitions, phases)
+    return ReplayResult(starts, transitions, phases)
 
 
 def _entry(line: str, where: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.history.truth import Differences, Moment, Said, Truth, differences
+from support.history.truth import Differences, MemberReports, Moment, Truth, differences
 from support.members.crew import Crew
 from support.members.random_faults import Mixture
 from support.members.replay import Record
@@ -32,13 +32,13 @@ def moments(directories: Sequence[Path]) -> list[Moment]:
     return found
 
 
-def said(records: Iterable[Record]) -> Said:
+def reports(records: Iterable[Record]) -> MemberReports:
     """Return what the members report, in their traces and in their users' logs."""
-    found = Said()
+    found = MemberReports()
     for record in records:
         for step in record.steps():
             session = step.before.session.id if step.before.session else 0
-            found.heard(step.before.settings.consumer, session, step.event)
+            found.add(step.before.settings.consumer, session, step.event)
         for handed in record.handed():
             found.delivered |= {(tp, token) for tp, token, _ in handed.messages}
     return found
@@ -63,7 +63,7 @@ def compared(
         description = Description(find_servers([folder]), [group])
         description.read()
         truth = Truth(moments(copies), group, strategy=strategy, rules=rules)
-        return differences(truth, description.result(), said(records))
+        return differences(truth, description.result(), reports(records))
 
 
 def run(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from itertools import groupby
 
-from support.history.truth import Moment, Said, Truth
+from support.history.truth import MemberReports, Moment, Truth
 from support.zk import history_logs as logs
 from support.zk.history_logs import LogWriter
 from zkconsumer.history import transactions as tx
@@ -38,14 +38,14 @@ class LogOfWorld(Watcher):
 
     Attributes:
         moments: the same transactions, from the simulator's own history.
-        said: the events that the members received.
+        reports: the events that the members received.
         zxids: the simulator's zxid -> the log's, because refused writes have zxids only there.
     """
 
     def __init__(self) -> None:
         self.log = LogWriter()
         self.moments: list[Moment] = []
-        self.said = Said()
+        self.reports = MemberReports()
         self.zxids: dict[int, int] = {}
         self.world: World | None = None
         self._seen = 0
@@ -80,7 +80,7 @@ class LogOfWorld(Watcher):
     ) -> None:
         """Record an event that a member receives."""
         session = before.session.id if before.session else 0
-        self.said.heard(before.settings.consumer, session, event)
+        self.reports.add(before.settings.consumer, session, event)
 
     def _written(self, world: World) -> None:
         self.world = world
@@ -109,12 +109,12 @@ class LogOfWorld(Watcher):
         self.zxids[first.zxid] = zxid
         self.moments.append(Moment(zxid, self.log.time_ms, first.session, changes))
 
-    def truth(self) -> tuple[Truth, Said]:
+    def truth(self) -> tuple[Truth, MemberReports]:
         """Return what happened, and what the members report."""
         assert self.world is not None
         strategy = self.world.members[0].settings.strategy
         truth = Truth(self.moments, self.world.GROUP, strategy=strategy)
-        return truth, self.said.with_zxids(self.zxids)
+        return truth, self.reports.with_zxids(self.zxids)
 
 
 def encoded(change: Change) -> tuple[int, bytes]:

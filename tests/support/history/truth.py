@@ -49,7 +49,7 @@ class Moment:
 
 
 @dataclass
-class Said:
+class MemberReports:
     """What the members report, by the zxids in the replies that they received."""
 
     claimed: set[tuple[str, TopicPartition, int]] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Said:
     committed: Counter[tuple[int, TopicPartition]] = field(default_factory=Counter)
     delivered: set[tuple[TopicPartition, int]] = field(default_factory=set)
 
-    def heard(self, consumer: str, session: int, event: Event) -> None:
+    def add(self, consumer: str, session: int, event: Event) -> None:
         """Record what an event reports to the member with this session."""
         match event:
             case events.Connected(session=new):
@@ -70,7 +70,7 @@ class Said:
             case events.Finished(outcome=events.Committed(versions=versions)):
                 self.committed.update((session, tp) for tp in versions)
 
-    def with_zxids(self, zxids: Mapping[int, int]) -> Said:
+    def with_zxids(self, zxids: Mapping[int, int]) -> MemberReports:
         """Return the same with other zxids."""
         return replace(
             self,
@@ -442,7 +442,7 @@ class Differences:
             self.invented.append(f"{name}: {found}")
 
 
-def differences(truth: Truth, found: Described, said: Said) -> Differences:
+def differences(truth: Truth, found: Described, reports: MemberReports) -> Differences:
     """Compare all tables with what happened, and with what the members report."""
     tables, result = found.tables, Differences()
     result.invented += [f"problem: {one}" for one in found.problems]
@@ -453,7 +453,7 @@ def differences(truth: Truth, found: Described, said: Said) -> Differences:
     result.table("incidents", expected, incidents)
     rows = Rebalances(truth, tables.rebalances, result)
     rows.compare()
-    compare_members(said, tables, result)
+    compare_members(reports, tables, result)
     return result
 
 
@@ -511,26 +511,26 @@ def incident(row: Incident) -> Row:
     return row.kind, row.zxid
 
 
-def compare_members(said: Said, tables: Tables, result: Differences) -> None:
+def compare_members(reports: MemberReports, tables: Tables, result: Differences) -> None:
     """Compare the tables with what the members report."""
     owned = {
         (one.consumer, TopicPartition(one.topic, one.partition), one.czxid)
         for one in tables.ownership
     }
     joined = {(one.consumer, one.zxid) for one in tables.members if one.event == "joined"}
-    result.missed += [f"claimed: {one}" for one in said.claimed - owned]
-    result.missed += [f"registered: {one}" for one in said.registered - joined]
+    result.missed += [f"claimed: {one}" for one in reports.claimed - owned]
+    result.missed += [f"registered: {one}" for one in reports.registered - joined]
     czxids = {(tp, czxid) for _, tp, czxid in owned}
-    result.missed += [f"delivered under: {one}" for one in said.delivered - czxids]
-    result.compared["members' claims"] += len(said.claimed)
-    result.compared["members' registrations"] += len(said.registered)
+    result.missed += [f"delivered under: {one}" for one in reports.delivered - czxids]
+    result.compared["members' claims"] += len(reports.claimed)
+    result.compared["members' registrations"] += len(reports.registered)
     commits: Counter[tuple[int, TopicPartition]] = Counter()
     for run in tables.commits:
         commits[run.session, TopicPartition(run.topic, run.partition)] += run.count
-        if run.by and run.session in said.sessions:
-            result.equal(f"commits at {run.zxid:#x} by", said.sessions[run.session], run.by)
-    result.missed += [f"committed: {one}" for one in (said.committed - commits).elements()]
-    result.compared["members' commits"] += said.committed.total()
+        if run.by and run.session in reports.sessions:
+            result.equal(f"commits at {run.zxid:#x} by", reports.sessions[run.session], run.by)
+    result.missed += [f"committed: {one}" for one in (reports.committed - commits).elements()]
+    result.compared["members' commits"] += reports.committed.total()
 
 
 class Rebalances:

@@ -1,7 +1,7 @@
 """Random scripts of requests to a group coordinator, and the machine that answers them.
 
-`Players` plays a few clients of one group. Most of the time they do what a client would do after
-the answers so far, and sometimes something odd. `play` runs them against the real coordinator
+`ScriptedClients` are a few clients of one group. Most of the time they do what a client would do
+after the answers so far, and sometimes something odd. `play` runs them against the real coordinator
 (`support.jvm.live_coordinator`) or the machine. It returns a script: every event with the answers
 that it caused, and the group's state after it. `replayed` runs the events of a script again.
 """
@@ -53,7 +53,7 @@ def play(backend: Backend, seed: int) -> dict[str, Any]:
     group = chance.choice(["g", "polygenelubricants", "orders", f"group-{seed}"])
     config = chance.choice(CONSUMER_CONFIGS if seed % 2 else CONFIGS)
     backend.begin(config, group)
-    players = ConsumerPlayers(chance, group) if seed % 2 else Players(chance, group)
+    players = ScriptedConsumers(chance, group) if seed % 2 else ScriptedClients(chance, group)
     steps: list[Any] = []
     before: Any = None
     for number in range(chance.randrange(8, 30)):
@@ -130,7 +130,7 @@ class _Client:
         self.waits: int | None = None
 
 
-class Players:
+class ScriptedClients:
     """The clients of one group."""
 
     def __init__(self, chance: random.Random, group: str) -> None:
@@ -342,7 +342,7 @@ class _Consumer(_Client):
         self.assigned: list[list[Any]] = []
 
 
-class ConsumerPlayers(Players):
+class ScriptedConsumers(ScriptedClients):
     """The clients of one group of KIP-848."""
 
     def _begin(self) -> None:

@@ -82,7 +82,7 @@ def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
         consumer.close()
 
 
-class Kept(NamedTuple):
+class StoredFormat(NamedTuple):
     """The format of a message, set or batch on the disk; `codec` is a value of `CODECS`."""
 
     magic: int
@@ -90,13 +90,13 @@ class Kept(NamedTuple):
     raw: bytes
 
 
-def kept(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Kept]:
+def kept(sandbox: Sandbox, topic: str, partition: int = 0) -> list[StoredFormat]:
     """The entries of a partition's segments: messages of formats v0 and v1, or batches of v2."""
     folder = sandbox.broker.directory / "data" / f"{topic}-{partition}"
     return [one for segment in sorted(folder.glob("*.log")) for one in _entries(segment)]
 
 
-def _entries(segment: Path) -> Iterable[Kept]:
+def _entries(segment: Path) -> Iterable[StoredFormat]:
     data, at = segment.read_bytes(), 0
     while at + 17 < len(data):
         # Offset (8 bytes), size (4), then 4 bytes of another meaning in each format, then magic.
@@ -105,7 +105,7 @@ def _entries(segment: Path) -> Iterable[Kept]:
             return  # the rest of the file is preallocated
         magic = data[at + 16]
         attributes = data[at + 17] if magic < 2 else data[at + 22]
-        yield Kept(magic, CODECS[attributes & 7], data[at : at + 12 + size])
+        yield StoredFormat(magic, CODECS[attributes & 7], data[at : at + 12 + size])
         at += 12 + size
 
 

@@ -57,7 +57,7 @@ class Reader(threading.Thread):
         return [m.offset for m in self.messages if m.partition == partition]
 
 
-class One:
+class MemberUnderTest:
     """A member: its connector, and a reader for each of its streams."""
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -109,17 +109,17 @@ class Group:
         stack.callback(self.admin.close)
         stack.callback(self.admin.stop)
 
-    def member(self, suffix: str = "m", **settings: Any) -> One:
+    def member(self, suffix: str = "m", **settings: Any) -> MemberUnderTest:
         """Return a connected member without a subscription; it leaves at the end of the test."""
         where = {"zookeeper_connect": self.sandbox.zookeeper_connect}
         config = ConsumerConfig(
             group_id=self.name, consumer_id=suffix, **{**where, **SETTINGS, **settings}
         )
-        one = One(config)
+        one = MemberUnderTest(config)
         self._stack.callback(one.close)
         return one
 
-    def join(self, suffix: str = "m", threads: int = 1, **settings: Any) -> One:
+    def join(self, suffix: str = "m", threads: int = 1, **settings: Any) -> MemberUnderTest:
         """Return a member that subscribes to the topic."""
         one = self.member(suffix, **settings)
         one.subscribe(self.topic, threads)

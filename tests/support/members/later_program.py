@@ -16,8 +16,8 @@ from typing import Any
 POLL_S = 0.1
 
 
-class Told:
-    """The partitions that the listener was told of."""
+class ListenerCalls:
+    """The partitions with which the listener was called."""
 
     def __init__(self) -> None:
         self._owned: set[int] = set()
@@ -32,7 +32,7 @@ def emit(event: str, **fields: Any) -> None:
     sys.stdout.flush()
 
 
-def confluent(request: dict[str, Any], told: Told, ended: threading.Event) -> None:
+def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -> None:
     """Consume with confluent-kafka."""
     from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - the JVM needs it not
 
@@ -41,14 +41,14 @@ def confluent(request: dict[str, Any], told: Told, ended: threading.Event) -> No
     def assigned(consumer: Any, partitions: list[Any]) -> None:
         take = consumer.incremental_assign if is_cooperative else consumer.assign
         take(partitions)
-        told.change([one.partition for one in partitions], [])
+        calls.change([one.partition for one in partitions], [])
 
     def revoked(consumer: Any, partitions: list[Any]) -> None:
         if is_cooperative:
             consumer.incremental_unassign(partitions)
         else:
             consumer.unassign()
-        told.change([], [one.partition for one in partitions])
+        calls.change([], [one.partition for one in partitions])
 
     consumer = Consumer(request["properties"])
     consumer.subscribe([request["topic"]], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
@@ -62,7 +62,7 @@ def confluent(request: dict[str, Any], told: Told, ended: threading.Event) -> No
     consumer.close()
 
 
-def jvm(request: dict[str, Any], told: Told, ended: threading.Event) -> None:
+def jvm(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -> None:
     """Consume with `KafkaConsumer`."""
     import jpype  # noqa: PLC0415 - confluent-kafka needs it not
 
@@ -76,10 +76,10 @@ def jvm(request: dict[str, Any], told: Told, ended: threading.Event) -> None:
 
     class Listener:
         def onPartitionsAssigned(self, partitions: Any) -> None:
-            told.change([int(one.partition()) for one in partitions], [])
+            calls.change([int(one.partition()) for one in partitions], [])
 
         def onPartitionsRevoked(self, partitions: Any) -> None:
-            told.change([], [int(one.partition()) for one in partitions])
+            calls.change([], [int(one.partition()) for one in partitions])
 
         onPartitionsLost = onPartitionsRevoked
 
@@ -102,7 +102,7 @@ def jvm(request: dict[str, Any], told: Told, ended: threading.Event) -> None:
 def main() -> None:
     request, ended = json.loads(sys.argv[1]), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-    (jvm if request["client"] == "jvm" else confluent)(request, Told(), ended)
+    (jvm if request["client"] == "jvm" else confluent)(request, ListenerCalls(), ended)
     emit("left")
 
 

@@ -61,7 +61,7 @@ class Step(NamedTuple):
     after: State
 
 
-class Handed(NamedTuple):
+class HandedOut(NamedTuple):
     """Messages that a user logged together at `t`: one message, or a polled batch."""
 
     t: float
@@ -114,7 +114,7 @@ class Record:
                 state = after
         return found
 
-    def handed(self) -> Iterator[Handed]:
+    def handed(self) -> Iterator[HandedOut]:
         for entry in self.logged:
             if entry["event"] == "delivered":
                 messages = tuple(
@@ -122,7 +122,7 @@ class Record:
                     for topic, number, token, offsets in entry["runs"]
                     for offset in offsets
                 )
-                yield Handed(entry["t"], messages)
+                yield HandedOut(entry["t"], messages)
 
     def finished(self) -> Iterator[tuple[float, TopicPartition, int]]:
         for entry in self.logged:

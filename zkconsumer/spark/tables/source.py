@@ -69,7 +69,7 @@ _ROOMS: Final[Mapping[Table, tuple[str, ...]]] = {
 }
 
 
-class Piece(NamedTuple):
+class GroupSlice(NamedTuple):
     """A group, or some topics of a large group (None: all topics), and its approximate number of
     znodes.
     """
@@ -79,8 +79,8 @@ class Piece(NamedTuple):
     size: int
 
 
-def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece]]:
-    """Return the pieces of each task; no task if there is no group.
+def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[GroupSlice]]:
+    """Return the slices of groups of each task; no task if there is no group.
 
     A group without list permission is planned too: its task reports the error.
     """
@@ -88,28 +88,28 @@ def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece
     if options.table is Table.MEMBERS:
         found = connection.listable(map(paths.ids, names))
         sizes = {name: 1 + len(found.get(paths.ids(name), ())) for name in names}
-        return _distributed([Piece(name, None, size) for name, size in sizes.items()], options)
+        return _distributed([GroupSlice(name, None, size) for name, size in sizes.items()], options)
     counts = _counts(connection, names, options)
     total = sum(sum(topics.values()) for topics in counts.values())
     share = ceil(max(total, LEAST) / options.parallelism)
-    pieces = []
+    slices = []
     for name, topics in counts.items():
         size = 1 + sum(topics.values())
         if size <= share or len(topics) == 1:
-            pieces.append(Piece(name, options.topics, size))
+            slices.append(GroupSlice(name, options.topics, size))
             continue
         rest = _subscribed(connection, name, options) - topics.keys()
         parts = [*topics.items(), *dict.fromkeys(rest, 1).items()]
-        pieces += [Piece(name, frozenset([topic]), 1 + count) for topic, count in parts]
-    return _distributed(pieces, options)
+        slices += [GroupSlice(name, frozenset([topic]), 1 + count) for topic, count in parts]
+    return _distributed(slices, options)
 
 
-def chunks(pieces: Sequence[Piece]) -> Iterator[tuple[list[str], frozenset[str] | None]]:
+def chunks(slices: Sequence[GroupSlice]) -> Iterator[tuple[list[str], frozenset[str] | None]]:
     """Yield the groups, with their topics, that a task reads together."""
     groups: list[str] = []
     topics: frozenset[str] | None = None
     size = 0
-    for one in sorted(pieces, key=lambda one: sorted(one.topics or ())):
+    for one in sorted(slices, key=lambda one: sorted(one.topics or ())):
         if groups and (one.topics != topics or size + one.size > AT_ONCE):
             yield groups, topics
             groups, size = [], 0
@@ -155,24 +155,24 @@ def _subscribed(connection: ZooKeeperClient, name: str, options: GroupsOptions) 
     return found if options.topics is None else found & options.topics
 
 
-def _distributed(pieces: list[Piece], options: GroupsOptions) -> list[list[Piece]]:
-    """Distribute pieces over tasks, the largest first and always to the smallest task.
+def _distributed(slices: list[GroupSlice], options: GroupsOptions) -> list[list[GroupSlice]]:
+    """Distribute slices over tasks, the largest first and always to the smallest task.
 
-    Topics of one group in one task become one piece.
+    Topics of one group in one task become one slice.
     """
-    total = sum(one.size for one in pieces)
-    tasks = min(options.parallelism, ceil(total / LEAST), len(pieces))
-    shares: list[dict[str, Piece]] = [{} for _ in range(tasks)]
+    total = sum(one.size for one in slices)
+    tasks = min(options.parallelism, ceil(total / LEAST), len(slices))
+    shares: list[dict[str, GroupSlice]] = [{} for _ in range(tasks)]
     least = [(0, number) for number in range(tasks)]
-    for piece in sorted(pieces, key=lambda one: (-one.size, one.group)):
+    for part in sorted(slices, key=lambda one: (-one.size, one.group)):
         load, number = heapq.heappop(least)
-        before = shares[number].get(piece.group)
-        if before and before.topics is not None and piece.topics is not None:
-            joined = before.topics | piece.topics
-            shares[number][piece.group] = Piece(piece.group, joined, before.size + piece.size)
+        before = shares[number].get(part.group)
+        if before and before.topics is not None and part.topics is not None:
+            joined = before.topics | part.topics
+            shares[number][part.group] = GroupSlice(part.group, joined, before.size + part.size)
         else:
-            shares[number][piece.group] = piece
-        heapq.heappush(least, (load + piece.size, number))
+            shares[number][part.group] = part
+        heapq.heappush(least, (load + part.size, number))
     return [list(share.values()) for share in shares]
 
 
@@ -235,7 +235,7 @@ class GroupsSource(Pickled, DataSource):
 class Share(InputPartition):
     """The groups that one task reads."""
 
-    pieces: Sequence[Piece]
+    slices: Sequence[GroupSlice]
 
 
 class TableReader(Pickled, DataSourceReader):
@@ -250,7 +250,7 @@ class TableReader(Pickled, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log_to_stderr()
         with ZooKeeperClient(self._options.config) as connection:
-            return [Share(pieces) for pieces in plan(connection, self._options)]
+            return [Share(slices) for slices in plan(connection, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Share):  # Spark's own task for an empty plan
@@ -258,7 +258,7 @@ class TableReader(Pickled, DataSourceReader):
         log_to_stderr()
         with one_sentence(), ZooKeeperClient(self._options.config) as connection:
             reader = Reader(connection, self._options, self._schema.names)
-            for groups, topics in chunks(partition.pieces):
+            for groups, topics in chunks(partition.slices):
                 yield from record_batches(reader.rows(groups, topics), self._schema)
 
 
@@ -275,7 +275,7 @@ def record_batches(rows: Sequence[Row], schema: StructType) -> Iterator[pa.Recor
 
 
 @dataclass
-class Between(InputPartition):
+class BatchBounds(InputPartition):
     """The two offsets of a batch, which describe it completely."""
 
     start: Mapping[str, object]
@@ -354,10 +354,10 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[InputPartition]:
-        return [] if end.get("first") else [Between(start, end)]
+        return [] if end.get("first") else [BatchBounds(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Between)
+        assert isinstance(partition, BatchBounds)
         with one_sentence():
             rows = list(changes.between(self._options.table, partition.start, partition.end))
         yield from record_batches(rows, self._schema)
