@@ -137,8 +137,8 @@ def installations(root: Path, venv: Path, extra: str) -> list[list[list[str]]]:
     same time.
 
     With a lock, every downloaded file is pinned by its hash, and pip resolves nothing. pip cannot
-    compare the checkout itself with a hash, so it is installed last, alone. Python compiles a
-    module when it is first imported; to compile all modules would take 20 s of a processor.
+    compare the checkout itself with a hash, so a call of its own installs it. Python compiles
+    a module when it is first imported; to compile all modules would take 20 s of a processor.
     """
     lock = lock_of(root, venv, extra)
     if lock is None:
@@ -156,8 +156,10 @@ def installations(root: Path, venv: Path, extra: str) -> list[list[list[str]]]:
     ]
     return [
         [[*pinned, str(lock.with_name(BUILD_LOCK))]],
-        [[*pinned, str(part)] for part in split(lock, venv)],
-        [["--no-deps", "--no-build-isolation", "--editable", str(root)]],
+        [
+            *([*pinned, str(part)] for part in split(lock, venv)),
+            ["--no-deps", "--no-build-isolation", "--editable", str(root)],
+        ],
     ]
 
 

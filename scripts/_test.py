@@ -168,11 +168,11 @@ def main() -> int:
     lane = ("--lane", "all") if "--all" in options else ()
     with ExitStack() as stack:
         required = is_ci() or "--install-docker" in options
-        if required:
-            _engine.install_shells()
-            _engine.install_chromium()
-        missing = provide_engine(stack, required=required)
         with warming_up():
+            if required:
+                _engine.install_shells()
+                _engine.install_chromium()
+            missing = provide_engine(stack, required=required)
             jars.resolve(JARS)
             record_classes(RELEASES if lane else SOME_RELEASES)
         tests = pytest(*WORKERS, *lane, *arguments)

@@ -101,7 +101,7 @@ def _environment(directory: Path, version: str) -> Path:
 def test_the_commands_install_a_lock(tmp_path: Path) -> None:
     """With a lock, pip compares each file that it downloads with a hash, and resolves nothing."""
     venv = _environment(tmp_path / "venv", "3.12.1")
-    build, parts, (checkout,) = bootstrap.installations(ROOT, venv, "sandbox,spark")
+    build, (*parts, checkout) = bootstrap.installations(ROOT, venv, "sandbox,spark")
     assert [Path(one[-1]) for one in build] == [LOCKS / "build.txt"]
     assert all("--require-hashes" in one and "--no-deps" in one for one in (*build, *parts))
     assert checkout == ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
