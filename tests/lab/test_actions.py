@@ -27,6 +27,17 @@ OBJECTS = {
     "owner znode": ".tree section:has(h2:text('owners')) .znode",
 }
 
+COORDINATED = '#world={"protocol":"classic-cooperative","members":3}&moves=' + str(START)
+
+OF_COORDINATORS = {
+    "member of a coordinated group": "[data-member='0'] .head",
+    "connection of a coordinated group": "[data-member='0'] .link",
+    "message in transit": "[data-member='0'] .chip",
+    "coordinator": ".zk-name",
+    "Kafka's broker": ".server >> nth=1",
+    "member at the coordinator": ".tree section:has(h2:text('coordinator/members')) .znode",
+}
+
 SITUATIONS = {
     "R": "Two members want one partition",
     "B": "gives up",
@@ -36,11 +47,11 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("what", OBJECTS)
+@pytest.mark.parametrize("what", [*OBJECTS, *OF_COORDINATORS])
 def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) -> None:
     """Each entry of an object's menu makes a move, or shows an explanation."""
-    one = open_page().go(lab.url + WORLD)
-    item = one.page.locator(OBJECTS[what]).first
+    one = open_page().go(lab.url + (WORLD if what in OBJECTS else COORDINATED))
+    item = one.page.locator({**OBJECTS, **OF_COORDINATORS}[what]).first
     item.click()
     labels = one.page.get_by_role("menuitem").all_inner_texts()
     one.keys("Escape")
@@ -50,7 +61,7 @@ def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) 
         one.at(START)
         item.click()
         one.page.get_by_role("menuitem", name=label, exact=True).click()
-        if label.startswith("why"):
+        if label.endswith("why?"):
             status = one.page.get_by_role("status")
             expect(status).to_contain_text("assigns", timeout=LIMIT_MS)
             continue

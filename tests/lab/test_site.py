@@ -60,6 +60,13 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     one.keys("Home")
     one.keys("f")
     one.shows("g_0 gets SIGSTOP")
+    world = {"protocol": "consumer", "members": 2, "partitions": 4}
+    _, frames = Engine().command({"do": "open", "world": world, "moves": "20,kill:1,30"})
+    address = f"#world={json.dumps(world)}&moves=20,kill:1,30"
+    one.page.evaluate("(hash) => { location.hash = hash; }", address)
+    expect(one.page.locator(".zookeeper")).to_contain_text("consumer", timeout=SLOW_MS)
+    last = frames["frames"][-1]
+    expect(one.page.locator(".clock")).to_have_text(f"{last['t']:.3f} s", timeout=SLOW_MS)
     assert not foreign
 
 

@@ -553,7 +553,7 @@ def spoken(move: Move, name: str) -> str:
 
 
 _OF_THE_LAB = {
-    "produce": "{3:g} messages arrive at each partition",
+    "produce": "each partition gets new messages: {3:g}",
     "pass_time": "time advances to {3:.2f} s",
     "set_offset": "another client writes offset {3:g} of {1}",
     "hold": "the network delays requests and replies of {0}",

@@ -107,7 +107,7 @@ function Messages({ way, messages, delayed, who, menu, canAct, crowd }) {
     ${shown.map((text, at) => html`<button key=${at} class="chip ${look} fresh ${delayed <= at ? "held" : ""}" disabled=${!canAct} aria-haspopup="menu"
       title=${text} onClick=${(event) => menu("transit", { who, way, at }, event)}>${arrow} ${text}${delayed <= at ? " (delayed)" : ""}</button>`)}
     ${left ? html`<button class="chip ${look} fresh" disabled=${!canAct} aria-haspopup="menu" title="messages in transit"
-      onClick=${(event) => menu("transit", { who, way, at: shown.length }, event)}>${arrow} ${crowd ? left : `+${left}`}</button>` : null}</span>`;
+      onClick=${(event) => menu("transit", { who, way, at: shown.length }, event)}>${arrow}${crowd ? left : ` +${left}`}</button>` : null}</span>`;
 }
 
 class Member extends Pure {
