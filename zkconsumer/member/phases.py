@@ -267,7 +267,7 @@ ANY_TIME: tuple[Row, ...] = (
         OPERATING,
         (Denied,),
         frozenset({Phase.WAITING}),
-        "ZooKeeper refuses the operation, which is a reading or a nudge today",
+        "ZooKeeper refuses a reading or a nudge",
     ),
     Row(ALIVE, (ClientDied,), frozenset({Phase.CLOSED}), "no new ZooKeeper client can help"),
 )

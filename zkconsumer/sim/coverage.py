@@ -131,8 +131,8 @@ EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
     (
         _OFFLINE,
         frozenset({Do.EXPIRE.value}),
-    ): "while a session exists in this phase, its report is in the inbox; the simulator ends a "
-    "session only if the member can handle that at once",
+    ): "while a session exists in this phase, the report of its connection is in the inbox; the "
+    "simulator ends a session only if the member can handle the end at once",
     (
         _all_but(Phase.REGISTERING, Phase.READING, Phase.SETTLED),
         frozenset({"Denied"}),

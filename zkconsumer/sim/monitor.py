@@ -231,7 +231,7 @@ class Monitor(Watcher):
         if len(member.running) > MAX_UNDER_WAY or len(state.commits.queued) > MAX_COMMITS:
             raise InvariantViolation(
                 "I14",
-                f"{who} piles up work: {len(member.running)} "
+                f"{who} accumulates work: {len(member.running)} "
                 f"operations, {len(state.commits.queued)} commits",
             )
         if isinstance(event, events.PositionsCollected):
@@ -246,7 +246,7 @@ class Monitor(Watcher):
         self._commanded(who, before, commands)
         gives_up = isinstance(event, events.ClientDied) and state.phase is Phase.CLOSED
         if gives_up and not any(isinstance(command, cmd.GiveUp) for command in commands):
-            raise InvariantViolation("I15", f"{who} closes itself and says nothing")
+            raise InvariantViolation("I15", f"{who} closes itself without a notice")
         if state.phase is Phase.CLOSED and before.phase is not Phase.CLOSED:
             for tp, mine in before.owned.items():
                 self._must_be_stored(world, who, tp, mine.epoch, "leaves")
@@ -327,7 +327,7 @@ class Monitor(Watcher):
         notices = [c for c in commands if isinstance(c, cmd.Notice)]
         reported = any(notice.kind in kinds for notice in notices)
         if refused and not (reported or _retried_with(notices, refused)):
-            raise InvariantViolation("I15", f"{who} is refused and says nothing: {outcome}")
+            raise InvariantViolation("I15", f"{who} is refused and gives no notice: {outcome}")
         eager = before.settings.mode is RebalanceMode.EAGER
         if eager and isinstance(outcome, events.Claimed) and (outcome.blocked or outcome.denied):
             session = world.links[who].session

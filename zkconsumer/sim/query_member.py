@@ -208,7 +208,8 @@ class QueryMember(ReportingMember):
         """Put an item into the inbox; check that a release waits for the batch in flight (I9).
 
         An answer in another phase comes too late and is ignored: the partition was withdrawn
-        because the grace has ended or the member leaves.
+        because the grace has ended or the member leaves. A deleted topic's partition is withdrawn
+        in every phase.
         """
         is_awaited = self.state.phase is Phase.STOPPING
         if isinstance(item, ReleaseReady) and self._has_begun and is_awaited:
@@ -216,7 +217,7 @@ class QueryMember(ReportingMember):
             begun = [
                 tp
                 for tp, epoch in self._in_flight.items()
-                if tp in owned and owned[tp].epoch == epoch
+                if tp in owned and owned[tp].epoch == epoch and tp in self.state.serving
             ]
             if early := item.partitions.intersection(begun):
                 raise InvariantViolation("I9", f"{self.name} releases {early} during their batch")

@@ -113,7 +113,7 @@ class Stage:
         deadline = self.world.now + LIMIT_S
         while not done():
             if not self.step() or self.world.now > deadline:
-                raise StoryStuckError(f"{what} has not come about at {self.world.now:.1f} s")
+                raise StoryStuckError(f"{what} has not happened by {self.world.now:.1f} s")
 
     def wait(self, seconds: float) -> None:
         """Let time pass, and perform everything that becomes due."""

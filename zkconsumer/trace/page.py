@@ -37,7 +37,8 @@ def page(title: str, entries: Sequence[Entry], members: Sequence[str], *, root: 
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title><style>{_STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"
         "<p>A bar is an owner znode, in its member's colour. Below, for each member: its writes "
-        "(filled) and the watch notifications that it got (hollow). Point at anything for more.</p>"
+        "(filled) and the watch notifications that it got (hollow). Point at a mark to see its "
+        "details.</p>"
         f"\n{chart}\n<pre>{text}</pre>\n</body></html>\n"
     )
 

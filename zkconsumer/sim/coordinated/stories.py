@@ -75,7 +75,7 @@ class Director:
         deadline = self.world.now + LIMIT_S
         while not done():
             if self.world.now > deadline or not self.world.step():
-                raise StoryStuckError(f"{what} has not come about at {self.world.now:.1f} s")
+                raise StoryStuckError(f"{what} has not happened by {self.world.now:.1f} s")
 
     def rest(self) -> None:
         """Run until the group has settled."""
