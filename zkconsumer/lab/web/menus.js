@@ -1,7 +1,7 @@
 // The actions on an object of the picture: a member, a connection, a partition, a znode, …
 
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
-import { progress } from "./picture.js";
+import { NAMED_MESSAGES, progress } from "./picture.js";
 
 // Return the title and the entries of a menu: [label, move or command, whether it is dangerous].
 export function entries(what, which, picture) {
@@ -10,7 +10,7 @@ export function entries(what, which, picture) {
     case "member":
       return [member.n, memberEntries(member, which)];
     case "link":
-      return [`connection of ${member.n}`, linkEntries(member, which)];
+      return [`connection of ${member.n}`, [...linkEntries(member, which), ...crowdEntries(picture, member, which)]];
     case "join":
       return ["start a member", picture.members.map((one, who) => [one, who]).filter(([one]) => one.s === "away")
         .map(([one, who]) => [`start ${one.n} (${one.k === "jvm" ? "JVM" : one.k === "zk" ? "zkconsumer" : one.k})`, `join:${who}`])];
@@ -77,6 +77,13 @@ function transitEntries(member, { who, way, at }) {
   });
   if ((isRequest ? member.wd : member.id) !== undefined) found.push(["end the delay", `let_go:${who}`]);
   return [`${isRequest ? "from" : "to"} ${member.n}: ${all[1 + at] || `${all[0] - at} more messages`}`, found];
+}
+
+// With many members, the first message of each direction has its actions in the menu of the connection.
+function crowdEntries(picture, member, who) {
+  if (picture.members.filter((one) => one.s !== "away").length <= NAMED_MESSAGES || member.c !== "on") return [];
+  return ["request", "reply"].flatMap((way) =>
+    transitEntries(member, { who, way, at: 0 })[1].filter(([, move]) => /^(delay|drop)_\w+:\d+::0$/.test(move)).map(([label, move]) => [`${way}: ${label}`, move]));
 }
 
 function memberEntries(member, who) {

@@ -4,7 +4,7 @@ import { Component, html } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
 import { CELL_WORDS, NOBODY, STRANGER, cellState, deliverers } from "./model.js";
 
-const NAMED_MESSAGES = 6; // members whose messages in transit are named; more members show numbers only
+export const NAMED_MESSAGES = 6; // members whose messages in transit are objects; more members show their number
 const WORDS = {
   away: "not started", up: "", dead: "killed", left: "left", frozen: "frozen",
 };
@@ -42,8 +42,6 @@ export function Picture({ picture, run, menu, canAct, selected }) {
     <${Partitions} picture=${picture} by=${by} menu=${menu} />
   </div>`;
 }
-
-const NONE = [0];
 
 function leaseLeft(member, t) {
   if (member.k === "jvm" || member.lease === undefined || member.s === "left" || member.s === "dead") return "";
@@ -96,18 +94,17 @@ function Coordinator({ zookeeper, menu, canAct }) {
 
 const SHOWN_ITEMS = 2; // messages of each direction that are objects of the picture; a further one is in a menu
 
-// The messages of one direction: requests on the left of the wire, replies and watches on its right.
-function Messages({ way, messages, delayed, who, menu, canAct, crowd }) {
-  if (!messages[0]) return null;
+// The messages of one direction, if there are few members: requests on the left of the wire, replies and watches on its right.
+function Messages({ way, messages, delayed, who, menu, canAct }) {
   const arrow = way === "request" ? "↑" : "↓";
   const look = way === "request" ? "up" : "down";
-  const shown = crowd ? [] : messages.slice(1, 1 + SHOWN_ITEMS);
+  const shown = messages.slice(1, 1 + SHOWN_ITEMS);
   const left = messages[0] - shown.length;
   return html`<span class="way ${look}">
     ${shown.map((text, at) => html`<button key=${at} class="chip ${look} fresh ${delayed <= at ? "held" : ""}" disabled=${!canAct} aria-haspopup="menu"
       title=${text} onClick=${(event) => menu("transit", { who, way, at }, event)}>${arrow} ${text}${delayed <= at ? " (delayed)" : ""}</button>`)}
     ${left ? html`<button class="chip ${look} fresh" disabled=${!canAct} aria-haspopup="menu" title="messages in transit"
-      onClick=${(event) => menu("transit", { who, way, at: shown.length }, event)}>${arrow}${crowd ? left : ` +${left}`}</button>` : null}</span>`;
+      onClick=${(event) => menu("transit", { who, way, at: shown.length }, event)}>${arrow} +${left}</button>` : null}</span>`;
 }
 
 class Member extends Pure {
@@ -116,17 +113,19 @@ class Member extends Pure {
     const state = WORDS[member.s] ?? member.s;
     const busy = member.s === "up" && !["settled", "consuming", "stable"].includes(member.ph);
     const word = member.k === "Kafka" ? "session" : "lease";
-    const messages = { who, menu, canAct, crowd };
+    const messages = { who, menu, canAct };
     return html`<div class="column ${member.s} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
       <div class="link-box"><button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu">
         <span class="hidden">connection of ${member.n}: ${LINKS[member.c] || member.c}</span>
         <svg viewBox="0 0 40 100" preserveAspectRatio="none" aria-hidden="true">
           <line x1="20" y1="0" x2="20" y2="100" class="wire ${member.c}" /></svg>
+        ${crowd && member.w ? html`<span class="chip up">↑ ${member.w[0]}</span>` : null}
+        ${crowd && member.i ? html`<span class="chip down">↓ ${member.i[0]}</span>` : null}
         ${member.held ? html`<span class="chip held">delayed</span>` : null}
         ${member.c !== "on" && member.s !== "left" && member.s !== "dead" ? html`<span class="chip bad">✕ ${LINKS[member.c] || member.c}</span>` : null}
       </button>
-        <${Messages} way="request" messages=${member.w || NONE} delayed=${member.wd} ...${messages} />
-        <${Messages} way="reply" messages=${member.i || NONE} delayed=${member.id} ...${messages} /></div>
+        ${!crowd && member.w ? html`<${Messages} way="request" messages=${member.w} delayed=${member.wd} ...${messages} />` : null}
+        ${!crowd && member.i ? html`<${Messages} way="reply" messages=${member.i} delayed=${member.id} ...${messages} />` : null}</div>
       <button class="head p${pattern}" style=${{ background: fill, color: ink }} disabled=${!canAct}
           onClick=${(event) => menu("member", who, event)} aria-haspopup="menu">
         <b>${member.n.length > 8 ? `#${who} ` : ""}<span class="full">${member.n}</span></b>
