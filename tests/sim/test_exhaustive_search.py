@@ -233,6 +233,9 @@ OF_NO_MATTER = {
     "_refusal_owned": "as _refusal_reported",
     "_owning": "follows from the state",
     "turn_at": "set at each turn",
+    "aim": "None in this scope, so that no thread is preempted",
+    "unposted": "as aim",
+    "post_at": "as aim",
     "_wall_ms": "only written",
 }
 
