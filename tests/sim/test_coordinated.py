@@ -37,6 +37,12 @@ def test_fresh_seeds(protocol: str) -> None:
     assert not broken, report(broken[0], protocol)
 
 
+@pytest.mark.parametrize("seed", [410001322, 410004875])
+def test_a_coordinator_that_returns_within_its_loading_time(seed: int) -> None:
+    """A broker that is elected twice within its loading time loads the latest records only."""
+    assert run(seed, "classic-sticky").violation is None
+
+
 def test_a_seed_determines_its_run() -> None:
     """Two runs of a seed are equal."""
     assert run(7) == run(7)

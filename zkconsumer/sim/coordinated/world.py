@@ -224,6 +224,7 @@ class World:
         self.watcher = watcher or Watcher()
         self.now = 0.0
         self._records: Mapping[str, Value] = {}
+        self._elections = 0
         self.log_end = {TopicPartition(TOPIC, n): plan.messages for n in range(plan.partitions)}
         self.members = [self._new_member(who) for who in range(plan.members)]
         self.leader: int | None = 0
@@ -484,7 +485,8 @@ class World:
         """Let another broker lead the group's partition; None: no broker leads it for now."""
         before = self.leader
         if before is not None:
-            self._records = group_coordinator.stored(self.brokers[before], self.partition)
+            if not self.brokers[before].partitions[self.partition].loading:
+                self._records = group_coordinator.stored(self.brokers[before], self.partition)
             self.leader = None
             self._at_broker(before, ge.Resigned(self.partition))
         records = self._records
@@ -492,9 +494,15 @@ class World:
         self.watcher.moved(self, to)
         if to is not None:
             self._at_broker(to, ge.Elected(self.partition))
-            self.at(
-                self.now + LOAD_S, lambda: self._at_broker(to, ge.Loaded(self.partition, records))
-            )
+            self._elections += 1
+            election = self._elections
+
+            def load() -> None:
+                # A broker that was elected twice must not load the records of its first election.
+                if election == self._elections:
+                    self._at_broker(to, ge.Loaded(self.partition, records))
+
+            self.at(self.now + LOAD_S, load)
 
     def kill_broker(self, broker: int) -> None:
         """A broker dies: its connections break, and its coordinator's state in memory is lost."""
