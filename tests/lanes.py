@@ -211,13 +211,13 @@ SINGLE_TESTS = (
         "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken[1-2500]",
     ),
     *_later(
-        "Takes 12 s of a processor, because it starts an ensemble. In the normal lane tests/faults "
+        "Takes 12 s of CPU time, because it starts an ensemble. In the normal lane tests/faults "
         "cuts a server of an ensemble from its leader, tests/sandbox kills the leader under a "
         "client, and the simulator has several servers.",
         "tests/integration/test_restarts.py::test_the_leader_of_an_ensemble_is_killed",
     ),
     *_later(
-        "Takes 5 s of a processor. In the normal lane tests/integration kills a broker of the "
+        "Takes 5 s of CPU time. In the normal lane tests/integration kills a broker of the "
         "newest release, and the file's other tests run on this release.",
         "tests/brokers/test_groups.py::test_the_broker_restarts[0.8.2.2]",
     ),
@@ -267,39 +267,40 @@ SINGLE_TESTS = (
         "tests/consumer/test_stream_brokers.py::test_a_broker_that_restarts_costs_nothing_but_time",
     ),
     *_later(
-        "Takes 8 s of a processor. test_the_broker_is_killed kills the broker.",
+        "Takes 8 s of CPU time. test_the_broker_is_killed kills the broker.",
         "tests/integration/test_restarts.py::test_the_broker_restarts",
     ),
     *_later(
-        "Takes 8 s of a processor. tests/traces/test_stories.py has a member without a broker, and "
-        "tests/consumer/test_stream.py a stream that waits for one.",
+        "Takes 8 s of CPU time. tests/traces/test_stories.py runs a member without a broker. "
+        "tests/consumer/test_stream.py runs a stream that waits for a broker.",
         "tests/integration/test_restarts.py::test_a_member_joins_while_no_broker_is_there",
     ),
     *_later(
-        "Takes 11 s of a processor. A server without space ends, and "
+        "Takes 11 s of CPU time. A server without space ends, and "
         "tests/integration/test_restarts.py kills the server of a group.",
         "tests/faults/test_tampering.py::test_no_space_is_left",
     ),
     *_later(
-        "Takes 5 s of a processor. tests/sim/test_exhaustive_search.py checks that the time of day "
+        "Takes 5 s of CPU time. tests/sim/test_exhaustive_search.py checks that the time of day "
         "does not matter.",
         "tests/faults/test_tampering.py::test_the_wall_clock_is_set",
     ),
     *_later(
-        "Takes 8 s of a processor. test_a_connection_without_replies in tests/integration lets the "
+        "Takes 8 s of CPU time. test_a_connection_without_replies in tests/integration lets the "
         "lease run out in the same way.",
         "tests/faults/test_connections.py::test_one_direction_is_lost",
     ),
     *_later(
-        "Takes 7 s of a processor. Other tests of the file poll while a broker is silent.",
+        "Takes 7 s of CPU time. Other tests of the file poll while a broker is silent.",
         "tests/consumer/test_timeouts.py::"
         "test_a_silent_broker_does_not_delay_the_partitions_of_another",
     ),
     Rule(
         Lane.ALL,
         "tests/sim/test_mutants.py::test_a_mutant_is_caught",
-        "These mutants take 6 s of a processor together, and more if a change moves the schedules "
-        "that catch them. The normal lane runs the other forty.",
+        "These mutants take 6 s of CPU time together. They take longer if a change of the code "
+        "makes a later schedule the first one that catches them. The normal lane runs the other "
+        "forty.",
         (
             "[batch of a former grant]",
             "[blocker's end overlooked]",
@@ -336,20 +337,20 @@ SINGLE_TESTS = (
         "tests/consumer/test_stream_brokers.py::test_old_brokers_are_read[0.9.0.1]",
     ),
     *_later(
-        "Takes 5 s of a processor. bash and zsh complete the same words in the normal lane.",
+        "Takes 5 s of CPU time. bash and zsh complete the same words in the normal lane.",
         "tests/cli/test_completion.py::test_fish",
     ),
     *_later(
-        "Takes 3 s of a processor. In the normal lane a member is killed, or frozen for longer "
-        "than a session; tests/faults has a user that hangs, and tests/traces a group with more "
-        "threads than partitions.",
+        "Takes 3 s of CPU time. In the normal lane, other tests kill a member, and freeze one "
+        "for longer than its session. tests/faults covers a user that hangs. tests/traces covers a "
+        "group with more threads than partitions.",
         "tests/integration/test_membership.py::test_a_member_is_killed_at_work",
         "tests/integration/test_membership.py::test_a_freeze_within_the_session_moves_nothing",
         "tests/integration/test_membership.py::test_a_slow_user",
         "tests/integration/test_membership.py::test_more_threads_than_partitions",
     ),
     *_later(
-        "Takes 3 to 5 s of a processor. In the normal lane, test_expiry ends sessions, another "
+        "Takes 3 to 5 s of CPU time. In the normal lane, test_expiry ends sessions, another "
         "test kills a member amid a claim, and tests/faults cuts a server from its leader.",
         "tests/integration/test_restarts.py::test_zookeeper_is_killed_for_longer_than_a_session",
         "tests/integration/test_connections.py::test_a_kill_amid_a_release",
@@ -360,8 +361,8 @@ SINGLE_TESTS = (
         "tests/spark/test_group_faults.py::test_zookeeper_restarts",
     ),
     *_later(
-        "Takes 20 s, because a query waits. tests/spark/test_group.py also plans a batch without "
-        "its share of the partitions.",
+        "Takes 20 s, because a query waits. tests/spark/test_group.py also tests a query that "
+        "plans a batch before it owns its partitions.",
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_fails",
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_may_go_on",
     ),
@@ -423,17 +424,17 @@ SINGLE_TESTS = (
         "tests/sandbox/test_topics.py::test_no_zookeeper",
     ),
     *_later(
-        "Takes 5 s of a processor. test_a_run runs the whole demonstration, and another case "
+        "Takes 5 s of CPU time. test_a_run runs the whole demonstration, and another case "
         "interrupts it.",
         "tests/cli/test_demo.py::test_ctrl_c[m2 is killed]",
         "tests/cli/test_demo.py::test_ctrl_c[creating topic]",
     ),
     *_later(
-        "Takes 7 s of a processor, because it runs the whole demonstration again, for its picture.",
+        "Takes 7 s of CPU time, because it runs the whole demonstration again, on a terminal.",
         "tests/cli/test_demo.py::test_a_terminal",
     ),
     *_later(
-        "Takes 4 s of a processor. test_the_lab_follows_a_group_without_writes follows a group, "
+        "Takes 4 s of CPU time. test_the_lab_follows_a_group_without_writes follows a group, "
         "and tests/zk/test_observer.py checks the observer after a restart.",
         "tests/lab/test_live.py::test_the_lab_follows_after_a_restart",
     ),
@@ -490,8 +491,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/security/test_brokers.py",
-        "The broker of this listener takes 5 s. The listener SCRAM of a newer broker runs the same "
-        "tests.",
+        "The broker of this listener takes 5 s. The same tests run on the SCRAM "
+        "listener of a newer broker.",
         ("SASL_PLAINTEXT",),
     ),
     Rule(Lane.NORMAL, "tests/security/test_tools.py", STARTS_SERVERS),
@@ -523,7 +524,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
-        "These are the longest searches: each takes 3 s of a processor or more. Shorter cases "
+        "These are the longest searches: each takes 3 s of CPU time or more. Shorter cases "
         "explore their actions separately: a release, a seek, a pause, a new grant, and the end of "
         "the lease.",
         (
@@ -561,7 +562,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_cutting_at_seen_states_leaves_nothing_out",
-        "Takes 26 s. It checks the explorer itself, whose code changes rarely.",
+        "Takes 26 s. It checks the interleaving search of sim/handover.py itself, which changes "
+        "rarely.",
     ),
     # ---- the lab --------------------------------------------------------------------------------
     Rule(
@@ -573,14 +575,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/lab/test_page.py::test_a_tour",
-        "Each tour runs for a second in a browser. tests/lab/test_engine.py finds all steps.",
+        "Each tour runs for a second in a browser. tests/lab/test_engine.py checks every step "
+        "without one.",
         but=("[split-brain]",),
     ),
     Rule(
         Lane.ALL,
         "tests/lab/test_sandbox.py::test_the_real_group_does_what_the_simulated_one_does",
-        "Takes 90 s: sessions of real members time out. tests/mixed compares groups with JVM "
-        "members with the rules of the protocol.",
+        "Takes 90 s: sessions of real members time out. tests/mixed checks groups that "
+        "contain JVM members against the protocol's rules.",
     ),
     Rule(
         Lane.ALL,
@@ -623,7 +626,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/lab/test_accessibility.py::test_a_view",
-        "axe-core takes 5 s of a processor for each view. The normal lane checks the panels, menus "
+        "axe-core takes 5 s of CPU time for each view. The normal lane checks the panels, menus "
         "and dialogs of one view.",
     ),
     # ---- Spark ----------------------------------------------------------------------------------
@@ -637,7 +640,8 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/spark/test_pipeline.py::test_a_run",
         "Takes 65 s, because it runs the whole demonstration. Other tests in tests/spark check "
-        "its queries, and other tests of this file check its judge.",
+        "its queries, and other tests of this file check how its output is compared with the "
+        "topic.",
     ),
     Rule(
         Lane.ALL,
@@ -649,7 +653,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/spark/test_history_demo.py::test_ctrl_c",
-        "Takes 15 s of a processor. tests/spark/test_pipeline.py and tests/cli/test_demo.py "
+        "Takes 15 s of CPU time. tests/spark/test_pipeline.py and tests/cli/test_demo.py "
         "interrupt demonstrations that start the same servers.",
     ),
     Rule(
@@ -677,13 +681,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/spark/test_group_queries.py::test_a_join_with_itself_is_refused",
-        "Takes 14 s. tests/spark/test_group.py checks the same error for the second reader of a "
-        "frame.",
+        "Takes 14 s. tests/spark/test_group.py checks the same error when two queries read "
+        "one DataFrame.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_direct.py::test_a_mirror_holds_no_batch",
-        "Takes 14 s. Three other tests of the file check what the mirror writes.",
+        "Takes 14 s. Three other tests of the file check which offsets it writes to ZooKeeper.",
     ),
     Rule(
         Lane.ALL,
@@ -763,15 +767,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_sessions.py",
-        "Sessions take seconds to expire. Earlier lanes run the default release and the simulated "
-        "server.",
+        "Sessions take seconds to expire. The quick and the normal lane run these tests on the "
+        "simulated server and on the default release.",
         ("[3.4.6]", "[3.9.6]", "[container]"),
     ),
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_zookeeper_contract.py::test_a_silent_session_expires",
-        "Sessions take seconds to expire. Earlier lanes run the default release and the simulated "
-        "server.",
+        "Sessions take seconds to expire. The quick and the normal lane run these tests on the "
+        "simulated server and on the default release.",
         ("[3.4.6]", "[3.9.6]", "[container]"),
     ),
     Rule(
@@ -801,7 +805,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/integration/test_expiry.py::test_expiry[",
         "The simulator ends sessions at random moments in each run. The normal lane runs "
-        "`overtaken`, the case with the longest absence.",
+        "`overtaken`, the case in which the member is disconnected for the longest time.",
         ("at_once", "reconnected"),
     ),
     Rule(
@@ -850,17 +854,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def table() -> str:
-    """Return the lanes as CONTRIBUTING.md shows them, in Markdown."""
+    """Return the tests of the last lane as docs/test-lanes.md shows them, in Markdown."""
     lines = [
-        "| Command | Runs | On two cores |",
-        "|---|---|---|",
-        "| `scripts/test --quick` | every test that needs no server | at most 60 s |",
-        "| `scripts/test` | the normal lane, which is what CI runs | at most 7 minutes |",
-        "| `scripts/test --all` | every test, with each release of brokers, JVM members and "
-        "ZooKeeper | about an hour |",
-        "",
-        "These tests run with `--all` only:",
-        "",
         "| Tests (cases) | Why not in each run |",
         "|---|---|",
     ]

@@ -55,8 +55,8 @@ def test_a_test_of_the_quick_lane_uses_no_server(request: pytest.FixtureRequest)
 
 
 def test_the_page_shows_the_lanes(request: pytest.FixtureRequest) -> None:
-    """CONTRIBUTING.md has the table of the lanes; `pytest THIS_FILE --rewrite` writes it."""
-    path = ROOT / "CONTRIBUTING.md"
+    """docs/test-lanes.md lists the last lane's tests; `pytest THIS_FILE --rewrite` writes them."""
+    path = ROOT / "docs" / "test-lanes.md"
     page = path.read_text(encoding="utf-8")
     begin, _, rest = page.partition("<!-- lanes -->\n")
     _, end, tail = rest.partition("<!-- /lanes -->")
