@@ -42,8 +42,8 @@ def test_range(scene: Scene) -> None:
     )
     assert "4 threads, 2 partitions: 2 idle by design" in found.topics["logs"]
     first, *_, idle = (one for one in found.shares if one.topic == "logs")
-    assert "thread 1 of 4: 0 + 1, from place 1 of 2" in first.why
-    assert idle.why.endswith("idle")
+    assert "thread 1 of 4 gets 0 + 1 partitions: number 1 of 2" in first.why
+    assert idle.why == "thread 4 of 4 gets none: the topic has 2 partitions"
     assert all(one.owned == one.partitions for one in found.shares)
     assert not found.failures
 

@@ -173,10 +173,11 @@ def _range_shares(examined: ExaminedGroup) -> Iterator[Share]:
             own = numbers[start:end]
             place = f"thread {position + 1} of {len(threads)}"
             if own:
-                why = f"{place}: {share}" + (" + 1" if position < extra else "")
-                why += f", from place {start + 1} of {len(numbers)}"
+                amount = f"{share} + 1 partitions" if position < extra else _count(share)
+                which = f"numbers {start + 1} to {end}" if len(own) > 1 else f"number {end}"
+                why = f"{place} gets {amount}: {which} of {len(numbers)}"
             elif numbers:
-                why = f"{place}, and the {_count(len(numbers))} end at {len(numbers)}: idle"
+                why = f"{place} gets none: the topic has {_count(len(numbers))}"
             else:
                 why = "there are no partitions"
             yield _with_present(examined, Share(topic, position + 1, thread, own, (), why))

@@ -337,7 +337,7 @@ def _show_group(
     else:
         columns = COLUMNS if then is now else (*COLUMNS, MOVE)
         common.write([row(one) for one in found], columns)
-        say(f"as {as_release.release}: {reason}")
+        say(f"computed by the rules of {as_release.release} ({reason})")
         say_all(f"member {consumer}: {why}" for consumer, why in finding.disagreements.items())
         say_all(_errors(parts))
         say(moves(found))
