@@ -253,7 +253,7 @@ def _lose(crew: Crew, trap: Trap, wire: Wire) -> None:
     first, second = pair(crew, zookeeper=trap.address)
     trap.wire = wire
     until = boottime() + 2 * SESSION_S
-    wait_for(lambda: boottime() > until, "two sessions' time to pass")
+    wait_for(lambda: boottime() > until, "two session timeouts to pass")
     trap.wire = Wire.PASS
     trap.cut()
     crew.settle(first, second)

@@ -55,7 +55,9 @@ def generated() -> str:
         *_table(phases.DETOURS),
         *("", "Changes that can interrupt a member in almost any phase:", ""),
         *_table(phases.ANY_TIME),
-        *("", f"After a disturbance, {_rare()} can lead to any phase of a rebalance."),
+        "",
+        "After an interruption (a lost connection, a refused read, or an owner znode deleted by",
+        f"another client), {_rare()} can lead to any phase of a rebalance.",
         "",
     )
     return "\n".join(parts)
@@ -69,8 +71,8 @@ def with_group_phases(page: str) -> str:
 
 _GROUP_EXPLANATION = (
     "`scripts/phases` writes this picture and the table from `later.group_phases`. In tests and in",
-    "the simulator, `classic_group.step` checks each change of phase with them. One step may pass",
-    "through PreparingRebalance.",
+    "the simulator, `classic_group.step` checks each change of phase with them. If one call of",
+    "`step` enters and leaves PreparingRebalance, the table shows its first and last phase only.",
     "",
     "| Phase | Cause | Next phase | When |",
     "|---|---|---|---|",

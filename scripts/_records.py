@@ -322,9 +322,9 @@ def _requests() -> str:
     head = (
         "Members after the join, n",
         "Reads",
-        "4 n + 2 for each partition",
+        "Expected reads: 4 n + 2 per partition",
         "Writes",
-        "2 n + 2",
+        "Expected writes: 2 n + 2",
     )
     return f"{_provenance(record)}\n\n{_table(head, rows)}"
 

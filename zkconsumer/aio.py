@@ -140,7 +140,7 @@ class Stream(Generic[K, V]):
         return self._stream.take_arrow(0)
 
     async def _wait(self, timeout_s: float | None, *, as_columns: bool = False) -> bool:
-        """Wait until a message can be handed out; return False after the time-out or the shutdown.
+        """Wait until a message can be handed out; return False after the timeout or the shutdown.
 
         With `as_columns` it waits for a run of messages as columns. The wait in the stream's thread
         has no limit, so one wait serves all calls.
@@ -171,7 +171,7 @@ class Stream(Generic[K, V]):
         if self._waiting is None:
             self._waiting = self._worker.submit(lambda: self._stream.wait(None, BUFFER_MESSAGES))
         if not self._waiting.done():
-            # Wrap the future once and not for every call, because calls with short time-outs are
+            # Wrap the future once and not for every call, because calls with short timeouts are
             # frequent.
             if (
                 self._loop_wait is None

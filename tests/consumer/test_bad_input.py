@@ -246,7 +246,7 @@ def test_a_chroot_that_does_not_exist_is_an_error(
 
 
 def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServer) -> None:
-    """A session time-out that is too short for the lease is an error that names the minimum."""
+    """A session timeout that is too short for the lease is an error that names the minimum."""
     with pytest.raises(ConfigError, match="three ticks"):
         ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
 
@@ -254,7 +254,7 @@ def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServ
 def test_a_server_that_hides_its_tick_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the server does not allow `conf`, the session time-out is not checked, with a warning."""
+    """If the server does not allow `conf`, the session timeout is not checked, with a warning."""
     settings = {"4lw.commands.whitelist": "srvr"}
     with ZooKeeperServer(tmp_path, tick_time_s=2.0, settings=settings) as server:
         ConsumerConnector(_config(server.connect)).shutdown()

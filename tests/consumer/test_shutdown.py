@@ -75,7 +75,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
 
 
 def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
-    """If ZooKeeper does not answer, a shutdown without a commit does not wait for a time-out."""
+    """If ZooKeeper does not answer, a shutdown without a commit does not wait for a timeout."""
     one = group.join(
         zookeeper_connect=proxy.address,
         zookeeper_session_timeout_s=SESSION_S,

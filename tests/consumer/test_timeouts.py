@@ -1,4 +1,4 @@
-"""Time-outs while brokers accept connections and answer no request."""
+"""Timeouts while brokers accept connections and answer no request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zkconsumer.kafka.fetcher import KafkaFetcher
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
-# Seconds by which a poll may exceed its time-out.
+# Seconds by which a poll may exceed its timeout.
 TOLERANCE_S = 0.05
 
 

@@ -22,7 +22,7 @@ from zkconsumer.zk.observer import Observer
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PARTITIONS = 4
 MESSAGES = 400
-# Time limit in seconds. A run takes one or two, and five more if the example waits for a time-out.
+# Time limit in seconds. A run takes one or two, and five more if the example waits for a timeout.
 LIMIT_S = 60
 
 

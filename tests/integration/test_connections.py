@@ -119,7 +119,7 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
     assert trap.sprung.wait(LIMIT_S)
     wait_for(lambda: len(crew.observer.snapshot().owners) == 8, "the claim to be done")
     # It is not a process of its own: the start of one may last longer than the first's ping
-    # time-out.
+    # timeout.
     second = crew.join_here()
     wait_for(lambda: second.phase == "waiting", "the second member to be blocked")
     trap.cut()

@@ -117,7 +117,7 @@ def test_partitions_are_added(crew: Crew, sandbox: Sandbox, topic: str) -> None:
 
 
 def test_more_threads_than_partitions(crew: Crew) -> None:
-    """The time-out of a stream without a partition names the surplus of threads."""
+    """The timeout of a stream without a partition names the surplus of threads."""
     first = crew.join(threads=6)
     second = crew.join(threads=4, consumer_timeout_s=1.0)
     crew.settle(first, second)

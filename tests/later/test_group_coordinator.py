@@ -158,7 +158,7 @@ def test_the_first_rebalance_waits_three_seconds(broker: Broker) -> None:
 
 
 def test_a_newcomer_extends_the_first_rebalance(broker: Broker) -> None:
-    """A member that joins during the delay adds three seconds, up to the rebalance time-out."""
+    """A member that joins during the delay adds three seconds, up to the rebalance timeout."""
     numbers = [broker.newcomer(rebalance_timeout_s=8.0)[1]]
     for at_s in (2.0, 5.0):
         broker.until(at_s)
@@ -184,7 +184,7 @@ def test_a_later_rebalance_waits_for_the_members_only(broker: Broker) -> None:
 
 
 def test_a_slow_leader_loses_its_place(broker: Broker) -> None:
-    """After the longest rebalance time-out the group continues without the missing leader."""
+    """After the longest rebalance timeout the group continues without the missing leader."""
     leader, follower = broker.stable(session_timeout_s=100.0, rebalance_timeout_s=60.0)
     start_s = broker.now_s
     changed = (Protocol("range", b"changed"),)
@@ -331,7 +331,7 @@ def test_a_partition_is_given_after_it_was_revoked(consumers: Broker) -> None:
 
 
 def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
-    """Its own rebalance time-out ends, although it sends heartbeats, and the others continue."""
+    """Its own rebalance timeout ends, although it sends heartbeats, and the others continue."""
     assert beat(consumers, "a", 1).epoch == 1
     consumers.until(29.0)
     assert beat(consumers, "a", 1, owned=frozenset(T)).error is Error.NONE

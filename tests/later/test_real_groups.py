@@ -48,7 +48,7 @@ class Scenario:
     """A script, and the properties of each member.
 
     Attributes:
-        poll_s: `max.poll.interval.ms`, which is also the rebalance time-out of a member.
+        poll_s: `max.poll.interval.ms`, which is also the rebalance timeout of a member.
         waits: the virtual seconds after each step, if the usual ones are too long.
     """
 
@@ -188,7 +188,7 @@ def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
     members = len(scenario.clients)
     plan = Plan(scenario.protocol, members=members, partitions=PARTITIONS, settings=settings)
     world = World(plan, states)
-    settled_s = 30.0 if is_classic else 120.0  # the coordinator's session time-out is 45 s
+    settled_s = 30.0 if is_classic else 120.0  # the coordinator's session timeout is 45 s
     found = []
     for number, step in enumerate(scenario.steps):
         what, _, who = step.partition(" ")

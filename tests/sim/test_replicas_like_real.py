@@ -111,7 +111,7 @@ def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeper
 def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """Without a leader no session expires; afterwards every session has its whole time-out."""
+    """Without a leader no session expires; afterwards every session has its whole timeout."""
     with _client(servers.connect, timeout_s=2.0) as client:
         client.create("/id", ephemeral=True)
         number = client.client_id[0]

@@ -212,7 +212,7 @@ def test_without_a_quorum_no_write_succeeds_and_no_session_expires() -> None:
 
 
 def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
-    """All timers restart: a session survives an outage longer than its time-out."""
+    """All timers restart: a session survives an outage longer than its timeout."""
     sim, writer, reader = two_replicas()
     sim.cut_off(1)
     ask(sim, writer, claim("/p0"))
@@ -231,7 +231,7 @@ def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
 def test_a_session_expires_at_the_tick_after_its_timeout(
     heard_at: float, expires_at: float
 ) -> None:
-    """A session never expires before its time-out, and at most one tick after it."""
+    """A session never expires before its timeout, and at most one tick after it."""
     sim = SimZooKeeper(tick_s=0.1)
     session = connect(sim)
     sim.ping(session, heard_at)

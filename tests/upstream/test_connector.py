@@ -21,7 +21,7 @@ def _send(group: Group, count: int) -> None:
 
 
 def test_basic(group: Group) -> None:
-    """ZookeeperConsumerConnectorTest.testBasic: a time-out, then one member, two, an idle one."""
+    """ZookeeperConsumerConnectorTest.testBasic: a timeout, then one member, two, an idle one."""
     none = group.member("consumer0", consumer_timeout_s=0.2)
     (stream,) = none.connector.create_message_streams({group.topic: 1})[group.topic]
     for _ in range(2):

@@ -108,7 +108,7 @@ class GroupImage:
         *,
         exclude_internal: bool = True,
     ) -> GroupInput:
-        """Return what the members compute the assignment from.
+        """Return the input of the assignment: registrations, topics and partitions.
 
         Args:
             topics: topic -> payload of its znode, of all topics.
@@ -268,7 +268,7 @@ def in_halves(
 
 
 def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> UnknownGroupError:
-    """Return the error for a group that has no znode; a connection adds the servers' addresses."""
+    """Return the error for a missing group; with `connection`, it names the ZooKeeper servers."""
     return UnknownGroupError(
         f"group {group} does not exist",
         where=connection.config.zookeeper_connect if connection else paths.group(group),

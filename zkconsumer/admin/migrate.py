@@ -203,7 +203,7 @@ def kafka_offsets(
 ) -> AskKafka:
     """Return a function that asks the brokers for offsets, with `limit_s` seconds per request.
 
-    `on_progress` is called with the number of offsets that are read, and of all.
+    `on_progress` is called with the number of offsets read so far, and with their total number.
     """
 
     def ask(brokers: Brokers, group: str, partitions: Collection[TopicPartition]) -> Stored:

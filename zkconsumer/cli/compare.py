@@ -108,7 +108,7 @@ def compare(
 ) -> None:
     """Compare what joins, departures and failures cost on the old and the later protocols.
 
-    Simulated groups of each protocol run the script, with the default time-outs of their clients.
+    Simulated groups of each protocol run the script, with the default timeouts of their clients.
     moved: partitions that get another owner; without_need: moved partitions beyond the minimum that
     a balanced assignment requires; unowned_s: partition-seconds without an owner, or with a dead or
     frozen one; stopped_s: partition-seconds in which a member does not read a partition that it

@@ -173,9 +173,9 @@ complete --command zkconsumer --no-files --arguments '(__zkconsumer_complete)'
 
 
 def pass_line() -> None:
-    """Pass the line of a script to Typer, which expects its words as bash counts them.
+    """Pass the command line of a completion script to Typer, in the form of bash's variables.
 
-    bash itself splits words at `:` and `=`, so its own words cannot be used.
+    bash itself splits words at `:` and `=`, so the words that it passes cannot be used.
     """
     from typer import core
     from typer._click.shell_completion import add_completion_class

@@ -51,7 +51,7 @@ class Output(Enum):
     CSV = "csv"
     PROMETHEUS = "prometheus"  # the text format of Prometheus
     HTML = "html"  # a page for a browser
-    STORY = "story"  # of `simulate`: another name of its table, the timeline
+    STORY = "story"  # `simulate` only: an alias of `table`
     LEGACY = "legacy"  # the format of Kafka's own tool, where it had one
 
 
@@ -208,7 +208,7 @@ def _is_missing(value: Json) -> bool:
 def write(
     rows: Iterable[Row], columns: Sequence[Column], output: Output, *, to: Screen | None = None
 ) -> None:
-    """Write rows to standard output, whose width and colours are `to` (default: `screen()`).
+    """Write rows to standard output; `to` gives its width and colours (default: `screen()`).
 
     `Output.LEGACY` is written as a table; a command with a legacy format writes that itself.
     """
@@ -576,7 +576,7 @@ class Progress:
 
     @contextmanager
     def reading(self, then: str = "") -> Iterator[None]:
-        """Remove the bar at the end; a Ctrl-C reports how much was read, and `then`."""
+        """Remove the bar at the end; on Ctrl-C, print how much was read, and the text `then`."""
         try:
             yield
         except KeyboardInterrupt:

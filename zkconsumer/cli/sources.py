@@ -37,9 +37,9 @@ class Source(Enum):
     PROPERTY = "--property NAME=VALUE"
     CONFIG_OPTION = "the file that --config names"
     ENVIRONMENT = f"{ZOOKEEPER}, {GROUP}, {CREDENTIAL}"
-    CONFIG_ENVIRONMENT = f"the file that {CONFIG} names, without --config"
-    CONTEXT = f"the context of --context, else of {CONTEXT}, else of `context use`"
-    CONFIG_CONTEXT = f"the context's file, without --config and {CONFIG}"
+    CONFIG_ENVIRONMENT = f"the file that {CONFIG} names, if --config is not given"
+    CONTEXT = f"the context that --context names, else {CONTEXT}, else `context use`"
+    CONFIG_CONTEXT = f"the context's file, if neither --config nor {CONFIG} is given"
 
 
 class Found(NamedTuple):

@@ -29,7 +29,7 @@ from zkconsumer.protocol.model import (
 MAX_OFFSET = 2**63 - 1
 
 COMMIT_TIMEOUT_S = 120.0
-"""Default time-out of an explicit commit, in seconds.
+"""Default timeout of an explicit commit, in seconds.
 
 It is longer than an outage that a session survives. It is also longer than six attempts of 10 s
 each with their pauses, when Kafka stores the offsets.
@@ -62,7 +62,7 @@ class CommitRequested:
 
 @dataclass(frozen=True, slots=True)
 class CommitAbandoned:
-    """The caller that waits for `answer` has reached its time-out."""
+    """The caller that waits for `answer` has reached its timeout."""
 
     answer: Answer
 

@@ -196,7 +196,7 @@ class Executor:
             assert self._ask_kafka is not None, "offsets.storage is zookeeper"
             self._ask_kafka(batch, done)
         elif isinstance(batch, MatchTopics):
-            assert self._ask_matcher is not None, "`resume` has answered it"
+            assert self._ask_matcher is not None, "without a matcher, `resume` answers it"
             self._ask_matcher(batch, done)
         else:
             self.requests += len(batch)

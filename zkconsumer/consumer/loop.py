@@ -331,7 +331,7 @@ class MemberLoop:
     def _answer(self, request: int, failures: Mapping[TopicPartition, str]) -> None:
         answer = self._commit_answers.pop(request, None)
         if answer is None:
-            return  # the caller has reached its time-out, or `fail` has answered
+            return  # the caller has reached its timeout, or `fail` has answered
         if failures:
             answer.set_exception(commit_requests.failed(failures))
         else:
@@ -395,7 +395,7 @@ class MemberLoop:
         return keys.intersection(self._streams)
 
     def _explain_idle(self) -> None:
-        """Set the reason that a time-out error gives for a stream without a partition."""
+        """Set the reason that a timeout error gives for a stream without a partition."""
         wanted = self._keys_for(self.state.assigned.items())
         waiting, held = self.state.waiting_for, held_by(self.state)
         for key, stream in self._streams.items():

@@ -122,10 +122,10 @@ class Stream(Generic[K, V]):
         """Create a stream; only the connector does this.
 
         Args:
-            gate: the member's lease. Its `clock` measures all time-outs and pauses.
+            gate: the member's lease. Its `clock` measures all timeouts and pauses.
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
-            connect_columns: the same for `poll_arrow`; None: librdkafka's messages are converted.
+            connect_columns: like `connect`, for `poll_arrow`; None: messages are converted.
             moved: returns whether all brokers have new addresses; called if none can be reached.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: back-off after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
@@ -408,7 +408,7 @@ class Stream(Generic[K, V]):
             self._fetcher.use_columns(self.as_columns)
             if self._is_interrupted:
                 self._fetcher.restart()
-                partitions.has_changed = True  # the interrupted call may have cleared it
+                partitions.has_changed = True  # the interrupted call may have cleared this flag
                 self._is_interrupted = False
             if partitions.has_changed:  # LOOK
                 self._fetcher.apply_grants()
@@ -477,7 +477,7 @@ class Stream(Generic[K, V]):
 
     @property
     def wake_signal(self) -> StreamPartitions:
-        """The object that can end a wait of the user's thread; shared fetchers wait on it."""
+        """The object that wakes the user's thread; a shared fetcher waits on it for messages."""
         return self._partitions
 
     @property
@@ -513,7 +513,7 @@ class Stream(Generic[K, V]):
         return dict(self._fetcher.fetched_bytes)
 
     def explain(self, idle_reason: str) -> None:
-        """Set why the thread has no partition, for time-out errors and `waiting_for`."""
+        """Set why the thread has no partition, for timeout errors and `waiting_for`."""
         self._partitions.idle_reason = idle_reason
 
     def grant(self, grants: Iterable[Grant]) -> None:

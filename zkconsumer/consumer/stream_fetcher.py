@@ -1,6 +1,6 @@
 """The fetcher of a stream's messages; only the user's thread calls it, between two messages.
 
-The user's thread never waits for a broker longer than the time-out of its call. Calls that may take
+The user's thread never waits for a broker longer than the timeout of its call. Calls that may take
 longer run on other threads: making the fetcher (which reads the brokers from ZooKeeper), resolving
 offsets (`Fetcher.resolve`), and reading from ZooKeeper whether the brokers have moved.
 `StreamFetcher` keeps a future for each of them and takes the result in a later call.
@@ -48,7 +48,7 @@ IDLE_S: Final = 10.0
 
 
 # Minimum time, in seconds, that brokers get to answer the look-up of topics before the first fetch,
-# even if the user's time-out is shorter. An answer takes 2 to 17 ms. Without the look-up, the first
+# even if the user's timeout is shorter. An answer takes 2 to 17 ms. Without the look-up, the first
 # messages would come a second later.
 LEAST_LOOKUP_S: Final = 0.03
 

@@ -26,10 +26,11 @@ In every interleaving at least one side sees the other:
   one token, and the thread that takes the token answers.
 
 **A position that is read during a change is too low, never too high.** The user's thread writes
-`unfinished` and then `last`. `positions` reads `last` first. If it reads the new `last`, it finds
-the message unfinished, or finished meanwhile. If it reads the old `last`, the position is at most
-the old one. So a commit may store an offset that is too low, which redelivers messages. It never
-stores one that is too high, which would lose messages.
+`unfinished` and then `last`. `positions` reads `last` first. If it reads the new `last`, it then
+finds either the unfinished message, whose offset is the position, or that the user has finished the
+message meanwhile. If it reads the old `last`, the position is at most the old one. So a commit may
+store an offset that is too low, which redelivers messages. It never stores one that is too high,
+which would lose messages.
 """
 
 from __future__ import annotations
@@ -338,7 +339,7 @@ class StreamPartitions:
         """
         self.has_changed = False
         for state in self._wanted.copy().values():
-            state.unfinished = None  # FINISH does not reach the states that a seek has made
+            state.unfinished = None  # FINISH, for states that a seek has replaced meanwhile
         while self._releases:
             try:
                 self._releases.popleft().answer()

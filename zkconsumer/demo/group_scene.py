@@ -133,8 +133,9 @@ class BackgroundProducer:
         self.failed = ""
         self._topic = topic
         self._number = 0
-        # No retries, because a retry could store a second copy: the acknowledged messages are all
-        # there are. An idempotent producer would also work, but waits seconds for a new broker.
+        # No retries: a retry could store a second copy, but the log must contain exactly the
+        # acknowledged messages. An idempotent producer would also work, but waits seconds for a new
+        # broker.
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,

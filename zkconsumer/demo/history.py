@@ -1,8 +1,8 @@
 """The history demo: faults of a real group, and the pipeline that reads the servers' logs.
 
-`DemoRun` lets the faults of `history_scene` happen. Meanwhile, and again after all have stopped,
-`history_pipeline` on a standalone Spark cluster brings the tables up to date. The caller compares
-the tables with the members' own records.
+`DemoRun` injects the faults of `history_scene`. Meanwhile, and again after all members have
+stopped, `history_pipeline` on a standalone Spark cluster brings the tables up to date. The caller
+compares the tables with the members' own records.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Evidence:
         logs: the directory of each server's transaction log.
         traces: the traces of the zkconsumer members, one for each process.
         claims: the claims that the JVM members logged.
-        interruptions: how often a fault hit a JVM member; each time, the claim in flight may be
-            missing in its log.
+        interruptions: the number of faults that hit a JVM member. After each one, the log may lack
+            the claim that was in progress.
         faults: kind of fault -> how often it happened.
         seconds: how long the faults took.
         runs: number of transactions that each run of the pipeline wrote.
@@ -144,7 +144,7 @@ class DemoRun:
 
 
 def described(spark: SparkSession, output: Path) -> Described:
-    """Return the tables that the pipeline has written, as the history itself would return them."""
+    """Return the tables that the pipeline has written, in the form of `history.describe`."""
     tables = Tables()
     for table in TABLES:
         if table != "transactions":

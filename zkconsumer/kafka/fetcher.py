@@ -43,14 +43,14 @@ from zkconsumer.protocol.model import TopicPartition
 LOOKUP_S: Final = 0.5
 
 # Time limit, in seconds, of each request of a resolver to one broker. If the broker does not answer
-# in time, the request is repeated after `refresh.leader.backoff.ms`. No stream blocks meanwhile.
+# in time, the stream asks again after `refresh.leader.backoff.ms`. It does not block meanwhile.
 RESOLVE_S: Final = 2.0
 
 # Seconds for which a resolver keeps its client after the last look-up. The time is long enough for
 # the retry of a failed look-up, and short because a second client has a cost.
 LINGER_S: Final = 1.0
 
-# Seconds after which a fetcher counts as lost once all brokers were down, even if some are up
+# A fetcher is replaced this many seconds after all its brokers were down, even if some are up
 # again. librdkafka 2.16 may not recover. A broker of 0.8 or 0.9 that has just started lists no
 # brokers in its first metadata, and librdkafka then forgets the last known broker. In one
 # observation with a broker of 0.10.2, librdkafka received metadata but fetched nothing. A new
@@ -127,9 +127,9 @@ class Reset(Enum):
 class FaultKind(Enum):
     OUT_OF_RANGE = "the position is not in the log; the partition must be assigned again"
     TRUNCATED = "the log was truncated below the position; the partition must be assigned again"
-    PERMANENT = "no retry can solve it"
-    REFUSED = "the brokers refuse the connection; is retried; already rate-limited"
-    PASSING = "is retried; already rate-limited"
+    PERMANENT = "an error that no retry can solve"
+    REFUSED = "the brokers refuse the connection; librdkafka retries; reports are rate-limited"
+    PASSING = "any other error; librdkafka retries; reports are rate-limited"
     LOST = "all brokers have been down; this fetcher may never reconnect, a new one may"
     END = "everything up to `offset`, the log's end, was fetched; needs `enable.partition.eof`"
 
@@ -158,7 +158,7 @@ class Fetcher(Protocol):
 
     @property
     def faults(self) -> deque[Fault]:
-        """The faults that the stream has not handled yet; it removes them from the left."""
+        """The faults that the stream has not handled yet, oldest first; the stream removes them."""
 
     @property
     def wait_s(self) -> float:
@@ -200,14 +200,14 @@ class Fetcher(Protocol):
 class _Errors:
     """Turns the errors of one client into faults; the client calls `report`.
 
-    It has no reference to the client, so a fetcher is destroyed as soon as no code refers to it. An
-    example is a Ctrl-C that interrupts the code that has just made the fetcher. If the garbage
+    It has no reference to the client, so a fetcher is destroyed as soon as no code refers to it,
+    for example if Ctrl-C interrupts the code that has just made the fetcher. If the garbage
     collector destroyed the client later, it would swallow a KeyboardInterrupt that arrives then.
 
     Attributes:
         faults: see `Fetcher.faults`.
-        lost_at: the time from which the fetcher counts as lost; None unless all brokers have been
-            down.
+        lost_at: the time at which the fetcher reports `FaultKind.LOST`; None unless all brokers
+            have been down.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -485,7 +485,7 @@ def _leaders(
     """Return the leader's broker id of each partition that has one; raises KafkaException.
 
     For several topics, it sends one request for all topics of the cluster. With one request per
-    topic, each request could take the whole time-out.
+    topic, each request could take the whole timeout.
     """
     only = {"topic": min(topics)} if len(topics) == 1 else {}
     found = client.list_topics(**only, timeout=timeout_s).topics

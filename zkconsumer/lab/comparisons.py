@@ -2,7 +2,7 @@
 
 The protocols with ZooKeeper run production members, or the model of JVM members. Those of Kafka run
 simulated clients and their coordinator. The table is computed from the assignors and the default
-session time-outs; the time of a rebalance itself is not modelled.
+session timeouts; the time of a rebalance itself is not modelled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
 """Protocol with a simulated world -> whether its members are JVM members."""
 
 SETTLING_S = 12.0
-"""Seconds after the longest session time-out until the next step: three back-offs fit into them."""
+"""Seconds after the longest session timeout until the next step: three back-offs fit into them."""
 
 MAX_STEPS = 8
 """Upper bound of the steps of a script: each is up to a minute of virtual time."""
@@ -241,7 +241,7 @@ PROTOCOLS: Mapping[str, _Protocol] = {
     ),
     "consumer": _Protocol(_by(Assignor.UNIFORM), 45.0, stops_all=False),
 }
-"""Protocol -> how it assigns; the session time-outs are Kafka's defaults, in seconds."""
+"""Protocol -> how it assigns; the session timeouts are Kafka's defaults, in seconds."""
 
 
 def costs(

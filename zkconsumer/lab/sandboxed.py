@@ -35,7 +35,7 @@ JOINED = 3
 
 PARTITIONS = 6
 SESSION_S = 6.0
-"""The session time-out of all members, which is also that of simulated worlds."""
+"""The session timeout of all members, which is also that of simulated worlds."""
 
 LOOK_S = 0.1
 """Seconds between two checks of the members' processes."""

@@ -183,7 +183,7 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 end,
-                "g_0 owns everything. A clean shut-down needs no session time-out, so the "
+                "g_0 owns everything. A clean shut-down needs no session timeout, so the "
                 "partitions were without an owner for milliseconds.",
             ),
         ),
@@ -198,7 +198,7 @@ TOURS: dict[str, Tour] = {
                 "g_1 gets SIGKILL. Its process is gone, but its session lives on in ZooKeeper, "
                 "and so do its owner znodes. No member reads its partitions now.",
                 "How long will this last?",
-                "As long as the session time-out: 6 s here. ZooKeeper cannot distinguish a dead"
+                "As long as the session timeout: 6 s here. ZooKeeper cannot distinguish a dead"
                 " client from one whose heartbeats do not arrive.",
             ),
             Step(
@@ -331,7 +331,7 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 said(2),
-                "The servers are back after ten session time-outs. The sessions live on.",
+                "The servers are back after ten session timeouts. The sessions live on.",
             ),
             Step(end, "Each member has read back what it owns and delivers. Nothing has moved."),
         ),
@@ -378,7 +378,7 @@ TOURS: dict[str, Tour] = {
                 "their reads, from old data.",
                 "What will the leader do with their sessions?",
                 "It receives no heartbeats from their clients, so it ends the sessions after the"
-                " time-out. The server that is cut off does not know this.",
+                " timeout. The server that is cut off does not know this.",
             ),
             Step(
                 owners_change(1, after=1),

@@ -113,7 +113,7 @@ class WorldSpec:
 _DEFAULTS = asdict(WorldSpec())
 
 COORDINATED_SESSION_S = 45.0
-"""`session.timeout.ms` of Kafka 3.9, and the session time-out of KIP-848's coordinator, in seconds.
+"""`session.timeout.ms` of Kafka 3.9, and the session timeout of KIP-848's coordinator, in seconds.
 """
 
 _OF_ZOOKEEPER = ("jvm", "topics", "threads", "strategy", "release", "backoff_s")

@@ -488,7 +488,7 @@ def _sync_expired(group: ClassicGroup, now: Now) -> Step:
 
 
 def _session_expired(group: ClassicGroup, name: str, now: Now) -> Step:
-    """Remove a member that has sent nothing for its session time-out."""
+    """Remove a member that has sent nothing for its session timeout."""
     member = group.members.get(name)
     if member is not None and member.alive:
         return group, ()

@@ -25,8 +25,8 @@ class Alarm(Enum):
 
     JOIN = "join"  # the rebalance waits no longer for members to join
     SYNC = "sync"  # the rebalance waits no longer for members to sync
-    SESSION = "session"  # a member has sent nothing for its session time-out
-    REVOKE = "revoke"  # a member of KIP-848 has not revoked partitions in its rebalance time-out
+    SESSION = "session"  # a member has sent nothing for its session timeout
+    REVOKE = "revoke"  # a member of KIP-848 has not revoked partitions in its rebalance timeout
 
 
 class Timer(NamedTuple):
@@ -167,7 +167,7 @@ class ClassicGroup:
 
     @property
     def rebalance_s(self) -> float:
-        """The longest rebalance time-out of the members."""
+        """The longest rebalance timeout of the members."""
         return max((one.rebalance_s for one in self.members.values()), default=0.0)
 
     def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
@@ -272,7 +272,7 @@ def put(group: ClassicGroup, *members: Member) -> ClassicGroup:
 def start_session(
     group: ClassicGroup, member: Member, now: Now, timeout_s: float | None = None
 ) -> ClassicGroup:
-    """Start a member's session time-out, within which it must send a request."""
+    """Start a member's session timeout, within which it must send a request."""
     at_s = now.now_s + (member.session_s if timeout_s is None else timeout_s)
     return schedule(group, Timer(Alarm.SESSION, member.member), at_s)
 

@@ -35,8 +35,9 @@ class Sent:
     Attributes:
         broker: the broker that received it.
         request: the request.
-        until: the time, in seconds, at which the client gives up.
-        mark: the mark of the membership when it was sent.
+        until: the time, in seconds, at which the client stops waiting for the response.
+        mark: the member's phase, generation and member id when the request was sent. The handler of
+            the response compares them with the present ones.
     """
 
     broker: int
@@ -95,8 +96,8 @@ def look_up(connection: Connection, group: str, now: float) -> tuple[Connection,
     """Ask the least loaded broker for the coordinator, if it is unknown and no answer is awaited.
 
     The least loaded broker has the fewest requests without a response. If several are equal, the
-    first one is asked; Kafka's client begins at a random broker instead. It also avoids a broker to
-    which it cannot connect.
+    first one is asked. Kafka's client begins at a random broker instead, and avoids brokers that it
+    cannot reach.
     """
     is_known = connection.coordinator is not None
     if is_known or connection.awaits(FindCoordinator) or now < connection.look_at:
@@ -113,7 +114,7 @@ def look_up(connection: Connection, group: str, now: float) -> tuple[Connection,
 
 
 def found(connection: Connection, answer: FoundCoordinator, now: float) -> Connection:
-    """Take the coordinator from an answer; after an error, the next look-up waits."""
+    """Note the coordinator that a response names; after an error, delay the next look-up."""
     if answer.error is not Error.NONE:
         return failed(connection, now)
     return replace(connection, coordinator=answer.broker, attempts=0)

@@ -4,7 +4,7 @@ The coordinator computes the assignment. A change of a subscription, of the memb
 increases the group epoch. At the next heartbeat of any member, the coordinator computes the target
 assignment for that epoch. Each member moves to its part of the target through its own heartbeats
 (`coordination.reconcile`), so no member waits for all others. A member that does not revoke within
-its own rebalance time-out is fenced.
+its own rebalance timeout is fenced.
 
 Source: `GroupMetadataManager.consumerGroupHeartbeat` and `ConsumerGroup` of Kafka 3.9.1.
 """
@@ -96,7 +96,7 @@ class ConsumerGroup:
         metadata: the subscribed topics at the time of the last assignment.
         refresh: when the topics are next compared with the cluster's.
         timers: the running timers with their ends.
-        revoking: the member epoch of each rebalance time-out.
+        revoking: the member epoch of each rebalance timeout.
     """
 
     group: str
@@ -420,7 +420,7 @@ def expire(group: ConsumerGroup, timer: Timer, now: Now) -> ConsumerGroup:
 def _watch_revocation(
     group: ConsumerGroup, member: ConsumerMember, current: ReconcilingMember, now: Now
 ) -> ConsumerGroup:
-    """Start or stop the rebalance time-out of a member."""
+    """Start or stop the rebalance timeout of a member."""
     timer = Timer(Alarm.REVOKE, member.member)
     if current.state is not MemberState.UNREVOKED_PARTITIONS:
         return _cancel(group, timer)

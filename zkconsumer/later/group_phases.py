@@ -31,9 +31,9 @@ class Cause(Enum):
     JOIN = "JoinGroup"
     SYNC = "SyncGroup"
     LEAVE = "LeaveGroup"
-    JOIN_DEADLINE = "rebalance time-out"
-    SYNC_DEADLINE = "sync time-out"
-    SESSION_DEADLINE = "session time-out"
+    JOIN_DEADLINE = "rebalance timeout"
+    SYNC_DEADLINE = "sync timeout"
+    SESSION_DEADLINE = "session timeout"
     EXPIRY = "offset expiry"
     RESIGNED = "coordinator moves"
 

@@ -60,7 +60,7 @@ class Phase(Enum):
     BEFORE_START = "before_start"  # the user's listener runs: ListenerReturned, or `grace_at`
     LOADING = "loading"  # reads the claimed partitions' stored offsets: OffsetsLoaded
     VERIFYING = "verifying"  # reads back and watches its owner znodes: Verified
-    WAITING = "waiting"  # something is missing or held by another member: a watch, or the back-off
+    WAITING = "waiting"  # an assigned partition is not available: a watch, or the back-off
     SETTLED = "settled"  # owns and delivers all partitions assigned to it
     LEAVING = "leaving"  # commits for the last time
     CLOSED = "closed"
@@ -146,8 +146,8 @@ ACTIVE = ALIVE - {Phase.OFFLINE, Phase.LEAVING}
 
 MAIN_PATH: tuple[Row, ...] = (
     _row(Phase.OFFLINE, Connected, "REGISTERING", "the first connection"),
-    _row(Phase.REGISTERING, Registered, "RECOVERING", "owner znodes may be left"),
-    _row(Phase.REGISTERING, Registered, "READING", "no owner znode is left"),
+    _row(Phase.REGISTERING, Registered, "RECOVERING", "owner znodes of this session may exist"),
+    _row(Phase.REGISTERING, Registered, "READING", "this session has no owner znode"),
     _row(Phase.RECOVERING, Verified, "READING", "the owner znodes are known again"),
     _row(Phase.READING, ViewRead, "STOPPING", "a delivered partition is revoked"),
     _row(Phase.READING, ViewRead, "CLAIMING", "nothing is revoked, and a partition is missing"),
@@ -185,9 +185,16 @@ MAIN_PATH: tuple[Row, ...] = (
 )
 """The usual life of a member. The picture in docs/architecture.md shows these rows."""
 
+KEPT_ARE_READ = "the member reads again the owner znodes that it kept through the last rebalance"
+
 DETOURS: tuple[Row, ...] = (
     _row(Phase.READING, ViewRead, "COMMITTING", "a lost connection cut off the last commit"),
-    _row(Phase.READING, ViewRead, "BEFORE_RELEASE", "no delivered partition is revoked"),
+    _row(
+        Phase.READING,
+        ViewRead,
+        "BEFORE_RELEASE",
+        "the listener must run, and no partition that is delivered is revoked",
+    ),
     _row(Phase.READING, ViewRead, "RELEASING", "revoked partitions are not delivered"),
     _row(
         Phase.READING,
@@ -234,11 +241,16 @@ DETOURS: tuple[Row, ...] = (
         Phase.WAITING,
         OwnersChanged,
         "READING",
-        "the group changed before ZooKeeper or Kafka refused",
+        "the group changed before ZooKeeper or Kafka refused a request of this member",
     ),
-    _row(Phase.WAITING, Deadline.VERIFY, "VERIFYING", "kept owner znodes are read back"),
-    _row(Phase.SETTLED, Deadline.VERIFY, "VERIFYING", "kept owner znodes are read back"),
-    _row(Phase.SETTLED, Registered, "READING", "the member has nudged the group"),
+    _row(Phase.WAITING, Deadline.VERIFY, "VERIFYING", KEPT_ARE_READ),
+    _row(Phase.SETTLED, Deadline.VERIFY, "VERIFYING", KEPT_ARE_READ),
+    _row(
+        Phase.SETTLED,
+        Registered,
+        "READING",
+        "the member has registered again to wake an idle JVM member (`peers.nudge`)",
+    ),
     _row(
         Phase.LEAVING,
         (MemberNodeGone, Connected, Deadline.LEAVE),
@@ -267,9 +279,14 @@ ANY_TIME: tuple[Row, ...] = (
         OPERATING,
         (Denied,),
         frozenset({Phase.WAITING}),
-        "ZooKeeper refuses a reading or a nudge",
+        "ZooKeeper denies a read of the group, or the registration of a nudge (`peers.nudge`)",
     ),
-    Row(ALIVE, (ClientDied,), frozenset({Phase.CLOSED}), "no new ZooKeeper client can help"),
+    Row(
+        ALIVE,
+        (ClientDied,),
+        frozenset({Phase.CLOSED}),
+        "the ZooKeeper client failed permanently, and a new client would fail too",
+    ),
 )
 """Changes that can interrupt the life of a member in any phase."""
 
@@ -289,10 +306,10 @@ _ADVANCED = (
     " WAITING SETTLED"
 )
 RARE: tuple[Row, ...] = tuple(
-    _row(before, cause, _ADVANCED, "a disturbed rebalance continues")
+    _row(before, cause, _ADVANCED, "an interrupted rebalance continues")
     for before, cause in _ADVANCING
 )
-"""Changes after a disturbance: every phase that `rebalance.advance` can choose.
+"""Changes after an interruption: every phase that `rebalance.advance` can choose.
 
 Two sequences lead to them (tests/member/test_phases.py has an example of each):
 

@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 JVM_RELEASE = "1.1.1"
-"""Kafka's release of the JVM members: the last one whose old consumer is recommended for use."""
+"""Kafka's release of the JVM members: the last one that contains the ZooKeeper consumer."""
 
 BACKOFF_S, COMMIT_S = 2.0, 5.0
-"""Seconds of back-off and between two commits, for members of both kinds; as in the simulator."""
+"""Back-off and commit interval of both kinds of members, in seconds; the simulator has the same."""
 
 
 class MemberKind(Enum):
-    """Which program a member runs; the values are those of the lab's pictures."""
+    """The program that a member runs; the lab's JSON contains the values."""
 
     ZKCONSUMER = "zk"
     JVM = "jvm"
 
 
 class MemberState(Enum):
-    """What a member's process does; the values are those of the lab's pictures."""
+    """The state of a member's process; the lab's JSON contains the values."""
 
     AWAY = "away"
     UP = "up"
@@ -58,7 +58,7 @@ class MemberProcess:
 
     Attributes:
         name: the consumer id in ZooKeeper.
-        proxy: between the member and ZooKeeper.
+        proxy: forwards the connection of the member to ZooKeeper.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MemberProcess:
         return MemberState.LEFT if self._leaving else MemberState.DEAD
 
     def start(self) -> None:
-        """Start the process, which joins the group. Raises RefusedError if it runs."""
+        """Start the process, which joins the group. Raises RefusedError if the process runs."""
         if self.state in (MemberState.UP, MemberState.FROZEN):
             raise RefusedError(f"{self.name} runs already")
         self._release()
@@ -118,7 +118,7 @@ class MemberProcess:
         )
 
     def leave(self) -> None:
-        """Ask the process to leave the group and to end (SIGTERM); it needs about a second."""
+        """Send SIGTERM: the process leaves the group and ends, which takes about a second."""
         self._running(MemberState.UP).signal(signal.SIGTERM)
         self._leaving = True
 
@@ -133,7 +133,7 @@ class MemberProcess:
         self._frozen = True
 
     def thaw(self) -> None:
-        """Send SIGCONT."""
+        """Send SIGCONT to the frozen process."""
         self._running(MemberState.FROZEN).signal(signal.SIGCONT)
         self._frozen = False
 
@@ -164,7 +164,7 @@ class MemberProcess:
         java = jars.find_java()
         class_path = jars.resolve(f"kafka-{JVM_RELEASE}")
         log4j = self._directory / "members-log4j.properties"
-        # Standard output is discarded, because it has the messages.
+        # The log goes to standard error, because standard output contains the messages.
         log4j.write_text(f"{LOG4J}log4j.appender.out.target=System.err\n")
         command = [
             *(str(java.executable), "-Xmx96m", *FAST_JVM),
@@ -177,7 +177,7 @@ class MemberProcess:
 
 
 class Trickle:
-    """Produces one message to each partition every second, on a thread of its own, until `stop`."""
+    """A thread that produces one message to each partition every second, until `stop`."""
 
     EVERY_S = 1.0
 
@@ -185,7 +185,7 @@ class Trickle:
         from confluent_kafka import Producer
 
         settings = topics.client_settings(zookeeper_connect)
-        # A message that a stopped broker does not accept is dropped, so the queue stays small.
+        # If a broker is stopped, messages are dropped after ten seconds, so the queue stays small.
         more = {"log_level": 0, "message.timeout.ms": 10_000}
         self._producer = Producer({**settings, **more})
         self.topic, self.partitions = topic, partitions
@@ -215,9 +215,10 @@ class Trickle:
 
 
 class RealGroup:
-    """A ZooKeeper server, a broker, a producer, and members; entering starts all but the members.
+    """A context manager for a ZooKeeper server, a broker, a producer, and members.
 
-    Leaving the block ends everything. If this process dies, the sandbox's guard ends everything.
+    Its `with` statement starts all of them except the members. At the end of the block, or if this
+    process dies, all processes are ended.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class RealGroup:
         self.trickle.partitions = self.partitions
 
     def delete(self, path: str) -> None:
-        """Delete a znode as another client. Raises RefusedError if there is none."""
+        """Delete a znode as another client. Raises RefusedError if the znode is missing."""
         self._change(path, lambda client: client.delete(path))
 
     def write_offset(self, path: str, offset: int) -> None:

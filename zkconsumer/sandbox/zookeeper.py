@@ -76,8 +76,8 @@ class ZooKeeperServer(JavaServer):
             heap_mb: the JVM's heap in MB.
             server_id: this server's number in `ensemble`.
             ensemble: the servers by number, including this one; None: a standalone server.
-            settings: further lines of `zoo.cfg`, or other values for its own; with a
-                `secureClientPort` the server gets the jars for TLS, which needs release 3.5.
+            settings: additional lines of `zoo.cfg`, which override the settings of this class; with
+                a `secureClientPort` the server gets the jars for TLS, which needs release 3.5.
             properties: system properties of the JVM, such as its JAAS file.
             progress: receives a line of text for each step that takes long.
 

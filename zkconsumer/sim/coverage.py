@@ -63,7 +63,7 @@ class Coverage(Watcher):
         pair = Pair(phase.value, what)
         self.pairs[pair] += 1
         if self.pairs[pair] == 1 and (reason := excluded(pair)):
-            raise InvariantViolation("C1", f"{pair} occurs, although {reason}")
+            raise InvariantViolation("COVERAGE", f"{pair} occurs, although {reason}")
 
 
 def _live(world: World, *, but: Action) -> list[int]:
@@ -131,8 +131,8 @@ EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
     (
         _OFFLINE,
         frozenset({Do.EXPIRE.value}),
-    ): "while a session exists in this phase, the report of its connection is in the inbox; the "
-    "simulator ends a session only if the member can handle the end at once",
+    ): "while a session exists in this phase, the event Connected of this session is in the inbox; "
+    "the simulator expires only sessions whose expiry the member can handle at once",
     (
         _all_but(Phase.REGISTERING, Phase.READING, Phase.SETTLED),
         frozenset({"Denied"}),

@@ -192,7 +192,7 @@ class Ensemble:
     # ---- connections ----------------------------------------------------------------------------
 
     def disconnect(self, session: int) -> None:
-        """End a connection and its watches; the session lives until its time-out."""
+        """End a connection and its watches; the session lives until its timeout."""
         connection = self._connections.pop(session, None)
         if connection is not None:
             self._replicas[connection.replica].forget(session)

@@ -1,6 +1,6 @@
-"""Two effects for which the old design was replaced, counted by the simulator.
+"""Two weaknesses of the ZooKeeper-based design, measured in the simulator.
 
-Both lessons run a group of JVM members and a group of zkconsumer's members through the same events.
+Each lesson runs the same events in a group of JVM members and in a group of zkconsumer's members.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KINDS = ("JVM", "zkconsumer")
 
 @dataclass
 class RequestCounter(Watcher):
-    """Counts what a change costs ZooKeeper."""
+    """Counts the watch notifications, reads and writes that a change causes."""
 
     notifications: int = 0
     reads: int = 0
@@ -64,7 +64,7 @@ class RequestCounter(Watcher):
 
 
 class LargeGroup(MixedWorld):
-    """A large group, which runs without a list of all possible actions at each step."""
+    """A large group; for speed, it does not list all possible actions at each step."""
 
     def run(self) -> None:
         """Execute the members' requests and replies in turn; time advances when none are left."""
@@ -101,7 +101,7 @@ class LargeGroup(MixedWorld):
 
 
 def herd_effect(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
-    """Count what one joining member costs, for growing groups."""
+    """Count the requests and notifications that one join causes, for groups of growing size."""
     lesson = Lesson(
         "herd-effect: what one more member costs",
         ("members", *(f"{kind} {what}" for kind in KINDS for what in _WHAT)),
@@ -158,7 +158,11 @@ LOOK_S = 0.1
 
 @dataclass
 class SplitBrainCounter(Watcher):
-    """Counts deliveries by members that have lost the partition, and other effects of two views."""
+    """Counts the effects of a split brain.
+
+    Effects are deliveries by members that no longer own the partition, refused claims, lowered
+    offsets and redelivered messages.
+    """
 
     # Deliveries by a member that does not own the partition, after deliveries by the owner.
     late: int = 0
@@ -201,7 +205,7 @@ class SplitBrainCounter(Watcher):
 
 
 def split_brain() -> Iterator[Lesson]:
-    """Run members that act on different views: at a cut-off server, and with a hung owner."""
+    """Run groups whose members see different states: a server is cut off, or an owner hangs."""
     lesson = Lesson(
         "split brain: two views of one group",
         (
@@ -223,8 +227,8 @@ def split_brain() -> Iterator[Lesson]:
         "notices nothing and continues to deliver; the lease of a zkconsumer member ends.",
         "hung owner: a member joins while an owner hangs for 12 s and its session stays alive. "
         "The JVM "
-        "member that joins fails four attempts and stays idle; zkconsumer's claims when the owner "
-        "znodes are deleted.",
+        "member that joins fails four attempts and stays idle. The zkconsumer member claims its "
+        "partitions when the owner znodes are deleted.",
     ]
     yield lesson
 
@@ -277,7 +281,7 @@ def _hung(kind: str) -> tuple[object, ...]:
 def _row(
     name: str, on: Stage, counter: SplitBrainCounter, events: Callable[[], Iterator[float]]
 ) -> tuple[object, ...]:
-    """Perform the events, and sample every 0.1 s how many partitions have no owner."""
+    """Perform the events, and count every 0.1 s the partitions without an owner."""
     unowned = 0.0
     counter.refused = 0
     for seconds in events():

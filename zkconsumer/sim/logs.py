@@ -76,7 +76,7 @@ class MemoryFetcher:
     """The `Fetcher` of an in-memory log; `copy` returns a fetcher in the same state.
 
     `consume` calls `wait` if it has nothing to return. With `no_wait` it returns at once,
-    regardless of its time-out.
+    regardless of its timeout.
     """
 
     wait_s = 0.0

@@ -1,4 +1,4 @@
-"""The vocabulary of a simulated world: its actions and faults, and the plan of a run."""
+"""The actions and faults that can occur in a simulated world, and the parameters of a run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Do(Enum):
     SERVE = "serve"  # the server executes a member's next request
     RECEIVE = "receive"  # a member takes the next item of its inbox
     OVERTAKE = "overtake"  # a connection change is handled before older replies
-    READ = "read"  # a client reads one more reply or watch event from a broken connection
+    READ = "read"  # a client reads one more reply or watch event that arrived before the break
     CONNECT = "connect"
     NOTICE = "notice"  # a member notices that its connection is broken
     ASK = "ask"  # the user asks for the next message, and gets it if there is one
     POLL = "poll"  # a user of a production stream polls a batch
     COMMIT = "commit"
     GIVE = "give"  # a user commits offsets of its choice
-    ABANDON = "abandon"  # the time-out of an explicit commit ends
+    ABANDON = "abandon"  # the timeout of an explicit commit passes
     PAUSE = "pause"
     RESUME = "resume"  # a user resumes its paused partitions
     SEEK = "seek"
     RAISE = "raise"  # the body of a user's loop raises
-    INTERRUPT = "interrupt"  # a signal interrupts a user's next call while it takes messages
-    POST = "post"  # a preempted thread of a user or of the listener posts its item
+    INTERRUPT = "interrupt"  # a signal interrupts the user's next call that takes messages
+    POST = "post"  # a delayed thread of a user or of the listener puts its item into the inbox
     TOOL = "tool"  # the server executes the operator's next requests
     TIME = "time"  # the clock advances to the next moment at which something is due
 
@@ -48,11 +48,11 @@ class Do(Enum):
     EDIT = "edit"  # an operator sets an offset, with a mark
     ZOMBIE = "zombie"  # a former owner writes a lower offset, without a mark
     LATE = "late"  # a former owner commits all that was delivered, without a mark
-    MANGLE = "mangle"  # another client writes an offset that cannot be read
+    MANGLE = "mangle"  # another client writes an offset that is not a number
     GROW = "grow"  # a partition is added
     DELETE_TOPIC = "delete_topic"
     NO_BROKERS = "no_brokers"
-    HOSTILE = "hostile"  # a registration that cannot be read or evaluated
+    HOSTILE = "hostile"  # another client creates a registration that cannot be decoded or evaluated
     STUCK = "stuck"  # another client's session owns a partition
     ORPHAN = "orphan"  # a persistent owner znode
     REFUSE = "refuse"  # an access control list denies members a right
@@ -73,7 +73,7 @@ class Do(Enum):
     THAW = "thaw"
     UNMUTE = "unmute"
     HURRY = "hurry"
-    REPAIR = "repair"  # an operator makes an offset readable, and touches the topic
+    REPAIR = "repair"  # an operator corrects an unreadable offset, and writes the topic's znode
     CREATE_TOPIC = "create_topic"
     BROKERS = "brokers"
     DISARM = "disarm"  # the hostile registration is deleted
@@ -83,12 +83,12 @@ class Do(Enum):
     REJOIN = "rejoin"
     QUORUM = "quorum"
     KAFKA_UP = "kafka_up"
-    APPLY_AGAIN = "apply_again"  # a plan whose tool was killed or failed is applied again
-    UNDO = "undo"  # such a plan is undone from its backup
+    APPLY_AGAIN = "apply_again"  # an operator applies the plan of a killed or failed tool again
+    UNDO = "undo"  # an operator undoes the plan of a killed or failed tool, from its backup
     ADMIT = "admit"  # ZooKeeper accepts the credential again
     FREE_ID = "free_id"  # the other client's registration is deleted
 
-    # Hash by identity: members are looked up at each action, and Enum would hash the name.
+    # Hash by identity: the values are keys of hot dictionaries, and Enum would hash the name.
     __hash__ = object.__hash__
 
 
@@ -123,7 +123,7 @@ class InvariantViolation(AssertionError):
 
 
 class Action(NamedTuple):
-    """One action; `who` numbers a member, a replica or a variant, depending on `do`."""
+    """One action; `who` is the number of a member, a replica or a variant, depending on `do`."""
 
     do: Do
     who: int = -1
@@ -171,7 +171,7 @@ class Link:
 
 @dataclass
 class ActiveFaults:
-    """The faults outside of the members that have not ended."""
+    """The faults that are in progress and concern no single member's connection or process."""
 
     topic_gone: bool = False
     brokers_gone: bool = False
@@ -193,19 +193,20 @@ class Plan:
     """The parameters of a run: members, partitions, messages, and the faults that may happen.
 
     Attributes:
-        flow: messages that each partition gets whenever time advances.
-        repair_rarity: one of this many chances to end a fault is used.
+        flow: the number of messages that each partition gets whenever the clock advances.
+        repair_rarity: at each opportunity, a fault ends with the probability 1 / repair_rarity.
         faults: how many times each fault may happen.
-        topics: further topics, each with two partitions.
+        topics: the names of further topics, each with two partitions.
         sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.
         has_tool: whether an operator uses the tools.
         streams: whether the members' partitions are delivered by production streams.
-        queries: how many of the members are queries of Spark instead, with their batches.
+        queries: how many of the members are queries of Spark, which deliver in batches.
         reset: `auto.offset.reset` of production streams: "smallest" or "largest".
         stored: the offset that each partition has stored at the start, if not 0; an operator resets
             it while the first members join.
-        aim: the phase of a member in which most faults happen; None if they happen at any time.
-        is_ambiguous: whether every hostile registration is one that releases read differently.
+        aim: most faults happen while a member is in this phase; None: faults happen at any time.
+        is_ambiguous: use only malformed registrations that some Kafka releases accept and others
+            reject.
     """
 
     members: int = 3

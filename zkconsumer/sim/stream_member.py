@@ -271,7 +271,7 @@ class StreamMember(ReportingMember):
         return any(not one.done() for one in self._asked)
 
     def abandon(self, now: float) -> None:
-        """The time-out of the oldest explicit commit ends."""
+        """The timeout of the oldest explicit commit ends."""
         self.turn_at = now
         oldest = next(one for one in self._asked if not one.done())
         self._asked.remove(oldest)

@@ -1,7 +1,7 @@
 """A world whose members deliver through production streams, with the actions of their users.
 
 The users iterate, poll, hold messages, pause, resume and seek. They commit offsets of their choice,
-reach the time-out of a commit, and raise in the middle of a loop or of a fetch.
+reach the timeout of a commit, and raise in the middle of a loop or of a fetch.
 """
 
 from __future__ import annotations

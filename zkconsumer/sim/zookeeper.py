@@ -113,7 +113,7 @@ class Session:
     """The zxid of the last reply that the client got."""
 
     def expires_at(self, tick_s: float) -> float:
-        """Return the first tick after the time-out, as the server's `ExpiryQueue` rounds."""
+        """Return the first tick after the timeout, as the server's `ExpiryQueue` rounds."""
         return (floor((self.heard_at + self.timeout_s) / tick_s) + 1) * tick_s
 
 
@@ -205,7 +205,7 @@ class SimZooKeeper(Ensemble):
         Without a connection, another client takes the session over at the leader and ends it.
 
         Returns:
-            Whether the session ended; if not, it ends by its time-out.
+            Whether the session ended; if not, it ends by its timeout.
         """
         connection = self._connections.get(session)
         if connection is not None and not self._reaches_leader(connection):
@@ -244,7 +244,7 @@ class SimZooKeeper(Ensemble):
         return True
 
     def tick(self, now: float) -> list[int]:
-        """Let the leader expire the sessions whose time-out has passed; return them."""
+        """Let the leader expire the sessions whose timeout has passed; return them."""
         if not self._has_quorum:
             return []
         if self._must_restart_timers:

@@ -91,7 +91,7 @@ def committing(
         process: a function for `foreachBatch`; the batch that it receives is persisted.
         zookeeper: `host:port,.../chroot`.
         group: the group whose offsets are written.
-        properties: further properties of the old consumer (security, time-outs).
+        properties: further properties of the old consumer (security, timeouts).
 
     Raises:
         ConfigError: a property is wrong. The returned function raises SparkSourceError if columns

@@ -3,10 +3,10 @@
     history_pipeline.run(spark, {"prod": ["/logs/prod"]}, "/data/history")
     history_pipeline.read(spark, "/data/history", "rebalances")
 
-One task handles one ensemble. It restores the state of the groups, decodes what is new, removes by
-zxid what several servers wrote, and writes new files under names that no other attempt uses. Then
+One task handles one ensemble. It restores the state of the groups, decodes the new transactions,
+deduplicates them by zxid, and writes new files under names that no other attempt uses. Then
 the driver commits the run: it renames the ensemble's manifest, which names all files that are
-valid. So a run that ends before the rename has no effect, and a run after it repeats nothing.
+valid. A run that ends before the rename has no effect. The run after a rename repeats nothing.
 
 A file that comes late contains transactions before the last committed one. The run then goes back
 to the last state before these transactions and continues from there, so that the result is the same
@@ -42,10 +42,10 @@ from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
 
 MANIFEST: Final = "manifest.json"
 STATES: Final = 8
-"""States of earlier runs that an ensemble keeps, so that a late file needs few logs again."""
+"""Number of saved states per ensemble. With more of them, a late file causes less rereading."""
 
 Spans: TypeAlias = list[tuple[int, int]]
-"""The first and the last zxid of each sequence without a gap."""
+"""The first and the last zxid of each contiguous range."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Manifest:
     Attributes:
         runs: the runs whose transactions are valid, oldest first.
         tables: table -> its file.
-        scanned: log -> how many of its bytes have been looked through.
-        groups: the groups that are described; all if there are none.
+        scanned: log -> the number of its bytes that a run has already read.
+        groups: the groups that the tables describe; an empty list means all groups.
         state_format: the format of the states, which differs between releases.
     """
 
@@ -90,9 +90,9 @@ class Ended:
     """What a run did for one ensemble.
 
     Attributes:
-        number: the number of the run; the former one if there was nothing new.
+        number: the number of the run; that of the previous run if there was nothing new.
         transactions: rows of the table `transactions` that the run wrote.
-        went_back: how many former runs a late file has replaced.
+        went_back: how many earlier runs this run has replaced because of a late file.
     """
 
     ensemble: str
@@ -114,7 +114,7 @@ def run(
         ensembles: name -> paths of its servers' files, as `zkconsumer history --data-dir` takes
             them. Each executor must be able to open them.
         output: a directory that the driver and all executors share.
-        groups: describe only these groups; all if there are none.
+        groups: describe only these groups; by default, all groups.
 
     Raises:
         ConfigError: another run uses the output, or there are no ensembles.
@@ -161,7 +161,7 @@ def read(spark: SparkSession, output: str | os.PathLike[str], table: str) -> Dat
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of the output; it ends with the process."""
+    """Hold the lock of the output directory; the lock ends with the process."""
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +187,7 @@ def manifest_of(folder: Path, groups: Sequence[str] = ()) -> Manifest:
 
 
 def _check(folder: Path, known: Manifest, groups: Sequence[str]) -> None:
-    """Raise ConfigError if another release or other groups have written an output."""
+    """Raise ConfigError if the output was written for other groups, or in another state format."""
     for what, here, now in (
         ("groups", ", ".join(known.groups) or "all", ", ".join(sorted(groups)) or "all"),
         ("format of the states", known.state_format, STATE_FORMAT),
@@ -213,7 +213,7 @@ def commit(folder: Path, text: str) -> None:
 def remove_invalid(folder: Path, manifest: Manifest) -> None:
     """Remove the files of runs that ended before their commit, and those that a run has replaced.
 
-    Each run does this at its begin, so a query can read replaced files until the next run.
+    Each run does this at its start, so a query can read replaced files until the next run.
     """
     for file in folder.glob("*.*"):
         if file.name != MANIFEST and file.name not in manifest.files:
@@ -226,7 +226,7 @@ def remove_invalid(folder: Path, manifest: Manifest) -> None:
 def _tasks(
     batches: Iterator[pa.RecordBatch], *, folder: str, groups: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Handle ensembles; for `mapInArrow`."""
+    """Run the task of each ensemble; `mapInArrow` calls this function."""
     log_to_stderr()
     for batch in batches:
         for row in batch.to_pylist():
@@ -249,7 +249,7 @@ class Task:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> tuple[Manifest, Ended]:
-        """Return the manifest to commit, and what was done."""
+        """Return the manifest to commit, and the result of the run."""
         known = self._known
         first_new, scanned = self._scan()
         if first_new is None:
@@ -283,8 +283,8 @@ class Task:
             )
 
     def _scan(self) -> tuple[int | None, dict[str, int]]:
-        """Return the first zxid at which the logs differ from what was committed, and how many
-        bytes of each log have now been looked through.
+        """Return the first zxid at which the logs differ from the committed runs, and the number of
+        bytes of each log that have now been read.
         """
         covered = _joined(span for one in self._known.runs for span in one.covered)
         scanned, found = dict[str, int](), list[int]()
@@ -298,7 +298,7 @@ class Task:
                     for batch in reader.batches():
                         spans += _spans(batch)
                 except DamagedFileError:
-                    pass  # what precedes the damage is read; the incidents name the damage
+                    pass  # the transactions before the damage count; an incident reports it
                 scanned[log.name] = reader.offset
             found += _news(_joined(spans), covered)
         return min(found, default=None), scanned
@@ -310,7 +310,7 @@ class Task:
         return Description.resumed(self._servers, state)
 
     def _read(self, description: Description, name: str) -> tuple[str | None, Spans, int]:
-        """Read what is new, and write it as the table `transactions`."""
+        """Read the new transactions, and write them into the table `transactions`."""
         schema, spans, count, writer = _schema("transactions"), Spans(), 0, None
         path = self._folder / f"{name}-{self._suffix}.parquet"
         for batch in description.batches():
@@ -343,7 +343,7 @@ class Task:
 
 
 def _with_few_states(runs: list[Run]) -> list[Run]:
-    """Leave only the last runs their states."""
+    """Drop the saved states of all but the last `STATES` runs."""
     old = len(runs) - STATES
     return [replace(one, state=None) if n < old else one for n, one in enumerate(runs)]
 
@@ -362,7 +362,7 @@ def _schema(table: str) -> pa.Schema:
 
 
 def _spans(batch: Batch) -> Spans:
-    """Return the sequences without a gap of a batch's zxids."""
+    """Return the contiguous zxid ranges of a batch."""
     zxids = batch.zxids
     if batch.is_compiled:  # an array: find the gaps at once
         ends = [*((zxids[1:] - zxids[:-1]) > 1).nonzero()[0].tolist(), len(zxids) - 1]
@@ -373,7 +373,7 @@ def _spans(batch: Batch) -> Spans:
 
 
 def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
-    """Return spans in order; those without a gap between them become one."""
+    """Return spans in order; adjacent and overlapping spans are merged."""
     found: Spans = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1] + 1:
@@ -384,7 +384,7 @@ def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
 
 
 def _news(spans: Spans, covered: Spans) -> Iterator[int]:
-    """Yield zxids at which a server differs from what is covered: it has more, or lacks some."""
+    """Yield the zxids from which a server's logs have more or fewer transactions than `covered`."""
     before = 0
     for first, last in spans:
         at = bisect_right(covered, (first, 1 << 64)) - 1

@@ -120,7 +120,7 @@ def limit_attempts(
     open_tls: Callable[..., FromKazoo] | None,
     negotiated: Callable[[float], None],
 ) -> None:
-    """Limit each attempt to connect to `limit_s` seconds, and report the negotiated time-out.
+    """Limit each attempt to connect to `limit_s` seconds, and report the negotiated timeout.
 
     The two wrapped calls cover the whole time from the opening of a socket to the first request.
 

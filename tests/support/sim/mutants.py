@@ -746,7 +746,7 @@ MUTANTS = (
     ),
     Mutant(
         "no roll-back",
-        "an eager claim is made one by one; a part is kept",
+        "an eager member claims partitions one by one, and keeps some if one claim fails",
         _no_roll_back,
         "kafka-node",
     ),
@@ -875,7 +875,7 @@ MUTANTS = (
     ),
     Mutant(
         "interrupted messages lost",
-        "a stream does not fetch again what an interrupt has cut off",
+        "after an interrupt, a stream does not fetch again the messages that it had not handed out",
         _interrupted_messages_lost,
     ),
     Mutant(
@@ -905,7 +905,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch of a former grant",
-        "a batch's end moves a partition that was granted anew during the batch",
+        "an old batch's end changes the position of a partition that was granted again meanwhile",
         _finish_of_a_new_grant,
     ),
     Mutant(

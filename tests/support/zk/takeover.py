@@ -16,7 +16,7 @@ _CLOSE_XID = 1
 
 
 def expire(server: str, identity: tuple[int, bytes]) -> None:
-    """End the session with this number and password, as a time-out would.
+    """End the session with this number and password, as a timeout would.
 
     A second connection takes the session over and closes it. Both requests leave in one write:
     a client that waits for the first answer may lose the session to its own client in between.

@@ -574,7 +574,7 @@ def _report(tool: Tool, ended: _End) -> None:
 
 
 def _consume(tool: Tool, request: _Request, group: str) -> _End:
-    """Consume until a limit, a time-out, a signal or an error ends the run.
+    """Consume until a limit, a timeout, a signal or an error ends the run.
 
     A message that a signal or a closed pipe interrupts counts as unwritten, and is redelivered.
     """

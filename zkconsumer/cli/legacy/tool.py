@@ -23,10 +23,10 @@ from zkconsumer.zk.client import ZooKeeperClient
 if TYPE_CHECKING:
     from zkconsumer.admin.legacy import Writing
 
-# Seconds. The old tools' session time-out, and their time-out of the first connection.
+# Seconds. The old tools' session timeout, and their timeout of the first connection.
 ZOOKEEPER_S = 30.0
 
-# Seconds. The old tools' time-out for a broker's answer (`SimpleConsumer`, soTimeout).
+# Seconds. The old tools' timeout for a broker's answer (`SimpleConsumer`, soTimeout).
 BROKER_S = 10.0
 
 HELP = Option("help", "Print this message.")

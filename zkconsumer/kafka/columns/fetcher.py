@@ -228,7 +228,7 @@ class ColumnFetcher:
             self._rows = deque(row for row in self._rows if row.tp not in gone)
 
     def fetch(self, timeout_s: float) -> list[Run]:
-        """Return the next messages of some partitions; none at the time-out or at a new fault.
+        """Return the next messages of some partitions; none at the timeout or at a new fault.
 
         The call waits at most `timeout_s` seconds, and parses for up to a few milliseconds.
         """

@@ -89,7 +89,7 @@ export class Compare extends Component {
     return html`<div class="scroll" tabindex="0" role="region" aria-label="costs"><table class="costs"><thead><tr><th scope="col">protocol</th>
         ${HEADS.map(([name, words]) => html`<th scope="col" title=${words}>${name.replaceAll("_", " ")}</th>`)}</tr></thead>
       <tbody>${compared.costs.map((row) => html`<tr><th scope="row">${row.protocol}</th>${HEADS.map(([name]) => html`<td>${row[name]}</td>`)}</tr>`)}</tbody></table>
-      <p class="hint">${HEADS.map(([name, words]) => `${name.replaceAll("_", " ")}: ${words}`).join("; ")}. The table follows from the assignments and the time-outs; “zkconsumer compare” simulates the script and measures more.</p></div>`;
+      <p class="hint">${HEADS.map(([name, words]) => `${name.replaceAll("_", " ")}: ${words}`).join("; ")}. The table follows from the assignments and the timeouts; “zkconsumer compare” simulates the script and measures more.</p></div>`;
   }
 }
 

@@ -1,7 +1,7 @@
 """Run one script on each protocol, for `zkconsumer compare`.
 
 Each step begins some seconds after the group has settled. One message a second arrives in
-each partition. A message between two hosts takes a millisecond, and all time-outs and intervals are
+each partition. A message between two hosts takes a millisecond, and all timeouts and intervals are
 the defaults of each protocol's client.
 """
 

@@ -1,7 +1,7 @@
-"""What a picture shows of a coordinated group: the group at its coordinator, and messages.
+"""Texts and numbers for the lab's picture of a coordinated group.
 
-The texts and numbers are those of the coordinator and the members at this moment; nothing here
-changes a world.
+They describe the group's state at its coordinator, and the messages in transit. Nothing here
+changes the simulation.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from zkconsumer.sim.coordinated.world import GROUP, World
 from zkconsumer.trace.story import listed
 
 Value: TypeAlias = Any
-"""A state or a group of either group protocol; the protocol determines its class."""
+"""The state of a member or of a group; its class depends on the group protocol."""
 
 
 class GroupView(NamedTuple):
     """The group as its coordinator knows it.
 
     Attributes:
-        text: its phase, and its generation or epoch.
+        text: the group's phase, and its generation or epoch.
         source: the objects that the view was computed from; equal objects give an equal view.
         names: member id -> the name of the member's process.
         members: member id -> what the coordinator knows about the member.
         sessions: member id -> when the member's session times out, in virtual seconds.
         assigned: partition -> the member id that it is assigned to.
-        chosen: how the assignment was computed.
+        chosen: a sentence that says who computes the assignment.
+        offsets: partition -> the offset that the coordinator has stored.
     """
 
     text: str
@@ -84,7 +85,8 @@ def _classic(group: Value) -> _Parts:
         waits = "; its SyncGroup waits" if one.sync is not None else waits
         leads = "; leader" if name == group.leader else ""
         members[name] = f"{listing}{leads}{waits}"
-    chosen = f"The leader {short(group.leader or '')} computes it with {group.protocol}."
+    leader = short(group.leader or "")
+    chosen = f"The leader {leader} computes the assignment with {group.protocol}."
     text = f"{group.phase.value}, generation {group.generation}"
     return text, members, assigned, chosen if group.leader else ""
 
@@ -93,7 +95,7 @@ def _classic(group: Value) -> _Parts:
 def _assigned(assignment: bytes) -> tuple[tuple[TopicPartition, ...], str]:
     """Return the partitions of a member's assignment, and their text.
 
-    Pictures need those of all members after each move.
+    The result is cached, because the lab calls this function for every member after each action.
     """
     partitions = tuple(decode_assignment(assignment)[0]) if assignment else ()
     return partitions, listed(map(str, partitions))
@@ -111,11 +113,11 @@ def _consumer(group: Value) -> _Parts:
         members[name] = f"epoch {current.epoch}, {state}: {listed(map(str, current.assigned))}"
         members[name] += revokes + aims
     text = f"{group.phase.value}, epoch {group.epoch}"
-    return text, members, assigned, "The coordinator computes it."
+    return text, members, assigned, "The coordinator computes the assignment."
 
 
 def membership(state: Value) -> str:
-    """Return the generation or the epoch that a member knows."""
+    """Return the generation or the epoch in a member's state, as text."""
     number = getattr(state, "generation", None)
     if number is None:
         return f"epoch {state.epoch}"

@@ -24,7 +24,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """An assertion, which matches no character; `text` is for `regex`, and "" is always true."""
+    """An assertion in the syntax of `regex`; it consumes no character, and "" holds everywhere."""
 
     text: str = ""
 
@@ -169,8 +169,9 @@ def text_of(node: Node, referenced: frozenset[int]) -> str:
 def _repeat_text(node: Repeat, referenced: frozenset[int]) -> str:
     text = text_of(node.inner, referenced)
     if not isinstance(node.inner, Chars):
-        # In Java, a possessive repetition never backtracks into an iteration, and a quantified line
-        # end does not try its second length. All other nodes without a group match in only one way.
+        # In Java, a possessive repetition never backtracks into an iteration, and a quantified `\R`
+        # that has matched `\r\n` does not try `\r` alone. All other nodes without a group match in
+        # only one way.
         atomic = node.greed is Greed.POSSESSIVE or isinstance(node.inner, LineEnd)
         text = f"(?>{text})" if atomic else f"(?:{text})"
     return text + _quantifier(node.least, node.most) + node.greed.value
@@ -193,7 +194,7 @@ class Extent:
 
     Attributes:
         longest: the maximum length; meaningless if not `bounded`.
-        bounded: whether Java finds an obvious maximum, which a lookbehind needs.
+        bounded: whether Java finds a maximum length, without which it rejects a lookbehind.
         fixed: Java's "deterministic": there is only one way to match.
         release_dependent: Java treats the length as bounded although it is unbounded; this depends
             on the release of Java.
