@@ -225,9 +225,9 @@ class Budget:
 
     A thread reserves its messages before it polls, so no more are fetched than may be written.
 
-    Threads are served in the order of their calls, and each gets a share of what remains.
-    Otherwise a thread whose stream is empty could starve the others: it reserves the whole budget,
-    polls in vain, returns the budget, and reserves it again before the threads that it woke run.
+    Threads are served in the order of their calls, and each gets a share of what remains. Otherwise
+    a thread whose stream is empty could starve the others: it reserves the whole budget, polls
+    without a result, returns the budget, and reserves it again before the threads that it woke run.
     """
 
     def __init__(self, total: int | None, *, threads: int) -> None:

@@ -52,7 +52,7 @@ class Output(Enum):
     PROMETHEUS = "prometheus"  # the text format of Prometheus
     HTML = "html"  # a page for a browser
     STORY = "story"  # `simulate` only: an alias of `table`
-    LEGACY = "legacy"  # the format of Kafka's own tool, where it had one
+    LEGACY = "legacy"  # the format of Kafka's own tool; only commands with such a tool
 
 
 SECTIONS = (Output.TABLE, Output.WIDE, Output.JSON, Output.JSONL, Output.YAML)
@@ -156,7 +156,7 @@ def screen(*, color: bool = True, headers: bool = True) -> Screen:
 def select(table: Table, columns: str | None, sort: str | None) -> Table:
     """Return a table with the columns of a list of names, sorted by a column.
 
-    Rows without a value come last. Raises ConfigError for a name that is no column.
+    Rows without a value come last. Raises ConfigError if a name is not a column.
     """
     by_name = {one.name: one for one in table.columns}
     rows = table.rows
@@ -210,7 +210,8 @@ def write(
 ) -> None:
     """Write rows to standard output; `to` gives its width and colours (default: `screen()`).
 
-    `Output.LEGACY` is written as a table; a command with a legacy format writes that itself.
+    `Output.LEGACY` is written as a table; a command with a legacy format writes it without this
+    function.
     """
     table = Table(list(rows), columns)
     if output in (Output.TABLE, Output.WIDE, Output.STORY, Output.LEGACY):

@@ -58,7 +58,7 @@ class Sources:
     _read: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def lowest_first(self) -> list[Path | Mapping[str, str]]:
-        """Return the sources for `ConsumerConfig.from_properties`; a later one overrides."""
+        """Return the layers for `ConsumerConfig.from_properties`; a later one has precedence."""
         return [one for _, one in reversed(self.layers)]
 
     def get(self, name: str) -> Found | None:
@@ -215,7 +215,7 @@ def save_contexts(all_: Contexts) -> None:
 
 
 def chosen(option: str | None = None) -> Context | None:
-    """Return the context of `--context`, of ZKCONSUMER_CONTEXT, or the current one, or None."""
+    """Return the context of `--context` or ZKCONSUMER_CONTEXT, or the current one, or None."""
     name = option or os.environ.get(CONTEXT)
     all_ = load_contexts()
     if name:

@@ -13,7 +13,7 @@ from zkconsumer.history.describe import Described
 
 _WIDTH, _HEIGHT = 1290, 300  # pixels; the width is that of the lanes
 _SHOWN = 60
-"""Rebalances in a chart; of more, those that took longest."""
+"""Maximum number of rebalances in a chart; of more, it shows those that took longest."""
 
 
 def charts(found: Described) -> list[str]:

@@ -1,7 +1,8 @@
 """The group of the history demo: an ensemble, a broker, members of both kinds, and their faults.
 
-The members are zkconsumer's and Kafka's own console consumer. Each has a proxy before one server of
-the ensemble. Each leaves a record of its own: a zkconsumer member its trace, a JVM member its log.
+The members are zkconsumer's and Kafka's own console consumer. Each connects to one server of
+the ensemble through its own proxy. Each keeps a record: a zkconsumer member a trace, a JVM member a
+log.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class RecordedMember(MemberProcess):
 
     Attributes:
         traces: the traces of a zkconsumer member, one for each process.
-        interruptions: how often a fault hit its process, its connection or its server. Each time,
-            the claim in flight may be missing in a JVM's log.
+        interruptions: the number of faults that hit its process, its connection or its server.
+            After each one, the log of a JVM member may lack the claim that was in progress.
     """
 
     def __init__(self, number: int, kind: MemberKind, *, proxy: Proxy, directory: Path) -> None:
@@ -166,7 +167,7 @@ class Scene:
     # ---- course of events ------------------------------------------------------------------------
 
     def run(self, faults: int, limit_s: float) -> float:
-        """Let this number of faults happen, but none after `limit_s`; return the seconds it took.
+        """Inject this number of faults, but none after `limit_s`; return how many seconds it took.
 
         All kinds happen equally often, in a random order.
         """
@@ -191,7 +192,7 @@ class Scene:
         return time.monotonic() - began
 
     def leave(self) -> None:
-        """Let all running members leave, and wait until they have ended."""
+        """Make all running members leave, and wait until their processes have ended."""
         running = self._in(MemberState.UP)
         for member in running:
             member.leave()
@@ -310,7 +311,7 @@ class Scene:
         return f"another client deletes the offset of {tp.topic}-{tp.partition}"
 
     def _block_a_partition(self) -> str:
-        """Replace an owner znode by one of a client that is no member, in one transaction."""
+        """In one transaction, replace an owner znode by one of a client that is not a member."""
         tp = self._partition()
         path = paths.owner(GROUP, tp)
         with topics.session(self.ensemble.connect) as stranger:
@@ -324,7 +325,7 @@ class Scene:
 
     @staticmethod
     def _write(change: Callable[[], object]) -> None:
-        """Change a znode; there may be none at this moment."""
+        """Change a znode; do nothing if it does not exist at this moment."""
         from kazoo.exceptions import NoNodeError
 
         with suppress(NoNodeError):

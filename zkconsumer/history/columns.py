@@ -1,7 +1,7 @@
 """Decode ZooKeeper's transactions into Arrow columns, with loops that numba compiles.
 
-It returns what `transactions.decode` returns, as record batches. It decodes only; `transactions`
-explains why a transaction cannot be decoded. It needs the extra `fast` (numba, pyarrow).
+The results are those of `transactions.decode`, as record batches. If a transaction cannot be
+decoded, `transactions` finds the reason. The module needs the extra `fast` (numba, pyarrow).
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
 
 
 # ---- compiled -----------------------------------------------------------------------------------
-# Each function reads a field at an offset and returns the offset behind it, or -1 for a fault.
+# Each function reads a field at an offset. It returns the offset after the field, or -1 if the
+# field is malformed.
 
 F = TypeVar("F", bound=Callable[..., object])
 

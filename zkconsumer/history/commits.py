@@ -1,8 +1,8 @@
-"""Count commits that only continue a run, with a loop that numba compiles.
+"""Count the commits that continue a run, in a loop that numba compiles.
 
-Most transactions of a ZooKeeper that serves consumers are commits by the session that committed
-last. `CommitRuns` counts these, and stops at every other row, which `GroupHistory` handles. It
-needs the extra `fast` (numba, pyarrow).
+A run consists of consecutive commits of one partition by one session. Most transactions of a
+ZooKeeper that serves consumers continue a run. `CommitRuns` counts these, and stops at every other
+row, which `GroupHistory` handles. The module needs the extra `fast` (numba, pyarrow).
 """
 
 from __future__ import annotations

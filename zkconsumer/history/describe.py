@@ -59,7 +59,7 @@ class Description:
         return description
 
     def state(self) -> bytes:
-        """Return all that has been read, for `resumed`. Call it before `result`."""
+        """Return the state from which `resumed` continues. Call it before `result`."""
         history = self._history
         state = (self._fold, self._problems, self._rows, self._from_ms)
         return pickle.dumps((*state, history.last_zxid, history.problems))

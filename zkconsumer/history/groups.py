@@ -124,7 +124,7 @@ class _Group:
     """Registrations and owners, since the last change of the topics, that no rules explain."""
 
     def input(self) -> GroupInput:
-        """Return what the members compute the assignment from."""
+        """Return the input of the assignment: registrations and topics."""
         registrations = {one: found.payload for one, found in sorted(self.members.items())}
         return GroupInput(Strategy.RANGE, registrations, self.topics)
 
@@ -188,7 +188,7 @@ class GroupHistory:
         self._file = ""
         self._zxid, self._time_ms = 0, 0
         self.from_ms = 0
-        """The time of the first transaction, before which nothing is known to last."""
+        """The time of the first transaction; the logs say nothing about earlier times."""
         self._runs: CommitRuns | None = None
 
     # ---- input ---------------------------------------------------------------------------------
@@ -520,7 +520,7 @@ class GroupHistory:
             group.unexplained.clear()
             if self._assignment(group) != wanted:
                 changed.append((group, wanted, group.wanted))
-        _put(topics, name, old)  # what was stuck until now was stuck under the old partitions
+        _put(topics, name, old)  # report stuck partitions by the old assignment
         for group, wanted, _ in changed:
             group.wanted = wanted
             self._changes(group)
@@ -607,7 +607,7 @@ class GroupHistory:
             rebalance.settled_ms = None
 
     def _lasts(self, rebalance: Rebalance) -> bool:
-        """Return whether what happens now belongs to a rebalance."""
+        """Return whether a change at this moment belongs to a rebalance."""
         settled_ms = rebalance.settled_ms
         return settled_ms is None or self._time_ms - settled_ms <= QUIET_MS
 
@@ -733,7 +733,7 @@ class GroupHistory:
         )
 
     def _changes(self, group: _Group) -> None:
-        """Report what was stuck before a group changes now, or before its history ends."""
+        """Report blocked partitions and idle members, before a change of the group or the end."""
         since_ms = max(group.changed_ms, self.from_ms)
         rebalance = group.rebalance
         if (
@@ -747,7 +747,7 @@ class GroupHistory:
     def _stuck(self, group: _Group, since_ms: int) -> None:
         """Report the members that gave up, and the owners that block partitions.
 
-        While the group's rules are unknown, only what holds by all likely rules is reported.
+        While the group's rules are unknown, it reports only what is true under all likely rules.
         """
         likely = self._likely(group)
         if not likely:
@@ -784,8 +784,8 @@ class GroupHistory:
     def _likely(self, group: _Group) -> list[dict[TopicPartition, str]]:
         """Return the assignments that the members may follow; none if a member cannot compute it.
 
-        Owners of a group that has not settled exclude no rules: they may be those of before, and
-        another client may have deleted some.
+        The owners of a group that has not settled exclude no rules: they may be older than the
+        registrations, and another client may have deleted some.
         """
         wanted = self._assignment(group)
         if wanted is None or len(group.candidates) < 2:
@@ -901,7 +901,7 @@ class GroupHistory:
     def _edited(self, chroot: str, place: Located) -> None:
         """Record that an operator's tool changes offsets in this transaction.
 
-        The tool's next edit, which may also continue a row, is then examined in its turn.
+        If a commit of this transaction continued a row, it is taken out of it and begins a new one.
         """
         group = self._group(chroot, place.group)
         group.edit_zxid = self._zxid

@@ -14,12 +14,12 @@ from zkconsumer.history.inputs import Problem
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Ownership, Tables
 
 STORM: Final = (5, 300_000)
-"""Number of triggers of a group's rebalances, and the time in milliseconds: that many within that
-time are a storm."""
+"""A storm: at least this number of triggers of a group's rebalances within this time, in
+milliseconds."""
 
 FLAPS: Final = (2, 600_000)
-"""Number of expiries of a consumer id, and the time in milliseconds: that many within that time are
-flapping, caused by long pauses of its process."""
+"""A flapping session: at least this number of expiries of one consumer id within this time, in
+milliseconds. Long pauses of the process cause them."""
 
 SILENCE_MS: Final = 60_000
 """Milliseconds without a commit after which a member counts as stopped. It must have committed
@@ -37,7 +37,7 @@ KINDS: Final = {
     "rebalance storm": f"{STORM[0]} triggers within {STORM[1] // 1000} s",
     "flapping session": f"{FLAPS[0]} expiries of one consumer id within {FLAPS[1] // 1000} s",
     "member gave up": "a registered member does not claim partitions that are free",
-    "blocked partition": "another than the member that should own it holds a partition",
+    "blocked partition": "a partition is not held by the member that should own it",
     "late commit": "a former owner commits after another session has claimed the partition",
     "offset moved back": "a commit is lower than the one before it",
     "offset deleted": "a session deleted an offset znode",
@@ -51,7 +51,7 @@ KINDS: Final = {
 """Kind of an incident -> what it means."""
 
 MOMENTARY: Final = frozenset({"offset moved back", "offset deleted"})
-"""Kinds of incidents that last for no time. Another incident without an end still lasts."""
+"""Incidents without a duration. An incident of another kind without an end still continues."""
 
 
 def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list[Incident]:
@@ -109,7 +109,7 @@ def _storms(tables: Tables) -> Iterator[Incident]:
     known: set[tuple[str, str, str]] = set()
     for row in tables.members:
         key = (row.chroot, row.group, row.consumer)
-        if row.event != "present" and key in known:  # a group that starts is no storm
+        if row.event != "present" and key in known:  # the joins of a starting group are not a storm
             triggers[key[:2]].append(row)
         known.add(key)
     count, span = STORM

@@ -149,7 +149,8 @@ def _raise(error: OSError) -> None:
 def _in_archive(path: Path) -> Iterator[Source]:
     """Yield the files of a tar archive, which are copied into a temporary directory.
 
-    A compressed archive cannot be read from the middle. The process's end removes the directory.
+    A compressed archive cannot be read from the middle. The directory is removed when the process
+    ends.
     """
     folder = Path(_temporary().name)
     try:
@@ -310,12 +311,12 @@ class History:
 
 
 def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
-    """Return whether each zxid of an array is that of the transaction before it, or the next."""
+    """Return for each zxid of an array whether it equals or directly follows the one before it."""
     steps = zxids[1:] - zxids[:-1]
     return 0 <= zxids[0] - last <= 1 and bool(((steps == 0) | (steps == 1)).all())
 
 
 def _needed(logs: list[Source], after: int) -> list[Source]:
-    """Return the logs that can contain transactions after a zxid; its first zxid names a log."""
+    """Return the logs that can contain transactions after a zxid, by the zxids in their names."""
     first = max(0, bisect_right(logs, after, key=zxid_of) - 1)
     return logs[first:]

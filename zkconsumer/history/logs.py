@@ -1,6 +1,6 @@
-"""Read one transaction log from its beginning, or from the end of the last reading.
+"""Read one transaction log from its beginning, or from where the last read ended.
 
-The memory of a reading does not depend on the size of the log: it holds a window of 4 MB and its
+The memory that this takes does not depend on the size of the log: it holds a window of 4 MB and its
 rows, or one transaction if that is larger.
 """
 

@@ -29,7 +29,7 @@ MAX_BARS: Final = 20_000
 
 @dataclass(frozen=True)
 class Window:
-    """A span of time in milliseconds since the epoch; None is open."""
+    """A span of time in milliseconds since the epoch; None means no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None

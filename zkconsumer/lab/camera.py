@@ -1,4 +1,4 @@
-"""A simulated world as JSON: the whole picture once, and what each move changes in it.
+"""The state of a simulated group as JSON: once as a whole, and then the changes of each move.
 
 A picture has members, partitions, the tree of znodes, the state of ZooKeeper, and counters. A frame
 holds only the parts that a move has changed, so a page can play, scrub and export a run without the
@@ -92,7 +92,7 @@ class Camera(RequestCounter):
         self._touched: set[TopicPartition] = set()
 
     def copy(self) -> Camera:
-        """Return a camera that continues independently."""
+        """Return a copy of the camera; both continue independently."""
         twin = object.__new__(type(self))
         twin.__dict__.update(
             {
@@ -105,7 +105,7 @@ class Camera(RequestCounter):
     # ---- the whole picture -----------------------------------------------------------------------
 
     def picture(self, world: World) -> JsonObject:
-        """Return the picture, from which the next frame continues."""
+        """Return the whole picture; the next frame contains the changes after it."""
         self._read_history(world)
         self._begin()
         self._words.clear()
@@ -139,7 +139,7 @@ class Camera(RequestCounter):
     # ---- what one move changes -------------------------------------------------------------------
 
     def frame(self, world: World, move: Move, text: str) -> JsonObject:
-        """Return what the move has changed."""
+        """Return the frame of a move: what it has changed."""
         seconds, self._now = world.now - self._now, world.now
         self.unowned_s += seconds * (len(self.index) - len(self._owners))
         tree = self._read_history(world)

@@ -24,7 +24,7 @@ from zkconsumer.sim.compare.run import Action, Step, check, read_script
 from zkconsumer.sim.world import World
 
 SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
-"""Protocol with a simulated world -> whether its members are JVM members."""
+"""Protocol that uses ZooKeeper -> whether its simulated members are JVM members."""
 
 SETTLING_S = 12.0
 """Seconds after the longest session timeout until the next step: three back-offs fit into them."""
@@ -36,7 +36,7 @@ MOST_MEMBERS, MOST_PARTITIONS = 16, 60
 """Upper bounds of a comparison, which draws a lane for each partition on each protocol."""
 
 DEFAULT_SCRIPT = "join; kill g_1; freeze g_0 20s; leave g_2"
-"""What the page proposes."""
+"""The script that the page proposes."""
 
 FIRST_RUN = 1001
 """Number of the first run of a comparison; the engine's own runs have lower numbers."""
@@ -113,7 +113,7 @@ def described(step: Step) -> str:
 def _simulated(
     protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
 ) -> tuple[JsonObject, list[JsonObject]]:
-    """Return the picture of a settled group, and frames of the steps, one each `every_s`."""
+    """Return the picture of a settled group, and a frame of its changes every `every_s` seconds."""
     joins = sum(step.action is Action.JOIN for step in steps)
     spec = WorldSpec(members=members, spare=joins, partitions=partitions, messages=1, flow=0)
     if protocol not in SIMULATED:
@@ -141,7 +141,7 @@ def _wait(stage: AnyStage, until: float) -> None:
 
 
 def condensed(frames: Iterable[JsonObject], begin: float) -> Iterator[JsonObject]:
-    """Join frames in which no owner changes, and count their time from `begin`."""
+    """Merge frames in which no owner changes; their times count from `begin`."""
     kept: JsonObject = {}
     for frame in frames:
         kept = _joined(kept, {**frame, "t": round(frame["t"] - begin, 4)})
@@ -182,7 +182,7 @@ class Cost:
         rebalances: rounds in which members got a new assignment.
         moved: partitions that got another owner.
         without_need: moved partitions beyond the minimum that a balanced assignment requires.
-        revoked: partitions that a living member stopped, also if it got them back.
+        revoked: partitions that a living member revoked, including those that it got back.
         unowned_s: partition-seconds in which a partition had no living owner, because a dead or
             frozen member still counted as a member.
     """

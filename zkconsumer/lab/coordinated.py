@@ -1,9 +1,9 @@
 """A run of a group with a coordinator: the classic protocol, eager or cooperative, or KIP-848.
 
-The run has the moves, the picture and the frames of a run with ZooKeeper (`runs`, `camera`). Its
-world is a queue of messages in transit and of due times. The move `serve` lets a request arrive at
-its broker, `receive` a reply at its member, and `time` lets the next due time come. The picture has
-the state of the coordinator in the place of ZooKeeper's tree.
+Moves, pictures and frames have the same form as those of a run with ZooKeeper (`runs`, `camera`).
+The simulation is a queue of messages in transit and of timers. With the move `serve` a request
+arrives at its broker, with `receive` a response arrives at its member, and with `time` the next
+timer expires. The picture contains the state of the coordinator instead of ZooKeeper's tree.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace.story import listed
 
 Value: TypeAlias = Any
-"""A state, an event or a command of either group protocol."""
+"""A state, event or command; its class depends on the group protocol."""
 
 DELAY_S = 10.0
 """Seconds by which the move "delay" delays a message: three heartbeats of the classic protocol."""
 
 ROUND_TRIP_S = 0.005
-"""A sentence does not mention the clock if it advances by this many seconds or less."""
+"""Virtual seconds; the sentence of a move does not mention a shorter advance of the clock."""
 
 IDLE_S = 30.0
-"""Seconds after which the move `time` ends even if nothing can be seen: without members, only the
-regular ticks of the brokers happen."""
+"""Virtual seconds after which the move `time` ends even if nothing visible has changed. Without
+members, only the regular ticks of the brokers happen."""
 
 PATIENCE_S = 120.0
 """Virtual seconds within which a group settles at first; its first rebalance takes 3 s."""
@@ -112,7 +112,7 @@ class Lens(Watcher):
         }
 
     def counters(self) -> list[Json]:
-        """Return the values of `camera.COUNTERS`; None if the protocol has no such thing."""
+        """Return the values of `camera.COUNTERS`; None for those that the protocol lacks."""
         return [
             *(None, None, None),
             round(self.unowned_s, 3),
@@ -427,7 +427,7 @@ class CoordinatedStage:
     # ---- ordinary moves --------------------------------------------------------------------------
 
     def possible(self) -> list[Move]:
-        """Return the ordinary moves: the first message of each way, and the next due time."""
+        """Return the ordinary moves: the first message in each direction, and the next timer."""
         found: list[Move] = []
         for who, both in sorted(self.camera.waiting.items()):
             for do, messages in zip((SERVE, RECEIVE), both, strict=True):
@@ -456,7 +456,7 @@ class CoordinatedStage:
         return Move(SERVE if one.is_request else RECEIVE, one.who, value=at)
 
     def _is_time_next(self) -> bool:
-        """Return whether the next entry of the queue is no message that will arrive."""
+        """Return whether the next entry of the queue is a timer or a message that will be lost."""
         return self.world.next_message() is None and self.world.next_moment() < NEVER
 
     def step(self) -> bool:
@@ -501,7 +501,7 @@ class CoordinatedStage:
         self.on_move()
 
     def _clock(self, before: float) -> str:
-        """Return that the clock has advanced, unless it is only the time of a round trip."""
+        """Return the new time as a sentence; "" if only a round trip has passed, with an effect."""
         is_short = self.now - before <= ROUND_TRIP_S
         return "" if is_short and self.camera.happened(self.world) else f"it is {self.now:.2f} s"
 
@@ -526,7 +526,7 @@ class CoordinatedStage:
             _ORDERS[move.do](world, move.who)
 
     def _let_time_come(self) -> None:
-        """Perform entries of the queue until one has an effect, or the next one is a message."""
+        """Perform entries of the queue until one has a visible effect, or a message is next."""
         self.camera.has_seen = False
         until = self.now + IDLE_S
         while self._is_time_next() and not self.camera.has_seen and self.now < until:
@@ -546,7 +546,7 @@ class CoordinatedStage:
         self.move(Move(Do.CUT.value, move.who))
 
     def _message(self, move: Move) -> tuple[int, InTransit]:
-        """Return the message that a move names. Raises RefusedError."""
+        """Return the message that a move names. Raises RefusedError if it has left the network."""
         is_request = move.do in (SERVE, DELAY_REQUEST, DROP_REQUEST)
         messages = self.camera.waiting.get(move.who, ([], []))[not is_request]
         if move.value not in range(len(messages)):
@@ -640,7 +640,7 @@ class CoordinatedStage:
         serving = [self._name(who) for who in self.world.serving().get(tp, ())]
         now = f"{' and '.join(serving)} delivers it now." if serving else "No member delivers it."
         if group is None:
-            return f"No broker coordinates the group, so nothing is assigned anew. {now}"
+            return f"No broker coordinates the group, so nothing is assigned again. {now}"
         name = group.assigned.get(tp)
         if name is None:
             return f"The group is {group.text}; {tp} is assigned to no member. {now}"

@@ -1,7 +1,7 @@
 """The lab without a server: commands in, events out, both as JSON.
 
 The server passes commands from the page to `Engine.command`, and so does a Web Worker with Pyodide.
-The world of `open` has members with ZooKeeper, or of a protocol with a group coordinator.
+`open` opens a simulated group that uses ZooKeeper, or one that uses a group coordinator.
 
 | Command (`do`) | Keys | Events |
 |---|---|---|
@@ -49,8 +49,8 @@ from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace import text as trace_text
 
 MAX_RUNS = 24
-"""Maximum number of runs of one page. A further run replaces the oldest one; the page reopens that
-one from its address if the user returns to it.
+"""Maximum number of runs of one page. A further run replaces the oldest one. If the user returns to
+the replaced run, the page reopens it from its address.
 """
 
 MAX_STEPS = 2_000
@@ -183,7 +183,7 @@ class Engine:
         ]
 
     def _table(self, command: JsonObject) -> list[JsonObject]:
-        """Return the table of a counted lesson: growth of costs, or effects of two views."""
+        """Return the table of a lesson of `sim.lessons`."""
         name = command.get("table")
         lessons = {"herd-effect": lambda: herd_effect(HERD_SIZES), "split-brain": split_brain}
         if name not in lessons:

@@ -32,7 +32,7 @@ from zkconsumer.zk.observer import Change, ChangeKind, Observer
 logger = logging.getLogger(__name__)
 
 POLL_S = 2.0
-"""Seconds between two readings of logs and findings."""
+"""Seconds between two reads of the logs' ends and of the findings."""
 
 MAX_MESSAGES = 10_000
 """Number of messages that are kept for pages that reconnect; a page that needs an older message
@@ -50,7 +50,7 @@ SHOWN = 200
 
 
 class GroupPicture:
-    """The group as the pages know it; each change of it is a frame."""
+    """The state of the group that the pages show; each change of it becomes a frame."""
 
     def __init__(self, group: str) -> None:
         self.group = group

@@ -1,7 +1,7 @@
 """One run of the lab: a world, the moves so far, and a frame for each of them.
 
-A run can be continued from any of its moves: `at` returns the world as it was at that move. Worlds
-of zkconsumer's members are copied every few moves; from the nearest copy the moves are performed
+A run can be continued from any of its moves: `at` returns the world as it was at that move. A world
+of zkconsumer's members is copied every few moves; `at` performs the moves after the nearest copy
 again. A world with JVM members or with a group coordinator cannot be copied, so its moves are
 performed again from the start.
 """
@@ -254,7 +254,7 @@ class LabStage(Stage):
         ]
 
     def _waits(self, action: Action) -> bool:
-        """Return whether the network delays the next message of this way."""
+        """Return whether the network delays the next message in this direction."""
         left = self.camera.waits.get((action.who, action.do is Do.SERVE))
         return left == 0 and self._is_network(action)
 
@@ -283,7 +283,7 @@ class LabStage(Stage):
         return explain(self.world, list(self.world.log_end)[number])
 
     def next(self) -> Action | None:
-        """Return the action that the rule or the seed chooses next."""
+        """Return the next action: drawn by the seed, or with seed 0, that of the longest wait."""
         if not self._seed:
             return super().next()
         actions = self.possible()

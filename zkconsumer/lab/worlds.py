@@ -301,7 +301,7 @@ def parse_move(token: str) -> Move:
 
 
 def write_moves(moves: list[Move | None]) -> str:
-    """Return moves as text; None is a step that the rule chooses, and runs of them are counted."""
+    """Return moves as text; consecutive None (steps chosen by the rule) are written as a count."""
     parts: list[str] = []
     steps = 0
     for move in [*moves, Move("")]:

@@ -1,9 +1,10 @@
 """A classic group at its coordinator: `step(group, received, now) -> (group, replies)`.
 
-`TABLE` names the handler of each request by phase. `expire` handles the end of a timer, `unload`
-the loss of the partition of `__consumer_offsets`. `later.group_phases` says to which phases a
-handler may lead. The coordinator answers JoinGroup when all members have joined the rebalance, and
-SyncGroup when the leader has sent the assignment. Until then the requests are parked in the state.
+`TABLE` names the handler of each request by phase. `expire` handles the end of a timer. `unload`
+handles the loss of the partition of `__consumer_offsets`. `later.group_phases` lists the phases to
+which a handler may lead. The coordinator answers JoinGroup when all members have joined the
+rebalance, and SyncGroup when the leader has sent the assignment. Until then the requests are parked
+in the state.
 
 Source: `GroupMetadataManager` of Kafka 3.9.1. `group.coordinator.new.enable` switches this
 coordinator on in 3.9; from 4.0 on it is the only one. It handles the classic protocol like the

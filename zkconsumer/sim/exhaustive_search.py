@@ -1,9 +1,9 @@
 """Exhaustive search of a small world: breadth-first, each state once.
 
 The world is small. Some things that the random search varies are constant here
-(docs/verification.md lists them). An action takes no time. Time advances only when no other action
-is possible than a user's request for messages. A member handles what it received before any other
-action happens, except a fault.
+(docs/verification.md lists them). An action takes no time. Time advances only when the only
+possible actions are users' requests for messages. A member handles what it received before any
+other action happens, except a fault.
 
 `Canon` gives worlds a key: two worlds that will behave in the same way have the same key, whatever
 happened before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a

@@ -104,7 +104,7 @@ run faster, and their failures shrink to less.
 """
 
 AIMED = 7
-"""One of AIMED worlds has its faults aimed at one phase."""
+"""One in AIMED worlds is aimed: most of its faults happen in one phase of a member."""
 
 Drawn = tuple[Plan, int, int]
 
@@ -433,7 +433,7 @@ def _churn(world: World) -> list[Action]:
 
 
 def _can_disturb(member: SimMember, aim: Phase) -> bool:
-    """Return whether a disturbance now may let the member's diagnosis end in the phase `aim`.
+    """Return whether an interruption now may let the member's diagnosis end in the phase `aim`.
 
     The report of a diagnosis (`Diagnosed`) comes seven round trips after its start. A rebalance
     that starts early reaches a later phase by then. A recovery comes before the report only if the

@@ -1,4 +1,4 @@
-"""A world of simulated members, one ZooKeeper and in-memory logs, on a virtual clock; its faults.
+"""A simulation of members, one ZooKeeper and in-memory logs, in virtual time, with faults.
 
 Every choice (which member continues, what the network does, which fault happens) is an index into
 the list of possible actions. All choices come from one stream of decisions, so a run is determined

@@ -31,7 +31,7 @@ from zkconsumer.sim.coordinated.world import Delivered, Watcher, World
 from zkconsumer.sim.plan import InvariantViolation
 
 Value: TypeAlias = Any
-"""A state, a record or a setting of either group protocol; the protocol determines its class."""
+"""A state, record or setting; its class depends on the group protocol."""
 
 
 class Monitor(Watcher):

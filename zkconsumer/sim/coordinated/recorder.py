@@ -22,7 +22,7 @@ from zkconsumer.trace import VERSION
 from zkconsumer.trace.story import listed
 
 Value: TypeAlias = Any
-"""A state, a record or a setting of either group protocol; the protocol determines its class."""
+"""A state, record or setting; its class depends on the group protocol."""
 
 COORDINATOR = "coordinator"
 """The name under which a story shows what the group's coordinator does."""

@@ -22,7 +22,7 @@ from zkconsumer.sim.recorder import Emit
 from zkconsumer.sim.stage import StoryStuckError
 
 Value: TypeAlias = Any
-"""A state, a record or a setting of either group protocol; the protocol determines its class."""
+"""A state, record or setting; its class depends on the group protocol."""
 
 LIMIT_S = 700.0
 """Virtual seconds within which a story's condition must become true: a rebalance timeout, the age
@@ -93,7 +93,7 @@ Script = Callable[[Director], None]
 class Story:
     """A story: its title, what it shows, the functions that decide in it, and its script.
 
-    `decided` names a function of the classic member and one of KIP-848's.
+    `decided` names the function that decides in a classic member, and that in a KIP-848 member.
     """
 
     title: str

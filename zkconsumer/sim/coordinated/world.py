@@ -1,4 +1,4 @@
-"""A world of brokers and members of one coordinated group, on a virtual clock; its faults.
+"""A simulation of the brokers and members of one coordinated group, in virtual time, with faults.
 
 The members run `later.classic_member` or `later.consumer_member`, and the brokers
 `later.group_coordinator`. Everything that happens is an entry of one queue, ordered by its time.
@@ -33,7 +33,7 @@ from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
 
 Value: TypeAlias = Any
-"""A state, a record or a setting of either group protocol; the protocol determines its class."""
+"""A state, record or setting; its class depends on the group protocol."""
 
 LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
@@ -259,7 +259,7 @@ class World:
         return {name: Topic(count) for name, count in counts.items()}
 
     def known(self) -> dict[str, int] | None:
-        """Return the coordinator's members with their generations or epochs; None without one."""
+        """Return the coordinator's members with their generations or epochs, if there is one."""
         if self.leader is None:
             return None
         broker = self.brokers[self.leader]
@@ -646,7 +646,7 @@ class World:
             return
         for tp in sorted(member.fetching):
             if tp not in member.fetching:
-                continue  # an event of this loop has stopped it
+                continue  # handling `Consumed` has revoked the partition
             first, end = member.fetching[tp], self.log_end.get(tp, 0)
             for offset in range(first, end):
                 self.watcher.delivered(self, Delivered(who, tp, offset))
