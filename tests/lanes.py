@@ -364,7 +364,7 @@ SINGLE_TESTS = (
         "Takes 20 s, because a query waits. tests/spark/test_group.py also tests a query that "
         "plans a batch before it owns its partitions.",
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_fails",
-        "tests/spark/test_group_queries.py::test_a_run_without_its_share_may_go_on",
+        "tests/spark/test_group_queries.py::test_a_run_without_its_share_may_continue",
     ),
     *_later(
         "Takes 20 s, because it starts a broker with TLS and SASL. tests/security/test_brokers.py "
@@ -561,7 +561,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
-        "tests/sim/test_handover.py::test_cutting_at_seen_states_leaves_nothing_out",
+        "tests/sim/test_handover.py::test_pruning_visited_states_loses_no_result",
         "Takes 26 s. It checks the interleaving search of sim/handover.py itself, which changes "
         "rarely.",
     ),

@@ -1,4 +1,4 @@
-"""Plans are applied on a real ZooKeeper completely or not at all, and not beside live members."""
+"""Plans are applied on a real ZooKeeper completely or not at all, and to no live group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = [TopicPartition("t", number) for number in range(12)]
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: a tool's and kazoo's."""
+    """Two clients of the session's server: one for the tool, and a kazoo client."""
     with connect_clients(zookeeper.connect) as both:
         yield both
 
@@ -94,7 +94,7 @@ def test_a_mark_is_in_the_transaction(clients: Clients, group: str, tmp_path: Pa
 
 
 def test_another_operators_mark(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A mark number that another operator took between two transactions causes no failure."""
+    """If another operator takes a mark number between transactions, the change still succeeds."""
     seen: list[int] = []
 
     def progress(done: int, total: int) -> None:
@@ -141,7 +141,7 @@ def test_nothing_to_do(clients: Clients, group: str, tmp_path: Path) -> None:
 def test_old_marks(
     clients: Clients, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next edit deletes marks that are older than the limit, and no newer marks."""
+    """The next edit deletes marks older than the limit, and keeps newer marks."""
     do(clients, setting(clients, group), tmp_path)
     do(clients, setting(clients, group, 8), tmp_path)
     assert len(clients.other.get_children(paths.edits(group))) == 2
@@ -224,7 +224,7 @@ def test_a_limit_on_deletion(clients: Clients, group: str) -> None:
 
 
 def test_a_live_group_is_refused(clients: Clients, group: str, tmp_path: Path) -> None:
-    """If a member is there, or joined after the plan, not even a backup is written."""
+    """If a live member exists, or joined after the plan, not even a backup is written."""
     plan = setting(clients, group)
     clients.join(group)
     before = clients.tree(group)
@@ -249,7 +249,7 @@ def test_a_member_that_joins_after_the_last_check(
 
 
 def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
-    """So does the group's first member, which creates the members' parent."""
+    """The group's first member, which creates the members' parent, also makes it fail."""
     clients.other.delete(paths.ids(group))
     plan, before = setting(clients, group), clients.stored(group)
     with pytest.raises(RefusedError, match="live members"):
@@ -258,7 +258,7 @@ def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_pa
 
 
 def test_a_member_between_two_transactions(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A join between transactions is reported; a second `apply` completes the plan."""
+    """A member that joins between transactions is reported; a second `apply` completes the plan."""
     plan = setting(clients, group)
 
     def progress(done: int, total: int) -> None:
@@ -277,7 +277,7 @@ def test_a_member_between_two_transactions(clients: Clients, group: str, tmp_pat
 
 
 def test_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
-    """With Live.FORCE a live group is changed with a mark; its member is untouched."""
+    """With Live.FORCE a live group is changed with a mark; its member's znodes are unchanged."""
     clients.join(group)
     do(clients, setting(clients, group), tmp_path, live=Live.FORCE)
     assert set(clients.stored(group).values()) == {"7"}
@@ -318,7 +318,7 @@ def test_a_znode_of_a_session(clients: Clients, group: str) -> None:
 def test_a_change_before_the_first_write(
     clients: Clients, group: str, tmp_path: Path, through: str
 ) -> None:
-    """If one of twelve offsets changed since the plan, it is named and nothing is written."""
+    """If one of twelve offsets has changed since the plan, it is named and nothing is written."""
     plan = setting(clients, group)
     if through == "file":
         plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
@@ -333,7 +333,7 @@ def test_a_change_before_the_first_write(
 def test_the_same_value_in_a_new_znode(
     clients: Clients, group: str, tmp_path: Path, way: str
 ) -> None:
-    """A znode that was deleted and created again with an equal version is detected."""
+    """A znode that was deleted and created again with an equal version counts as changed."""
     clients.other.delete(paths.offset(group, T[0]))
     clients.other.create(paths.offset(group, T[0]), b"100")
     plan = setting(clients, group)
@@ -389,7 +389,7 @@ def test_forbidden(clients: Clients, group: str, tmp_path: Path) -> None:
 
 
 def test_the_guard_keeps_the_access_control(clients: Clients, group: str, tmp_path: Path) -> None:
-    """The guard restores the members' parent with its list and its data, even null."""
+    """The guard restores the access list and data of the members' parent, also null data."""
     rights = [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)]
     clients.other.set_acls(paths.ids(group), rights)
     before = clients.tree(group)[paths.ids(group)]

@@ -28,7 +28,7 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Both clients, connected directly."""
+    """A client for the tool and a kazoo client, connected directly."""
     with connect_clients(zookeeper.connect) as both:
         yield both
 
@@ -54,7 +54,7 @@ def setting(clients: Clients, group: str) -> Plan:
 
 
 def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
-    """A connection through the proxy with this time limit."""
+    """Connect through the proxy with this time limit."""
     return ZooKeeperClient(
         ConsumerConfig(
             group_id="none",
@@ -73,7 +73,7 @@ def test_a_lost_reply(
     tmp_path: Path,
     planned: Callable[[Clients, str], Plan],
 ) -> None:
-    """A transaction whose reply is lost is read back: it counts once, and the others follow."""
+    """A transaction whose reply is lost is read back: it counts once, and the next ones follow."""
     plan = planned(clients, group)
     has_happened = threading.Event()
 
@@ -112,7 +112,7 @@ def test_a_lost_reply(
 def test_zookeeper_does_not_return(
     clients: Clients, line: Proxy, group: str, tmp_path: Path
 ) -> None:
-    """If ZooKeeper does not return, the error counts the changes made; `apply` makes the others."""
+    """If ZooKeeper does not return, the error counts the changes made; `apply` makes the rest."""
 
     def progress(done: int, total: int) -> None:
         if done == 3:

@@ -1,4 +1,4 @@
-"""Backups restore everything that a change deleted or overwrote."""
+"""Backups restore all znodes that a change deleted or overwrote."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RIGHTS: list[list[ACL]] = [
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: a tool's and kazoo's."""
+    """Two clients of the session's server: one for the tool, and a kazoo client."""
     with connect_clients(zookeeper.connect) as both:
         yield both
 
 
 def random_tree(clients: Clients, group: str, seed: int) -> None:
-    """A group with random znodes of any clients."""
+    """Write a group with random znodes, as any client may leave it."""
     chance = random.Random(seed)
     clients.other.ensure_path(paths.group(group))
     known = [paths.group(group)]
@@ -74,7 +74,7 @@ def random_tree(clients: Clients, group: str, seed: int) -> None:
 
 
 def run(clients: Clients, plan: Plan, where: Path, **options: Any) -> Plan:
-    """Apply a plan, and read its backup again."""
+    """Apply a plan, and read its backup file."""
     report = apply(clients.tools, plan, backup_dir=where, **options)
     assert report.backup is not None
     return plan_file.load_plan(report.backup)
@@ -145,7 +145,7 @@ def test_an_undo_restores_a_renamed_group(
 def test_an_undo_keeps_znodes_with_children_of_other_clients(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A created group stays as far as another client has created znodes in it."""
+    """A created group is kept where another client has created znodes in it."""
     old, new = unique("old"), unique("new")
     clients.offsets(old, dict.fromkeys(T, 5))
     backup = run(clients, plan_copy_group(clients.tools, old, new), tmp_path)
@@ -199,7 +199,7 @@ def test_interrupted(clients: Clients, unique: Callable[[str], str], tmp_path: P
 def test_a_secret_access_control_list(
     clients: Clients, unique: Callable[[str], str], zookeeper_release: str
 ) -> None:
-    """A znode is not deleted if its list cannot be restored, because ZooKeeper hides it."""
+    """A znode is not deleted if ZooKeeper hides its access list, which a backup would lack."""
     group = unique("secret")
     clients.offsets(group, {T[0]: 1})
     rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
@@ -216,7 +216,7 @@ def test_a_secret_access_control_list(
 
 
 def a_file(clients: Clients, unique: Callable[[str], str], path: Path) -> dict[str, Any]:
-    """A plan file, as JSON."""
+    """Return a plan file as JSON."""
     group = unique("file")
     clients.offsets(group, {T[0]: 1})
     plan_file.save(plan_delete_group(clients.tools, group), path)
@@ -227,7 +227,7 @@ def a_file(clients: Clients, unique: Callable[[str], str], path: Path) -> dict[s
 def test_a_plan_file_is_read_back_unchanged(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A plan is equal after writing and reading, and no file is overwritten."""
+    """A plan is equal after writing and reading; writing overwrites no file."""
     path = tmp_path / "plan.json"
     document = a_file(clients, unique, path)
     plan = plan_file.load_plan(path)
@@ -294,7 +294,7 @@ def test_a_file_is_not_trusted(
     value: Any,
     why: str,
 ) -> None:
-    """Anything but an exact plan is one clear error, above all a path outside the groups."""
+    """A file that is not an exact plan is one clear error, also with a path outside groups."""
     document = a_file(clients, unique, tmp_path / "plan.json")
     set_in(document, keys, document["changes"][0]["path"] if value == "SAME" else value)
     with pytest.raises(BadFileError) as caught:
@@ -302,8 +302,8 @@ def test_a_file_is_not_trusted(
     assert why in str(caught.value)
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
-    """A FIFO without a writer, a device and a directory raise an error, and nothing waits."""
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A FIFO without a writer, a device and a directory raise an error without waiting."""
     fifo = tmp_path / "plan.json"
     os.mkfifo(fifo)
     for path in (fifo, Path("/dev/zero"), tmp_path):
@@ -314,7 +314,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "[" * 100_000, '{"a": 1}', "\ufeff{}"])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
-    """Other files are refused as well."""
+    """Files of other formats are refused."""
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(BadFileError, match="the file is not a plan"):
@@ -326,7 +326,7 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         plan_file.load_plan(tmp_path / "missing")
 
 
-def test_a_group_of_our_own(
+def test_znodes_that_belong_to_the_tools_user(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """With `zookeeper.acl=creator` created and restored znodes belong to the tool's user."""

@@ -26,13 +26,13 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def examined(scene: Scene, *groups: str, **said: Any) -> list[Finding]:
-    """The findings of groups, by default of all, without a second examination."""
+    """Return the findings of groups, by default of all, without a second examination."""
     with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, groups or None, patience_s=0.0, **said)
 
 
 def codes(found: list[Finding]) -> list[str]:
-    """The codes of the findings."""
+    """Return the codes of the findings."""
     return [one.code for one in found]
 
 
@@ -48,7 +48,7 @@ def test_sound_groups(scene: Scene, strategy: Strategy) -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """A planted fault, words of its finding, and whether --fix repairs it."""
+    """A planted fault, a part of its finding's text, and whether --fix repairs it."""
 
     code: str
     severity: Severity
@@ -253,7 +253,7 @@ PLANTS = [
     "plant", PLANTS, ids=[f"{one.code}-{number}" for number, one in enumerate(PLANTS)]
 )
 def test_a_planted_fault_is_found(scene: Scene, plant: Plant) -> None:
-    """Exactly the planted fault is found: severity, subject, reason, and repair."""
+    """Exactly the planted fault is found, with severity, subject, reason, and repair."""
     scene.settled(TWO, SIZES)
     plant.plant(scene)
     found = examined(scene, "g")
@@ -287,7 +287,7 @@ def test_an_owner_of_an_older_session(scene: Scene) -> None:
 
 
 def test_members_that_disagree(scene: Scene) -> None:
-    """A member that gave up because it sorts in another order is named."""
+    """A member that gave up because it sorts the partitions in another order is named."""
     members = {name: {"events": 2, "logs": 2} for name in ("g_a", "g_b")}
     scene.settled(members, {"events": 11, "logs": 11}, strategy=Strategy.ROUND_ROBIN)
     for topic in ("events", "logs"):
@@ -303,7 +303,7 @@ def test_members_that_disagree(scene: Scene) -> None:
 
 
 def test_offsets_outside_the_log(scene: Scene) -> None:
-    """Beyond the end is an error, before the start a warning, an unknown log a note."""
+    """An offset above the end is an error, below the start a warning; an unknown log is a note."""
     scene.settled(TWO, SIZES)
 
     def logs(brokers: Any, partitions: Any) -> dict[TopicPartition, LogRange | str]:
@@ -325,7 +325,7 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
 
 
 def test_retries_shorter_than_the_session_timeout(scene: Scene) -> None:
-    """Retries x back-off below the session timeout of the members' settings is a warning."""
+    """Retries x back-off below the session timeout in the members' settings is a warning."""
     scene.settled(TWO, SIZES)
     good = scene.config(rebalance_backoff_s=2.0)
     bad = scene.config(rebalance_backoff_s=1.0, rebalance_max_retries=5)
@@ -355,7 +355,7 @@ def test_a_group_that_does_not_exist(scene: Scene) -> None:
 
 
 def test_temporary_findings_are_examined_twice(scene: Scene) -> None:
-    """A partition that has an owner at the second examination is no finding."""
+    """A partition that has an owner at the second examination is not a finding."""
     scene.settled(TWO, SIZES)
     path = paths.owner("g", TopicPartition("orders", 0))
     scene.session.delete(path)
@@ -369,5 +369,5 @@ def test_temporary_findings_are_examined_twice(scene: Scene) -> None:
 
 
 def test_hashes_of_passwords_are_not_shown() -> None:
-    """Of a digest identity a finding shows only the user."""
+    """For a digest identity a finding shows only the user, not the hash."""
     assert rights.identity_names(frozenset({"digest:alice:bHQ="})) == "digest:alice"

@@ -22,7 +22,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def examined(scene: Scene) -> list[Finding]:
-    """The findings of group g."""
+    """Return the findings of group g."""
     with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, ["g"], patience_s=0.0)
 
@@ -58,7 +58,7 @@ BESIDE_MEMBERS: dict[str, Callable[[Scene], object]] = {
 def test_blocking_znodes_are_deleted_while_members_run(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
-    """Blocking znodes are deleted beside live members, whose znodes stay."""
+    """Blocking znodes are deleted while members are live, and the members' znodes stay."""
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)
     before = _nodes(scene)
@@ -82,10 +82,10 @@ OFFSETS: dict[str, Callable[[Scene], object]] = {
 
 
 @pytest.mark.parametrize("plant", OFFSETS.values(), ids=OFFSETS.keys())
-def test_offsets_are_mended_while_the_group_rests(
+def test_offsets_are_repaired_while_no_member_is_live(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
-    """Fixes of offsets are refused beside a member, and made without one."""
+    """Fixes of offsets are refused while a member is live, and made without live members."""
     scene.settled(TWO, SIZES)
     plant(scene)
     before = _nodes(scene)
@@ -101,7 +101,7 @@ def test_offsets_are_mended_while_the_group_rests(
 
 
 def test_an_offset_with_a_line_feed_is_repaired(scene: Scene, tmp_path: Path) -> None:
-    """The offset that `echo 12 >` wrote becomes 12; one that is no number is deleted."""
+    """The offset that `echo 12 >` wrote becomes 12; an offset that is not a number is deleted."""
     scene.topic("orders", 3)
     for partition, text in enumerate((" 12\n", "?")):
         scene.offset("orders", partition, text)
@@ -127,7 +127,7 @@ def test_a_znode_that_has_changed_is_left_alone(scene: Scene) -> None:
 
 
 def test_owner_znodes_of_sessions_are_not_deleted(scene: Scene) -> None:
-    """Of a deleted topic's owner znodes, only those without a session are deleted."""
+    """For a deleted topic, only owner znodes that no session holds are deleted."""
     scene.settled(TWO, SIZES)
     scene.put(paths.owner("g", _tp("deleted", 0)), b"g_a-0")
     held = scene.owner("deleted", 1, "g_a-0")
@@ -143,7 +143,7 @@ def _tp(topic: str, partition: int) -> TopicPartition:
 
 
 def _nodes(scene: Scene) -> dict[str, tuple[bytes, int]]:
-    """Path -> payload and mzxid of every znode below the group's directories."""
+    """Return path -> payload and mzxid of every znode below the group's directories."""
     found, todo = {}, [paths.ids("g"), paths.owners("g"), paths.offsets("g")]
     while todo:
         path = todo.pop()

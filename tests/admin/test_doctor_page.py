@@ -18,7 +18,7 @@ CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 def test_every_finding_is_listed() -> None:
-    """The page has a row for each existing code, and no other."""
+    """The page has one row for each existing code, and no other row."""
     modules = (doctor, verify, registrations, registrations, offsets, owners, rights)
     codes = {
         value
@@ -36,7 +36,7 @@ def test_the_program_of_the_page(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The page's program runs with another address: it finds, repairs and explains."""
+    """The page's program, run with another address, finds, repairs and explains."""
     scene.settled({"billing_a": {"orders": 1}}, {"orders": 2, "logs": 1}, group="billing")
     path = scene.put(paths.owner("billing", TopicPartition("logs", 0)), b"gone-0")
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

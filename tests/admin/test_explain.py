@@ -15,20 +15,20 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def explained(scene: Scene, **settings: str) -> Explanation:
-    """The explanation of group g, with settings of its members."""
+    """Return the explanation of group g, with the settings of its members."""
     with ZooKeeperClient(scene.config()) as connection:
         return explain(connection, "g", settings=scene.config(**settings))
 
 
 def shares(found: Explanation, topic: str) -> list[tuple[int, str, tuple[int, ...]]]:
-    """Place, thread and partitions of a topic's threads."""
+    """Return position, thread and partitions of a topic's threads."""
     return [
         (one.position, one.thread, one.partitions) for one in found.shares if one.topic == topic
     ]
 
 
 def test_range(scene: Scene) -> None:
-    """For each topic: sizes, shares, extra partitions, the order of threads, and idle threads."""
+    """Each topic has its size, shares, extra partitions, order of threads, and idle threads."""
     scene.settled(MEMBERS, SIZES)
     found = explained(scene)
     assert "range of 0.8.2-0.11" in found.rules
@@ -49,7 +49,7 @@ def test_range(scene: Scene) -> None:
 
 
 def test_round_robin(scene: Scene) -> None:
-    """The owner znodes show the strategy, and each share names its turns."""
+    """The owner znodes show the strategy, and each share names the thread's turns."""
     members = {name: {"orders": 1, "logs": 1} for name in ("g_a", "g_b")}
     scene.settled(members, SIZES, strategy=Strategy.ROUND_ROBIN)
     found = explained(scene)
@@ -62,7 +62,7 @@ def test_round_robin(scene: Scene) -> None:
 
 
 def test_a_share_names_the_holder_of_a_missing_partition(scene: Scene) -> None:
-    """A share names the holder of a missing partition, and a partition of another thread."""
+    """A share names the owner of a partition that it lacks, and a partition of another thread."""
     scene.settled(MEMBERS, SIZES)
     scene.owner("orders", 3, "g_b-0")
     lacking = next(one for one in explained(scene).shares if one.thread == "g_a-1")
@@ -74,7 +74,7 @@ def test_a_share_names_the_holder_of_a_missing_partition(scene: Scene) -> None:
 
 
 def test_members_that_fail(scene: Scene) -> None:
-    """If a registration fails all members, the exception of each is named."""
+    """If a registration makes all members fail, the exception of each is named."""
     scene.settled(MEMBERS, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")
     found = explained(scene)
@@ -94,7 +94,7 @@ def test_settings_apply_where_no_partition_has_an_owner(scene: Scene) -> None:
 
 
 def test_a_group_without_members(scene: Scene) -> None:
-    """Without members no thread is assigned anything."""
+    """Without members no partition is assigned."""
     scene.offset("orders", 0, 1)
     found = explained(scene)
     assert (found.shares, found.topics) == ((), {})

@@ -44,14 +44,14 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def kafka(group: Group) -> Iterator[Foreign]:
-    """Another client of the group's offsets in Kafka."""
+    """A second client that reads and commits the group's offsets in Kafka."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
         yield one
 
 
 @pytest.fixture
 def tools(group: Group) -> Iterator[ZooKeeperClient]:
-    """The tools' connection."""
+    """A connection of the tools."""
     connect = group.sandbox.zookeeper_connect
     config = ConsumerConfig(
         group_id=group.name, zookeeper_connect=connect, zookeeper_connection_timeout_s=LIMIT_S
@@ -61,7 +61,7 @@ def tools(group: Group) -> Iterator[ZooKeeperClient]:
 
 
 def store(group: Group, offsets: Mapping[int, object]) -> None:
-    """Write offsets to ZooKeeper, as a member does."""
+    """Write offsets to ZooKeeper as a member does."""
     for number, value in offsets.items():
         path = paths.offset(group.name, TopicPartition(group.topic, number))
         group.admin.ensure_path(path)
@@ -69,7 +69,7 @@ def store(group: Group, offsets: Mapping[int, object]) -> None:
 
 
 def stored(client: KazooClient, group: Group) -> dict[int, bytes]:
-    """The offsets in ZooKeeper."""
+    """Return the offsets in ZooKeeper."""
     room = paths.offsets_of(group.name, group.topic)
     if not client.exists(room):
         return {}
@@ -83,7 +83,7 @@ def planned(
     only: frozenset[int] | None = None,
     **said: Any,
 ) -> Migration:
-    """The plan for the group's topic."""
+    """Return the plan for the group's topic."""
     return plan_migration(
         tools,
         group.name,
@@ -95,18 +95,18 @@ def planned(
 
 
 def done(tools: ZooKeeperClient, found: Migration, backups: Path) -> None:
-    """Apply the migration, and check that all offsets arrived."""
+    """Apply the migration, and check that all offsets were written."""
     apply(tools, found.plan, backup_dir=backups, kafka=BrokerOffsets.of(tools))
     assert verify_migration(tools, found, ask_kafka=kafka_offsets(LIMIT_S)) == []
 
 
 def actions(found: Migration) -> dict[int, str]:
-    """Partition -> the planned action."""
+    """Return partition -> the planned action."""
     return {one.partition.partition: one.action.value for one in found.transfers}
 
 
 def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
-    """Missing and lower offsets are written to Kafka; higher ones stay unless forced."""
+    """Missing and lower offsets are written to Kafka; higher ones are not lowered unless forced."""
     store(group, {0: 7, 1: 9, 2: 4})
     kafka.commit({1: 2, 2: 11})
     found = planned(tools, group, TO_KAFKA)
@@ -128,7 +128,7 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
 def test_selected_partitions(
     tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path
 ) -> None:
-    """Only the selected partitions are migrated; the others are not mentioned."""
+    """Only the selected partitions are migrated; the plan does not list the others."""
     store(group, {0: 7, 1: 9, 2: 4})
     found = planned(tools, group, TO_KAFKA, frozenset({0, 2}))
     assert actions(found) == {0: "create", 2: "create"}
@@ -137,7 +137,7 @@ def test_selected_partitions(
 
 
 def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
-    """The same in the other direction; a group that ZooKeeper does not know is created."""
+    """Offsets are copied from Kafka to ZooKeeper; a group that ZooKeeper lacks is created."""
     kafka.commit({0: 7, 1: 9})
     found = planned(tools, group, TO_ZOOKEEPER)
     assert actions(found) == {0: "create", 1: "create"}
@@ -162,7 +162,7 @@ def test_malformed_offsets_are_not_migrated(tools: ZooKeeperClient, group: Group
 
 
 def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
-    """An offset outside its log, or with an unknown log, is migrated with a reason."""
+    """An offset outside its log, or of an unknown log, is migrated, and the plan says why."""
     store(group, {0: 4, 1: 21, 2: 20})
     logs = {group.tp(0): LogRange(5, 20), group.tp(1): LogRange(5, 20), group.tp(2): "no leader"}
     found = planned(tools, group, TO_KAFKA, ask_logs=lambda brokers, asked: logs)
@@ -175,7 +175,7 @@ def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
 
 
 def test_a_live_group_is_refused(tools: ZooKeeperClient, group: Group, kafka: Foreign) -> None:
-    """Members that commit only to ZooKeeper are detected, and nothing is planned."""
+    """Members that commit only to ZooKeeper are detected, and no offset is planned."""
     one = group.join()
     one.read(60)
     one.connector.commit_offsets()
@@ -197,8 +197,8 @@ def test_a_member_that_joins_after_the_plan(
     assert kafka.offsets(0, 1, 2) == {}
 
 
-def test_a_dual_committing_group_has_migrated(tools: ZooKeeperClient, group: Group) -> None:
-    """With equal offsets in both stores nothing is written; unowned partitions stay."""
+def test_equal_offsets_need_no_migration(tools: ZooKeeperClient, group: Group) -> None:
+    """If both stores have equal offsets, nothing is written; unowned partitions are not changed."""
     one = group.join(offsets_storage="kafka", auto_commit_enable=False)
     one.read(60)
     one.connector.commit_offsets()
@@ -219,7 +219,7 @@ def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> No
 
 
 def test_unknown_offsets_in_kafka_plan_nothing(tools: ZooKeeperClient, group: Group) -> None:
-    """If Kafka's offsets are unknown, nothing is planned."""
+    """If Kafka's offsets are unknown, no change is planned."""
     store(group, {0: 7})
     with pytest.raises(RefusedError, match="does not return"):
         plan_migration(

@@ -125,7 +125,7 @@ GOOD = "/consumers/g/offsets/t/0:1\n"
     ],
 )
 def test_one_clear_error(text: str, line: int, why: str) -> None:
-    """Any fault, even in the last line, is one printable error with its line."""
+    """Any fault, even in the last line, is one printable error with its line number."""
     with pytest.raises(BadFileError) as caught:
         read_offsets(text.encode(), where="file.txt")
     error = caught.value
@@ -136,26 +136,26 @@ def test_one_clear_error(text: str, line: int, why: str) -> None:
 
 
 def test_bytes_that_are_no_text() -> None:
-    """Bytes that are not UTF-8 are an error with their line."""
+    """Bytes that are not UTF-8 are an error with their line number."""
     with pytest.raises(BadFileError, match=r"UTF-8 \(f:3\)"):
         read_offsets(b"a\nb\n\xff", where="f")
 
 
 def test_another_group() -> None:
-    """A file of another group than the named one is refused."""
+    """A file of another group than the requested one is refused."""
     with pytest.raises(BadFileError, match="of group 'toolg', not of 'other'"):
         read_offsets(EXPORTED, where="f", group="other")
 
 
 def test_groups_that_do_not_fit() -> None:
-    """Several groups are refused for the JSON of kafka-utils, which holds one group."""
+    """The JSON of kafka-utils holds one group, so several groups are refused."""
     with pytest.raises(BadFileError, match="2 groups"):
         write_offsets(TOOL | {"g": TOOL["toolg"]}, FileFormat.KAFKA_UTILS)
 
 
 @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes(data: bytes) -> None:
-    """Any bytes are read, or raise the same kind of error."""
+    """Any bytes are read, or raise this module's error."""
     try:
         assert read_offsets(data, where="f", group="g")
     except BadFileError as error:

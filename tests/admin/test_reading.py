@@ -26,7 +26,7 @@ Logs = dict[TopicPartition, LogRange | str]
 
 
 def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) -> GroupLag:
-    """The lag of group g if the brokers report these logs and offsets."""
+    """Return the lag of group g if the brokers report these logs and offsets."""
 
     def said(brokers: Sequence[Broker], asked: Collection[TopicPartition]) -> Logs:
         assert brokers
@@ -52,7 +52,7 @@ def test_lag(scene: Scene) -> None:
 
 
 def test_both_stores(scene: Scene) -> None:
-    """Kafka's offset is used if there is one, else ZooKeeper's; both stay visible."""
+    """Kafka's offset counts if it exists, or else ZooKeeper's; both are shown."""
     scene.settled({"g_a": {"t": 1}}, {"t": 4})
     scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
     kafka: Kafka = {
@@ -73,7 +73,7 @@ def test_both_stores(scene: Scene) -> None:
 
 
 def test_an_unknown_value_is_a_reason(scene: Scene) -> None:
-    """A missing or unreadable offset, partition or topic gives a reason instead."""
+    """A missing or unreadable offset, partition or topic has a reason in place of a number."""
     scene.topic("t", 2)
     scene.offset("t", 1, "x")
     scene.offset("t", 7, 3)
@@ -87,7 +87,7 @@ def test_an_unknown_value_is_a_reason(scene: Scene) -> None:
 
 
 def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
-    """Groups have the partitions of subscriptions and of commits."""
+    """The lag of a group covers the partitions of its subscriptions and of its commits."""
     scene.topic("t", 2)
     scene.member("g_a", t=1)
     assert [one.lag for one in _lag(scene).partitions] == [NOTHING_COMMITTED] * 2
@@ -99,7 +99,7 @@ def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
 
 
 def test_only_selected_partitions_are_read(scene: Scene) -> None:
-    """Only the selected topics and partitions are read, and asked of the brokers."""
+    """Only selected topics and partitions are read from ZooKeeper and asked of brokers."""
     scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
     asked: list[TopicPartition] = []
 
@@ -120,7 +120,7 @@ def test_only_selected_partitions_are_read(scene: Scene) -> None:
 
 
 def test_brokers_that_do_not_answer(scene: Scene) -> None:
-    """If no broker listens at its registered address, every figure is unknown."""
+    """If no broker listens at its registered address, every number is unknown."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     with ZooKeeperClient(scene.config()) as connection:
         found = group_lags(connection, ["g"], limit_s=0.3)["g"]
@@ -130,7 +130,7 @@ def test_brokers_that_do_not_answer(scene: Scene) -> None:
 
 
 def test_idle_threads_are_explained(scene: Scene) -> None:
-    """Threads beyond the number of partitions are idle by design; the members name them."""
+    """Threads beyond the number of partitions are idle; the members' notes name them."""
     scene.settled({"g_a": {"t": 8}}, {"t": 3})
     with ZooKeeperClient(scene.config()) as connection:
         asked, (member,) = members(connection, ["g"])["g"]
@@ -140,7 +140,7 @@ def test_idle_threads_are_explained(scene: Scene) -> None:
 
 
 def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
-    """A pattern is expanded; an unreadable registration has its fault."""
+    """A pattern is expanded to topics; an unreadable registration is listed with its fault."""
     scene.topic("orders", 2)
     payload = b'{"version":1,"subscription":{"ord.*":3},"pattern":"white_list","timestamp":"1"}'
     scene.hold(paths.member("g", "g_pattern"), payload)
@@ -156,7 +156,7 @@ def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
 
 
 def test_groups(scene: Scene) -> None:
-    """All groups with their numbers of members, or only those with a topic."""
+    """All groups are listed with their numbers of members, or only the groups of a topic."""
     scene.member("g_a")
     scene.offset("t", 0, 1, group="idle")
     scene.put(paths.ids("left"))
@@ -169,14 +169,14 @@ def test_groups(scene: Scene) -> None:
 
 
 def test_no_group_at_all(scene: Scene) -> None:
-    """Without any group the result is empty, and a named group is left out."""
+    """Without any group the result is empty, also for a named group."""
     with ZooKeeperClient(scene.config()) as connection:
         assert groups(connection) == []
         assert group_lags(connection, ["g"], limit_s=1) == {}
 
 
 def test_topics(scene: Scene) -> None:
-    """Partitions, replicas, leaders and in-sync replicas; a malformed topic has its fault."""
+    """Topics are listed with partitions, replicas, leaders and in-sync replicas, or their fault."""
     scene.put(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[1,2]}}')
     scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
     state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'

@@ -1,4 +1,4 @@
-"""Resets: the new offset of each kind, the range of the log, and unknown values."""
+"""Resets: the new offset of each kind, the limits of the log, and unknown values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LOG = LogRange(10, 50)
     ],
 )
 def test_each_kind_of_reset(reset: Reset, known: OffsetFacts, expected: int, note: str) -> None:
-    """Each kind gives its offset; one outside the log is moved to the nearest end, with a note."""
+    """Each kind gives its offset; outside the log it becomes the log's nearest end, with a note."""
     targets, notes = resolve(reset, {TP: known})
     assert targets == {TP: expected}
     assert "".join(notes).removeprefix("t-0: ").startswith(note)
@@ -77,7 +77,7 @@ def test_each_kind_of_reset(reset: Reset, known: OffsetFacts, expected: int, not
     ],
 )
 def test_an_unknown_value_changes_no_offset(reset: Reset, known: OffsetFacts, why: str) -> None:
-    """If a needed value is unknown, no offset of any partition is changed."""
+    """If a needed value is unknown, no partition's offset is changed."""
     with pytest.raises(RefusedError, match=f"1 of 2 partitions.*t-0: .*{why}"):
         resolve(reset, {TP: known, TopicPartition("t", 1): OffsetFacts(20, LOG, at=1, wanted=1)})
 

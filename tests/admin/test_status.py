@@ -27,17 +27,18 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
 @pytest.mark.parametrize(
     ("commits", "lag", "minutes", "owned", "status"),
     [
-        (MOVING, 0, 60, True, Status.OK),  # no lag now
-        ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 60, True, Status.OK),  # none within the window
-        (MOVING, 6, 2, True, Status.OK),  # it fell once
+        (MOVING, 0, 60, True, Status.OK),  # no lag at present
+        ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 60, True, Status.OK),  # no commit within the window
+        (MOVING, 6, 2, True, Status.OK),  # the lag fell once
         ([(0.0, 10, 5), (MINUTE_S, 20, 5), (2 * MINUTE_S, 30, 9)], 9, 2, True, Status.WARNING),
         ([(0.0, 10, 5), (MINUTE_S, 10, 8)], 8, 1, True, Status.STALLED),
-        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # no more commits, with an owner
-        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no more commits, without an owner
-        (MOVING, 6, 2 + 1.9, False, Status.OK),  # shorter than MOVING's commits
+        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # no more commits, although it has an owner
+        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no more commits, and no owner
+        (MOVING, 6, 2 + 1.9, False, Status.OK),  # a shorter window than MOVING's commits
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
-        ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),  # first, as in Burrow
-        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is not enough
+        # this rule comes first, as in Burrow
+        ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),
+        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is not enough for a rule
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
     ],
 )
@@ -52,7 +53,7 @@ def test_burrows_rules(
     assert _judge(commits, lag=lag, now_s=minutes * MINUTE_S, is_owned=owned) is status
 
 
-def test_a_reading_that_shows_nothing_new_is_no_commit() -> None:
+def test_only_a_changed_offset_counts_as_a_commit() -> None:
     """Only a changed or rewritten offset counts as a commit."""
     window = Window()
     for now_s in (1.0, 2.0, 3.0):
@@ -64,7 +65,7 @@ def test_a_reading_that_shows_nothing_new_is_no_commit() -> None:
 
 
 def test_a_store_without_times() -> None:
-    """Kafka has no time of a commit: the time at which it was first read counts."""
+    """Kafka stores no time of a commit: the time at which it was first read counts."""
     window = Window()
     for now_s, offset in ((1.0, 5), (2.0, 5), (3.0, 6)):
         window.add(now_s=now_s, offset=offset, committed_s=None, lag=3, is_owned=True)
@@ -72,7 +73,7 @@ def test_a_store_without_times() -> None:
 
 
 def test_only_the_last_commits_count() -> None:
-    """Only the last commits count, so a rewind is not reported for ever."""
+    """Only the last commits count, so an old rewind is no longer reported."""
     window = Window()
     for number in range(2 * WINDOW):
         window.add(now_s=number, offset=number % WINDOW, committed_s=number, lag=1, is_owned=True)
@@ -80,8 +81,8 @@ def test_only_the_last_commits_count() -> None:
     assert window.status(2 * WINDOW) is Status.WARNING
 
 
-def test_what_is_not_known_is_no_state() -> None:
-    """Without a lag there is no status, whatever the status was before."""
+def test_an_unknown_lag_has_no_status() -> None:
+    """Without a known lag there is no status, whatever the last status was."""
     window = Window()
     window.add(now_s=1, offset=1, committed_s=1, lag=1, is_owned=True)
     window.add(now_s=900, offset=1, committed_s=1, lag=None, is_owned=True)

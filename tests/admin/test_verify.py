@@ -18,7 +18,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def findings(scene: Scene, *, exclude_internal: bool = True) -> list[Finding]:
-    """The findings of group g."""
+    """Return the findings of group g."""
     with ZooKeeperClient(scene.config()) as connection:
         return verify(connection, "g", exclude_internal=exclude_internal)
 
@@ -51,7 +51,7 @@ def test_an_owner_that_is_not_registered(scene: Scene, thread: str) -> None:
 
 
 def test_patterns_are_expanded(scene: Scene) -> None:
-    """A wildcard member needs owners of all matching topics; internal ones on request."""
+    """A wildcard member needs owners of all matching topics, with internal topics on request."""
     for topic in ("orders", "other", "__consumer_offsets"):
         scene.topic(topic, 1)
     payload = encode_registration(Registration({".*o.*": 1}, Pattern.WHITE_LIST, 1))
@@ -63,7 +63,7 @@ def test_patterns_are_expanded(scene: Scene) -> None:
 
 
 def test_an_unreadable_znode_is_a_finding(scene: Scene) -> None:
-    """An unreadable registration or topic is a finding: its state is unknown."""
+    """An unreadable registration or topic is a finding, since its state is unknown."""
     scene.settled(TWO, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")
     scene.put(paths.topic("logs"), b'{"partitions":{"x":[0]}}')

@@ -23,7 +23,7 @@ from zkconsumer.protocol.releases import DEFAULT
 
 
 def group(*registrations: Registration, **sizes: int) -> GroupInput:
-    """Members g_a, g_b, ... and topics of these sizes."""
+    """Return members g_a, g_b, ... and topics of these sizes."""
     return GroupInput(
         Strategy.RANGE,
         {
@@ -38,7 +38,7 @@ def group(*registrations: Registration, **sizes: int) -> GroupInput:
 
 
 def owned(one: GroupInput) -> Counter[str]:
-    """The number of partitions that each thread would own."""
+    """Return the number of partitions that each thread would own."""
     parts = assign_each_member(one, DEFAULT)
     return Counter(
         thread
@@ -53,7 +53,7 @@ WILD = Registration({"t.*": 1}, Pattern.WHITE_LIST, 1)
 
 
 def test_a_member_like_the_others() -> None:
-    """+MEMBER:N subscribes as the group does, with N threads: to topics or by the filter."""
+    """+MEMBER:N subscribes to the group's topics or filter, with N threads."""
     assert owned(what_if(group(STATIC, t=6), ["+g_x:2"])) == {"g_a-0": 2, "g_x-0": 2, "g_x-1": 2}
     wild = what_if(group(WILD, WILD, t=6, t2=3), ["+g_x:1"])
     found = decode_registration(wild.registrations["g_x"], where="")
@@ -62,14 +62,14 @@ def test_a_member_like_the_others() -> None:
 
 
 def test_changes_are_applied_in_their_order() -> None:
-    """Joins with own topics, leaves and grown topics are applied in their order."""
+    """Joins with topics, leaves and grown topics are applied in the order of the options."""
     then = what_if(group(STATIC, STATIC, t=4), ["-g_a", "+g_x:t=1,u=2", "t=+4", "u=+2"])
     assert owned(then) == {"g_b-0": 4, "g_x-0": 5, "g_x-1": 1}
     assert decode_topic(then.topics["t"], where="") == tuple(range(8))
 
 
 def test_new_partitions_follow_the_last_one() -> None:
-    """New partitions follow the last one, even if numbers are missing."""
+    """New partitions get the numbers after the highest one, also if numbers are missing."""
     gaps = group(STATIC)
     gaps = GroupInput(gaps.strategy, gaps.registrations, {"t": b'{"partitions":{"0":[0],"5":[0]}}'})
     assert decode_topic(what_if(gaps, ["t=+2"]).topics["t"], where="") == (0, 5, 6, 7)
@@ -112,7 +112,7 @@ def test_a_group_without_subscriptions() -> None:
 
 
 def test_a_move_has_two_owners() -> None:
-    """A move is from one owner to another; a partition that gains or loses its owner is no move."""
+    """A move has an old and a new owner; gaining or losing an owner is not a move."""
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
     found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)
     assert found == [

@@ -1,4 +1,4 @@
-"""The command line as users run it, in a separate process, or in the process of the tests."""
+"""The command line as users run it, in a process of its own or in the process of the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
-# Time limit of a whole run, in seconds. The longest is a demo: ten seconds on an idle machine.
+# Time limit of one run in seconds. The longest run is a demo: 10 s on an idle machine.
 RUN_LIMIT_S = 200
 
 Spawn = Callable[..., subprocess.Popen[bytes]]
@@ -23,7 +23,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Start `zkconsumer ARGUMENTS`; a process that runs at the end of the test is killed by pid."""
+    """Start `zkconsumer ARGUMENTS`. A process that still runs when the test ends is killed by its
+    pid."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -49,7 +50,8 @@ def spawn() -> Iterator[Spawn]:
 
 @pytest.fixture
 def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
-    """Run `zkconsumer ARGUMENTS` to its end: exit code, standard output, standard error."""
+    """Run `zkconsumer ARGUMENTS` to its end; return exit code, standard output and standard
+    error."""
 
     def to_the_end(*arguments: str) -> tuple[int, str, str]:
         process = spawn(*arguments)
@@ -61,7 +63,7 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def call() -> Run:
-    """Run `zkconsumer ARGUMENTS` in this process, which saves the imports of a new one."""
+    """Call `zkconsumer ARGUMENTS` in this process, which saves the imports of a new process."""
 
     def to_the_end(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(app, list(arguments))
@@ -83,7 +85,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """An empty topic of this test alone, with the module's number of PARTITIONS."""
+    """An empty topic that only this test uses, with the module's number of PARTITIONS."""
     name = unique("topic")
     sandbox.create_topic(name, partitions=request.module.PARTITIONS)
     return name

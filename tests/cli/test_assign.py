@@ -1,4 +1,4 @@
-"""`zkconsumer assign`: files of cases, and a group on a real ZooKeeper."""
+"""`zkconsumer assign`, for groups in files and for a group on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "assignor"
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """One object per line; only line feeds end a line."""
+    """Return one object per line. Only line feeds end a line."""
     return [json.loads(line) for line in text.split("\n") if line]
 
 
@@ -33,7 +33,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2", "1.1.1"])
 def test_captured_cases(run: Run, release: str) -> None:
-    """A gzip file in the captures' format gives the captured results and errors, in order."""
+    """A gzip file in the captures' format gives the captured results and errors, in their order."""
     path = GOLDEN / "documented_and_failures.jsonl.gz"
     code, out, err = run("assign", "--cases", str(path), "--release", release, "--output", "jsonl")
     assert (code, err) == (0, "")
@@ -54,7 +54,7 @@ def test_captured_cases(run: Run, release: str) -> None:
 
 
 def case(**fields: object) -> str:
-    """A line of a file of cases."""
+    """Return one line of a file of groups."""
     registration = encode_registration(Registration({"t": 1}, timestamp_ms=1)).decode()
     defaults = {
         "case": 7,
@@ -66,7 +66,7 @@ def case(**fields: object) -> str:
 
 
 def test_a_table_of_cases(call: Run, tmp_path: Path) -> None:
-    """Plain files are read, results in them are ignored, and missing fields have defaults."""
+    """Uncompressed files are read, their results are ignored, and missing fields have defaults."""
     path = tmp_path / "cases.jsonl"
     path.write_text(case(results="x", exclude_internal_topics=None) + "\n\n")
     code, out, _ = call("assign", "--cases", str(path), "--release", "0.9")
@@ -91,7 +91,7 @@ def test_a_table_of_cases(call: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
-    """A line that is no case is an error with file and line, and exit code 2."""
+    """A line that does not describe a group is an error with file and line, and exit code 2."""
     path = tmp_path / "cases.jsonl"
     path.write_text(f"{case()}\n{line}\n")
     code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -101,7 +101,7 @@ def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("fill", [b" ", b"1", b"["])
 def test_a_case_that_expands_without_end(call: Run, tmp_path: Path, fill: bytes) -> None:
-    """A small gzip file with one endless line is refused by name, whatever it contains."""
+    """`assign` refuses a small gzip file that expands to one endless line, and names the file."""
     path = tmp_path / "cases.jsonl.gz"
     path.write_bytes(gzip.compress(case().encode() + b"\n" + fill * (65 * 1024 * 1024), 1))
     code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -111,7 +111,7 @@ def test_a_case_that_expands_without_end(call: Run, tmp_path: Path, fill: bytes)
 
 
 def test_a_case_that_is_nested_too_deep(call: Run, tmp_path: Path) -> None:
-    """JSON of 100,000 levels is a bad case, as in a znode."""
+    """`assign` refuses a line with 100,000 levels of JSON, as a member refuses such a znode."""
     path = tmp_path / "cases.jsonl"
     path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
     code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -132,7 +132,7 @@ def test_a_case_that_is_nested_too_deep(call: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:
-    """Both sources, no source, an unknown release or a missing file: exit code 2."""
+    """Both sources, no source, an unknown release or a missing file give exit code 2."""
     code, out, err = call("assign", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("zkconsumer: ")
@@ -153,7 +153,7 @@ def topic(client: KazooClient) -> Iterator[str]:
 
 @pytest.fixture
 def group(client: KazooClient, topic: str, unique: Callable[[str], str]) -> str:
-    """Two members of 1.1.1 that have settled in a round-robin group."""
+    """Two members of 1.1.1 in a round-robin group that has settled."""
     name = unique("group")
     payload = encode_registration(Registration({topic: 1}, Pattern.STATIC, 1))
     members = {f"{name}_a": payload, f"{name}_b": payload}
@@ -170,14 +170,14 @@ def group(client: KazooClient, topic: str, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def ask(zookeeper: ZooKeeperServer, group: str, call: Run) -> Run:
-    """Run `zkconsumer assign` for that group."""
+    """Run `zkconsumer assign` for the group of the test."""
     return lambda *arguments: call(
         "assign", "--zookeeper", zookeeper.connect, "--group", group, *arguments
     )
 
 
 def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> None:
-    """Without --release it is detected, with the reason; then no partition moves."""
+    """Without --release it is detected, with the reason; by its rules no partition moves."""
     code, out, err = ask("--strategy", "roundrobin")
     assert code == 0
     rows = [line.split() for line in out.splitlines()][1:]
@@ -187,7 +187,7 @@ def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> 
 
 
 def test_what_if(ask: Run, group: str, topic: str) -> None:
-    """Hypothetical leaves and joins are applied; the result is one object."""
+    """With hypothetical leaves and joins, `assign` prints the new assignment as one JSON object."""
     code, out, _ = ask(
         "--leave",
         f"{group}_b",
@@ -206,7 +206,7 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
 
 
 def test_moves_are_shown_and_counted(ask: Run, group: str, topic: str) -> None:
-    """Changes in one or several options; each move is shown, counted, and part of the JSON."""
+    """For changes in one or several options, each moved partition is printed and counted."""
     wishes = f"+{group}_c:1 -{group}_b"
     code, out, err = ask(
         "--strategy", "roundrobin", "--what-if", wishes, "--what-if", f"{topic}=+1"
@@ -229,16 +229,16 @@ def test_moves_are_shown_and_counted(ask: Run, group: str, topic: str) -> None:
 
 
 def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:
-    """An unreadable registration fails all: each is named, and the exit code is 6."""
+    """With an unreadable registration all members would fail: each is named, exit code 6."""
     client.create(paths.member(group, "x"), b"hello", ephemeral=True)
     code, out, err = ask("--release", "1.1.1")
     assert code == 6
-    assert len(out.splitlines()) == 1 + 11, "the owners are shown all the same"
+    assert len(out.splitlines()) == 1 + 11, "the owners are shown although members would fail"
     assert err.count("would fail: kafka.common.KafkaException") == 3
 
 
 def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topic: str) -> None:
-    """A member that gave up because it assigns in another order is named."""
+    """`assign` names a member that gave up because it sorts the partitions in another order."""
     for n in range(11):
         tp = TopicPartition(topic, n)
         if client.get(paths.owner(group, tp))[0].startswith(f"{group}_b-".encode()):
@@ -256,7 +256,7 @@ def test_an_impossible_join_or_leave_is_refused(ask: Run, what: tuple[str, str])
 
 @pytest.mark.parametrize("assignor", ["range", "sticky", "uniform"])
 def test_later_consumers(ask: Run, group: str, topic: str, assignor: str) -> None:
-    """Each thread becomes one consumer of Kafka's own protocol; shares and moves are shown."""
+    """Each thread becomes one consumer of Kafka's own protocol; the output has shares and moves."""
     code, out, err = ask("--assignor", assignor, "--output", "json")
     assert (code, err) == (0, "")
     found = json.loads(out)

@@ -46,7 +46,7 @@ def test_version(run: Run) -> None:
     ],
 )
 def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:
-    """Wrong usage and wrong configuration exit with 2 and a reason, without a traceback."""
+    """Wrong usage and wrong configuration give exit code 2 and a reason, without a traceback."""
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert err
@@ -75,7 +75,7 @@ def test_unreachable(run: Run) -> None:
     ],
 )
 def test_a_hostile_name(command: tuple[str, ...]) -> None:
-    """An error is one line without any character that controls a terminal."""
+    """An error is one line, in which characters that control a terminal are escaped."""
     result = CliRunner().invoke(app, [*command, "x\x1b[31m\n\u202e/../x"], color=True)
     assert result.exit_code == 2 or command[0] == "trace"
     assert (result.stdout, result.stderr.count("\n")) == ("", 1)
@@ -83,7 +83,7 @@ def test_a_hostile_name(command: tuple[str, ...]) -> None:
 
 
 def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that join a group take the address from the environment, as others do."""
+    """Commands that join a group take ZooKeeper's address from the environment, like others."""
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     for command in (("consume", "-t", "t"), ("owners", "--timeout", "0.3")):
         code, _, err = run(*command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300")
@@ -122,7 +122,7 @@ main()
 
 
 def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
-    """Ctrl-C takes effect even where kazoo would swallow it and wait for ever."""
+    """Ctrl-C also ends a command within a request, where kazoo would swallow it and wait."""
     arguments = ("owners", "-g", "g", "-z", sandbox.zookeeper_connect)
     command = [sys.executable, "-c", SWALLOWED, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""`zkconsumer compare`: a script on each protocol, growth, split brain, and bad input."""
+"""`zkconsumer compare`: one script run by each protocol, growth, split brain, and bad input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def test_the_costs() -> None:
-    """One row for each protocol, in the published form."""
+    """`compare` prints one row for each protocol, and the rows fit the published JSON Schema."""
     code, out, _ = run(*SMALL, "-o", "json")
     assert code == 0
     found = json.loads(out)
@@ -35,7 +35,7 @@ def test_the_costs() -> None:
 
 
 def test_growth_and_split_brain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other tables have the published form, too."""
+    """The tables of growth and of split brain fit their published JSON Schemas."""
     monkeypatch.setattr(growth, "SIZES", (2, 5, 10))
     for show in ("growth", "sizes", "split-brain"):
         words = ("--show", show, "--protocols", "classic-eager,consumer", "-o", "json")
@@ -47,7 +47,7 @@ def test_growth_and_split_brain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page has a table for each part, and shows the script as text."""
+    """The HTML page has a table for each part, and shows the script as text."""
     monkeypatch.setattr(growth, "SIZES", (2, 3))
     code, out, _ = run(*SMALL, "--protocols", "consumer", "-o", "html")
     assert code == 0
@@ -73,7 +73,7 @@ def test_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_input(words: tuple[str, ...], message: str) -> None:
-    """Bad input is one sentence, exit code 2, and no output."""
+    """For bad input the command prints one error sentence and no table, and exits with 2."""
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert message in err and err.count("\n") == 1

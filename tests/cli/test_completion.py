@@ -1,4 +1,4 @@
-"""Completion in real shells, on a real ZooKeeper: bash, zsh and fish, as a user types Tab."""
+"""Completion in real bash, zsh and fish on a real ZooKeeper, with Tab as a user types it."""
 
 from __future__ import annotations
 
@@ -87,10 +87,9 @@ class Terminal:
         self.written = ""
 
     def type(self, text: str, until: str, *, again: str = "") -> None:
-        """Type a text, and wait until the terminal shows the expected one.
-
-        On a busy machine ZooKeeper's answer may come too late, and nothing is completed. Then
-        `again` is typed, as a user would do.
+        """Type a text, and wait until the terminal shows the expected text. On a busy machine
+        ZooKeeper's answer may come too late, and nothing is completed. Then `again` is typed,
+        as a user would do.
         """
         self.written = ""
         os.write(self._mine, text.encode())
@@ -109,14 +108,14 @@ class Terminal:
 
 
 def require(shell: Shell) -> None:
-    """Skip the test if the shell is missing; CI installs all shells and lets no test skip."""
+    """Skip the test if the shell is missing. CI installs all shells and permits no skipped test."""
     if shutil.which(shell.value) is None:
         pytest.skip(f"{shell.value} is not installed: scripts/test --install-docker installs it")
 
 
 @pytest.fixture(params=[Shell.BASH, Shell.ZSH])
 def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
-    """A shell that has loaded its script."""
+    """A shell that has loaded its completion script."""
     require(request.param)
     one = Terminal(request.param)
     try:
@@ -137,7 +136,7 @@ def test_tab_completes_names(terminal: Terminal, scene: Scene) -> None:
 
 
 def test_fish(home: Path, scene: Scene) -> None:
-    """fish completes the same; `complete -C` is what its Tab calls."""
+    """fish completes the same names; `complete -C` is the command that fish calls for Tab."""
     require(Shell.FISH)
     for typed, found in CASES.items():
         line = typed.replace("CONNECT", scene.connect)
@@ -154,7 +153,7 @@ def test_fish(home: Path, scene: Scene) -> None:
 
 
 def test_descriptions(home: Path) -> None:
-    """zsh and fish show what commands and options mean; bash completes the values alone."""
+    """zsh and fish show descriptions of commands and options; bash completes only the values."""
     require(Shell.ZSH)
     require(Shell.FISH)
     summary = "List, show, copy, rename or delete groups."
@@ -184,7 +183,7 @@ def test_descriptions(home: Path) -> None:
 
 @pytest.mark.parametrize("connect", ["127.0.0.1:1", "nohost.invalid:2181", "h:x", ""])
 def test_without_zookeeper_nothing_is_printed(home: Path, connect: str) -> None:
-    """Without ZooKeeper nothing is completed, nothing is printed, and the exit code is 0."""
+    """Without ZooKeeper no name is completed, nothing is printed, and the exit code is 0."""
     variables = {
         "ZKCONSUMER_ZOOKEEPER": connect,
         "_ZKCONSUMER_COMPLETE": "complete_bash",

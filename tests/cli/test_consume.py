@@ -19,13 +19,13 @@ PARTITIONS = 4
 
 @pytest.fixture
 def arguments(sandbox: Sandbox, topic: str) -> tuple[str, ...]:
-    """The arguments of every run of the command; the group has the topic's name."""
+    """Return the arguments of every run. The group has the topic's name."""
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     return ("consume", *connect, "--from-beginning")
 
 
 def committed(sandbox: Sandbox, group: str) -> int:
-    """The sum of the group's offsets: the number of messages that count as read."""
+    """Return the sum of the group's offsets: the number of messages that it has committed."""
     with Observer(sandbox.zookeeper_connect, group) as observer:
         offsets = observer.snapshot().offsets
     assert all(isinstance(offset, int) for offset in offsets.values()), offsets
@@ -45,7 +45,7 @@ def said(err: str) -> list[str]:
 def test_everything_once(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
-    """Several runs of one group write every message once, to standard output only."""
+    """Several runs of one group together write every message exactly once, to standard output."""
     sandbox.produce(topic, 5000)
     code, first, err = run(*arguments, "--max-messages", "1234")
     assert (code, said(err)) == (0, ["zkconsumer: 1234 messages"])
@@ -63,7 +63,7 @@ def test_everything_once(
 def test_an_idle_thread_leaves_the_budget_to_the_others(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
-    """Idle threads do not keep the budget from a thread with messages."""
+    """A thread without messages does not use up the message limit of a thread that has messages."""
     sandbox.produce(topic, 400, key="k", partition=PARTITIONS - 1)
     more = ("--max-messages", "321", "--threads", str(PARTITIONS))
     code, out, err = run(*arguments, *more)
@@ -72,7 +72,7 @@ def test_an_idle_thread_leaves_the_budget_to_the_others(
 
 
 def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
-    """--whitelist consumes every topic that matches; exactly one of the three must be given."""
+    """--whitelist consumes every matching topic; it cannot be combined with --topic."""
     sandbox.create_topic(f"{topic}.more", partitions=1)
     for name in (topic, f"{topic}.more"):
         sandbox.produce(name, 3)
@@ -89,7 +89,7 @@ def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], 
 
 
 def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
-    """JSON lines have text as text, other bytes as base64, and each message's position."""
+    """JSON lines have text as text, other bytes as base64, and the position of each message."""
     sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)
     code, out, _ = run(*arguments, "--output", "jsonl", "--max-messages", "3")
     assert code == 0
@@ -106,7 +106,7 @@ def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 def test_a_jvm_consumers_file(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run, tmp_path: Path
 ) -> None:
-    """A properties file is sufficient; --property overrides it, and its time limit applies."""
+    """A JVM consumer's properties file is sufficient; --property overrides it."""
     sandbox.produce(topic, 10)
     file = tmp_path / "consumer.properties"
     file.write_text(
@@ -152,7 +152,7 @@ def test_a_reader_that_leaves(
     monkeypatch: pytest.MonkeyPatch,
     unbuffered: str,
 ) -> None:
-    """A closed pipe ends a run with code 0; unwritten messages are not committed."""
+    """If the reader closes the pipe, the run ends with code 0 and commits only written messages."""
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     reading, writing = os.pipe()
@@ -169,7 +169,7 @@ def test_a_reader_that_leaves(
 def test_a_reader_that_sleeps(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], spawn: Spawn
 ) -> None:
-    """Ctrl-C ends a run whose reader has stalled; the stuck batch is not committed."""
+    """Ctrl-C ends a run whose reader has stalled; the waiting batch is not committed."""
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     process = spawn(*arguments)
     assert process.stdout is not None

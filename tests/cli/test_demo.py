@@ -26,20 +26,22 @@ from zkconsumer.demo.group_judge import (
 )
 from zkconsumer.protocol.payloads import OwnerZnode
 
-# Seconds within which all processes and files of a run must be gone: two on an idle machine.
+# Seconds within which all processes and files of a run must have disappeared. On an idle machine
+# this takes 2 s.
 PATIENCE_S = 60.0
 A, B = (OwnerZnode(f"demo_{name}-0", session, session) for name, session in (("a", 1), ("b", 2)))
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the run's temporary files; all its command lines contain the path."""
+    """The directory of the run's temporary files. The command line of each of its processes names
+    it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 def processes_of(home: Path) -> list[str]:
-    """The command lines, on the whole machine, that name a file below `home`."""
+    """Return the command lines of all processes of the machine that name a file below `home`."""
     shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in shown.stdout.splitlines() if str(home) in line]
 
@@ -52,7 +54,7 @@ def assert_nothing_is_left(home: Path) -> None:
 
 
 def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    """Nothing is lost or owned twice; the last line is the result; no process or file is left."""
+    """A demo loses no message, sees no double owner, prints its result last, and cleans up."""
     code, out, err = run("demo", "--messages", "40000", "--json")
     assert code == 0, err
     result = json.loads(out.splitlines()[-1])
@@ -62,7 +64,8 @@ def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     for event in events:
         assert event.keys() == {"name", "settled_s", "unowned_partition_seconds"}
         assert event["settled_s"] >= 0
-    assert events[-1]["settled_s"] > 2  # the killed member's session had to end
+    # The group waits until the session of the killed member ends.
+    assert events[-1]["settled_s"] > 2
     assert result.pop("duplicates") < 10_000
     assert result.pop("produced") == result.pop("delivered") > 40_000
     assert result == {"lost": 0, "double_owned": 0}
@@ -94,7 +97,7 @@ def test_sigkill(home: Path, spawn: Spawn) -> None:
 
 
 def test_a_terminal(home: Path) -> None:
-    """A terminal shows the owners and the progress as a picture."""
+    """On a terminal the demo redraws owners and progress in place."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
@@ -108,7 +111,7 @@ def test_a_terminal(home: Path) -> None:
             while os.read(ours, 65536):
                 pass
         except OSError:
-            pass  # the terminal's other end is closed
+            pass  # The process has closed its end of the terminal.
         assert process.wait(timeout=PATIENCE_S) == 130
     os.close(ours)
     for text in ("partition", "owner", "m3", "delivered"):
@@ -120,7 +123,7 @@ def test_a_terminal(home: Path) -> None:
 
 
 def test_counting() -> None:
-    """Each offset counts once; a repeated one is a duplicate, a missing one is lost."""
+    """Each offset counts once: a repeated offset is a duplicate, a missing offset is lost."""
     tally = Tally(2)
     tally.add("a", 1.0, [0, 0, 10, 1])
     tally.add("b", 2.0, [0, 5, 10, 2])
@@ -131,7 +134,7 @@ def test_counting() -> None:
 
 
 def test_unowned_partition_seconds() -> None:
-    """Only time without an owner between start and end counts, per partition."""
+    """Only time without an owner between start and end counts, for each partition on its own."""
     log = [
         OwnerChange(1.0, 0, A),
         OwnerChange(2.0, 1, A),
@@ -139,7 +142,8 @@ def test_unowned_partition_seconds() -> None:
         OwnerChange(6.5, 0, B),
     ]
     found = unowned_partition_seconds(log, 3, start_s=1.5, end_s=6.0)
-    assert found == pytest.approx(0.5 + 1.0 + 4.5)  # partition 1 until 2.0, 0 from 5.0, 2 always
+    # Partition 1 has an owner until 2.0 s, partition 0 from 5.0 s on, partition 2 always.
+    assert found == pytest.approx(0.5 + 1.0 + 4.5)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +177,6 @@ def test_double_ownership(
 
 
 def test_ranges() -> None:
-    """Numbers are shortened to ranges."""
+    """Consecutive numbers are printed as ranges."""
     assert ranges([3, 1, 2, 7, 9, 10]) == "1-3,7,9-10"
     assert ranges([]) == ""

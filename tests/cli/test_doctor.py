@@ -1,4 +1,4 @@
-"""`zkconsumer verify`, `doctor` and `explain` as commands: formats, exit codes, words."""
+"""`zkconsumer verify`, `doctor` and `explain` as commands: formats, exit codes, texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ask = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
-    """A settled group g."""
+    """A group `g` that has settled."""
     with scenes(zookeeper, unique("scene")) as one:
         one.settled(TWO, SIZES)
         yield one
@@ -43,13 +43,13 @@ def ask(scene: Scene) -> Ask:
 
 
 def break_it(scene: Scene) -> None:
-    """One partition loses its owner, and another group has an offset of a deleted topic."""
+    """Delete the owner of one partition, and give another group an offset of a deleted topic."""
     scene.session.delete(paths.owner("g", TopicPartition("orders", 6)))
     scene.offset("deleted", 0, 7, "h")
 
 
 def test_verify(ask: Ask, scene: Scene) -> None:
-    """A settled group gives 0 and one sentence, another group 6 and the findings."""
+    """For a settled group `verify` gives 0 and one sentence; otherwise 6 and the findings."""
     assert ask("verify", "--group", "g") == (0, "", "zkconsumer: group g has settled\n")
     assert ask("verify", "--group", "g", "--output", "json")[:2] == (0, "[]\n")
     break_it(scene)
@@ -63,7 +63,7 @@ def test_verify(ask: Ask, scene: Scene) -> None:
 
 
 def test_doctor(ask: Ask, scene: Scene) -> None:
-    """One group or all: each finding with its reason and its remedy; JSON has objects."""
+    """`doctor` prints each finding with reason and remedy, for one group or all groups."""
     code, out, err = ask("doctor", "--no-logs")
     assert (code, out, err) == (0, "", "zkconsumer: no problem found\n")
     break_it(scene)
@@ -80,7 +80,7 @@ def test_doctor(ask: Ask, scene: Scene) -> None:
 
 
 def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """A dry run shows the plan; --execute applies it with a backup, and examines again."""
+    """A dry run shows the plan; --execute writes a backup, applies it, and examines again."""
     path = scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_gone-0")
     asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--backup-dir", str(tmp_path))
     code, out, err = ask(*asked)
@@ -99,7 +99,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
 
 
 def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """Exit code 4, and no write; --force-live overrides this."""
+    """For offsets of a live group `doctor` gives 4 and writes nothing, except with --force-live."""
     path = scene.offset("orders", 1, "12\n")
     asked = (
         "doctor",
@@ -119,7 +119,7 @@ def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path
 
 
 def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
-    """The group comes from a properties file, whose settings are checked."""
+    """`doctor` takes the group from a member's properties file, and checks that file's settings."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=g\nrebalance.backoff.ms=100\n")
     code, out, _ = ask("doctor", "--no-logs", "--config", str(file))
@@ -128,7 +128,7 @@ def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_brokers_that_do_not_answer_are_a_note(ask: Ask) -> None:
-    """Brokers that do not answer are a note, and no problem."""
+    """Brokers that do not answer cause a note, not a finding."""
     code, out, err = ask("doctor", "--timeout", "0.5")
     assert code == 0
     assert "NOTE log-unknown" in out
@@ -136,7 +136,7 @@ def test_brokers_that_do_not_answer_are_a_note(ask: Ask) -> None:
 
 
 def test_explain(ask: Ask, scene: Scene) -> None:
-    """Text and a table for people, the same values as JSON; 6 if members would fail."""
+    """`explain` prints a text and a table, or JSON; exit code 6 means that members would fail."""
     code, out, err = ask("explain", "g")
     assert (code, err) == (0, "")
     assert "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1" in out
@@ -186,7 +186,7 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
 
 
 def test_under_a_list_that_forbids_writing(ask: Ask, scene: Scene) -> None:
-    """They work without the right to write; locked-out members are a finding."""
+    """The commands work without the right to write; a right that members lack is a finding."""
     for path in (
         paths.owners("g"),
         paths.offsets("g"),

@@ -1,4 +1,5 @@
-"""`zkconsumer consume --to`: files of a real topic, and what a killed export leaves."""
+"""`zkconsumer consume --to`: the files of a real topic, and the files that a killed export
+leaves."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ PARTITIONS = 3
 
 @pytest.fixture
 def export(sandbox: Sandbox, topic: str, tmp_path: Path) -> tuple[str, ...]:
-    """The arguments of an export into `tmp_path / "out"`."""
+    """Return the arguments of an export into `tmp_path / "out"`."""
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     return ("consume", *connect, "--from-beginning", "--to", str(tmp_path / "out"))
 
 
 def rest(sandbox: Sandbox, topic: str, messages: int) -> tuple[str, str]:
-    """Let a run end after the messages that the group has not committed."""
+    """Run the export until it has written all messages that the group has not committed."""
     return "--max-messages", str(messages - committed(sandbox, topic))
 
 
 def complete(tmp_path: Path) -> list[Path]:
-    """The complete files, which readers see."""
+    """Return the complete files, which are the only ones that readers open."""
     return sorted(one for one in (tmp_path / "out").glob("*") if not one.name.startswith("."))
 
 
@@ -56,7 +57,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 
 
 def read(tmp_path: Path) -> Counter[tuple[int, int]]:
-    """(partition, offset) -> how often it is in the complete files."""
+    """Return how often each (partition, offset) is in the complete files."""
     found: Counter[tuple[int, int]] = Counter()
     for path in complete(tmp_path):
         rows = rows_of(path)
@@ -67,7 +68,7 @@ def read(tmp_path: Path) -> Counter[tuple[int, int]]:
 
 
 def named_twice(err: str) -> Counter[tuple[int, int]]:
-    """The positions that standard error names as written twice."""
+    """Return the positions that standard error reports as written twice."""
     found: Counter[tuple[int, int]] = Counter()
     for line in err.splitlines():
         if "written twice: offsets " in line and "perhaps" not in line:
@@ -80,7 +81,7 @@ def named_twice(err: str) -> Counter[tuple[int, int]]:
 def test_the_reader_is_compiled_before_the_idle_time(
     sandbox: Sandbox, topic: str, export: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """On a machine that has not compiled the reader yet, a short idle timeout loses no message."""
+    """Compiling the decoder does not count as idle time: a short idle timeout loses no message."""
     sandbox.produce(topic, [f"value {one}" for one in range(30)], key="k")
     done = subprocess.run(
         [sys.executable, "-m", "zkconsumer", *export, "--output", "jsonl", "--idle-timeout", "2"],
@@ -113,7 +114,7 @@ def test_everything_once(
 def test_files_roll(
     sandbox: Sandbox, topic: str, export: tuple[str, ...], run: Run, tmp_path: Path
 ) -> None:
-    """A file ends at its size; the next one begins at the next offset."""
+    """A file is completed at its maximum size; the next file begins at the next offset."""
     sandbox.produce(topic, [os.urandom(100_000) for _ in range(60)], partition=0)
     code, _, err = run(*export, "-o", "arrow", "--file-mb", "1", "--max-messages", "60")
     assert code == 0, err
@@ -144,7 +145,7 @@ def test_a_signal(
     assert not list((tmp_path / "out").glob(".*"))
 
 
-# Ends the process by SIGKILL at a step of the first complete file.
+# Ends the process by SIGKILL at the given step of the first file that it completes.
 KILLED = """
 import os, signal, sys
 from zkconsumer.cli import consume, export, main
@@ -179,7 +180,7 @@ main()
 def test_killed(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], run: Run, tmp_path: Path, moment: str
 ) -> None:
-    """kill -9 at any step loses nothing; the next run names exactly what is written twice."""
+    """SIGKILL at any step loses no message; the next run names the messages written twice."""
     sandbox.produce(topic, 600)
     shown = ("-o", "parquet", "--file-seconds", "0.5")
     command = [sys.executable, "-c", KILLED, moment, *export, *shown]
@@ -191,7 +192,7 @@ def test_killed(
     found = read(tmp_path)
     assert len(found) == 630 == committed(sandbox, topic)
     twice = Counter({place: count - 1 for place, count in found.items() if count > 1})
-    # A file of the second run that has the name of a file of the first one has replaced it.
+    # A file of the second run has replaced a file of the first run that had the same name.
     assert twice <= named_twice(err) <= before
     assert bool(named_twice(err)) is (
         moment in {"before the directory is synced", "before the commit"}
@@ -202,7 +203,7 @@ def test_killed(
 def test_killed_while_it_writes(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], spawn: Spawn, run: Run, tmp_path: Path
 ) -> None:
-    """An export that is killed again and again, at arbitrary moments, loses nothing."""
+    """An export that is killed several times at arbitrary moments loses no message."""
     shown = ("-o", "parquet", "--file-seconds", "0.1")
     named: Counter[tuple[int, int]] = Counter()
     for number in range(1, 4):
@@ -223,7 +224,7 @@ def test_killed_while_it_writes(
 def test_a_member_joins(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], spawn: Spawn, tmp_path: Path
 ) -> None:
-    """A rebalance completes and commits the files first, so no message is written twice."""
+    """Before a rebalance the export completes and commits its files: nothing is written twice."""
     sandbox.produce(topic, 300)
     first = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
@@ -251,7 +252,7 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 
 def test_files_are_found_by_their_names(directory: Directory) -> None:
-    """A file overlaps if its last offset is at or behind the position; other files are ignored."""
+    """A file overlaps if its last offset is at or above the position; other files are ignored."""
     names = ("a-b-1-0000..0009.parquet", "a-b-1-0010..0019.arrow", "a-b-11-0010..0019.jsonl")
     for name in (*names, "notes.txt", ".a-b-1-20.7.parquet.open"):
         (directory.path / name).touch()
@@ -262,7 +263,7 @@ def test_files_are_found_by_their_names(directory: Directory) -> None:
 
 
 def test_only_abandoned_files_are_removed(directory: Directory) -> None:
-    """A hidden file that a live process has locked stays."""
+    """A hidden file that a live process has locked is not removed."""
     import fcntl  # noqa: PLC0415
 
     mine, abandoned = (directory.path / f".t-0-{one}.parquet.open" for one in (1, 2))
@@ -275,14 +276,14 @@ def test_only_abandoned_files_are_removed(directory: Directory) -> None:
 
 
 def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    """A file in place of the directory is one clear error."""
+    """A file in place of the output directory gives one clear error."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="the directory cannot be used"):
         Directory(tmp_path / "file")
 
 
 def test_a_batch_is_split_into_runs() -> None:
-    """Each run has one partition of one topic under one fencing token."""
+    """Each run of messages has one partition of one topic under one fencing token."""
     places = [("a", 0, 1), ("a", 0, 1), ("a", 1, 1), ("b", 1, 1), ("b", 1, 2)]
     columns = zip(*places, strict=True)
     batch = pa.RecordBatch.from_arrays(

@@ -1,4 +1,4 @@
-"""`zkconsumer history` as a command: report, timeline, tables, damage, following."""
+"""`zkconsumer history` as a command: report, timeline, tables, damaged logs, and --follow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT_S = 60.0
 
 
 class Billing(LogWriter):
-    """A group `billing` whose only member expires at 22:13:30 and whose successor is late."""
+    """A group `billing` whose only member expires at 22:13:30 and whose next member joins late."""
 
     def member(self, session: int, name: str, ms: int = 0) -> None:
         data = encode_registration(Registration({"orders": 1}, timestamp_ms=1))
@@ -100,7 +100,7 @@ def test_the_page(run: Callable[..., str]) -> None:
 
 
 def test_the_timeline(run: Callable[..., str]) -> None:
-    """The timeline has one line per event, ordered, within the span that was asked for."""
+    """The timeline has one line per event, in order of time, within the requested span."""
     rows = list(csv.DictReader(io.StringIO(run("timeline", "--output", "csv"))))
     assert [row["what"] for row in rows][:4] == [
         "billing_a joined (session 0x1)",
@@ -118,7 +118,7 @@ def test_the_timeline(run: Callable[..., str]) -> None:
     [("transactions", 10), ("sessions", 2), ("members", 3), ("ownership", 2), ("commits", 2)],
 )
 def test_tables(run: Callable[..., str], table: str, rows: int) -> None:
-    """`show` prints the rows of each table in the formats of the other commands."""
+    """`show` prints the rows of each table, in each format that other commands have."""
     found = json.loads(run("show", table, "--output", "json"))
     assert len(found) == rows
     assert all({"zxid", "time_ms", "file"} <= row.keys() for row in found)
@@ -142,12 +142,12 @@ def test_schemas(run: Callable[..., str]) -> None:
 
 
 def test_other_groups_are_left_out(run: Callable[..., str]) -> None:
-    """With --group of another group there is nothing to report."""
+    """With --group of another group the report is empty."""
     assert json.loads(run("report", "--group", "other", "--output", "json"))["groups"] == []
 
 
 def test_damage(run: Callable[..., str], billing: Billing, tmp_path: Path) -> None:
-    """A damaged log is reported up to the damage; the exit code is 1, and the byte is named."""
+    """A damaged log is reported up to the damage, with its byte offset; the exit code is 1."""
     content = bytearray(billing.content())
     content[-70] ^= 1
     (tmp_path / "log.1").write_bytes(content)
@@ -182,7 +182,7 @@ def test_wrong_use(words: list[str], text: str) -> None:
 
 
 def test_following(billing: Billing, tmp_path: Path) -> None:
-    """With --follow, what a server writes later is printed as a line while the command runs."""
+    """With --follow, transactions that a server writes during the command are printed as lines."""
     command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path), "-o", "jsonl"]
     with subprocess.Popen(
         [sys.executable, "-m", "zkconsumer", *command], stdout=subprocess.PIPE, text=True

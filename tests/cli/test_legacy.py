@@ -11,19 +11,18 @@ from support.jvm.tools import RELEASES, TOPICS, World, captured, produce, withou
 
 from zkconsumer.sandbox import Sandbox
 
-# Where zkconsumer differs from a recorded run, and why. Everything else is equal, except the JVM's
+# How zkconsumer differs from a recorded run, and why. Everything else is equal, except the JVM's
 # stack traces (`without_stacks`) and the path of a backup.
 REFUSED = {
     "DIR/import.txt": "a line without a colon: the JVM threw an exception, we say which line it is",
     "DIR/import2.txt": "values that are no numbers: the JVM wrote them, and no member could start",
 }
-# Brokers and threads determine the order of the partitions' messages.
+# The brokers' timing and the threads determine the order of messages of different partitions.
 MIXED = "ConsoleConsumer"
-# The JVM prints the partitions in the order of the broker's answer, zkconsumer in the order of
-# their numbers.
+# The JVM prints the partitions in the order of the broker's answer, zkconsumer in ascending order.
 SORTED = "GetOffsetShell"
 
-# The captures have this many characters of standard error at most.
+# The captures have at most this many characters of standard error.
 CUT = 6000
 
 
@@ -48,13 +47,13 @@ def worlds(topics: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture(scope="module")
 def more(topics: Sandbox) -> None:
-    """Produce each topic's messages again, as before the last runs of the captures."""
+    """Produce each topic's messages again, as was done before the last runs of the captures."""
     produce(topics)
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded(release: str, worlds: dict[str, World]) -> None:
-    """Output, exit codes, files and znodes of every recorded run equal those of the real tool."""
+    """Output, exit code, files and znodes of every recorded run equal those of the real tool."""
     world = worlds[release]
     lines = [line for line in captured(release) if not line["state"].startswith("idle")]
     files(world, lines)
@@ -66,7 +65,7 @@ def test_recorded(release: str, worlds: dict[str, World]) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
-    """The same holds for groups with idle members, and with missing and odd offsets."""
+    """Recorded runs on groups with idle members or missing or malformed offsets are equal, too."""
     world = worlds[release]
     lines = [line for line in captured(release) if line["state"].startswith("idle")]
     snapshots = [line for line in lines if "znodes" in line]
@@ -86,7 +85,7 @@ def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> No
 
 
 def files(world: World, lines: list[dict[str, Any]]) -> None:
-    """The files that the runs read."""
+    """The input files of the recorded runs."""
     for line in lines:
         for name, text in line.get("import_files", {}).items():
             (world.directory / name).write_text(text)
@@ -97,13 +96,13 @@ def files(world: World, lines: list[dict[str, Any]]) -> None:
 
 
 def replay(world: World, line: dict[str, Any]) -> str:
-    """Create the znodes of a line, run its tool, and compare."""
+    """Create the znodes of a recorded run, run its tool, and compare the results."""
     state = line["state"]
     if state.startswith(("active: ", "odd: ")):
         world.put(line["znodes"])
         return "state"
     if state == "znodes after the two ImportZkOffsets":
-        return "state"  # zkconsumer's imports were refused
+        return "state"  # In the capture, the real tool refused zkconsumer's imports.
     if "znodes" in line:
         roots = {"/".join(one["path"].split("/")[:3]) for one in line["znodes"]}
         recorded = {one["path"]: one["data"] for one in line["znodes"]}
@@ -153,7 +152,7 @@ def compare(world: World, line: dict[str, Any]) -> str:
 
 
 def shape(text: str) -> tuple[int, bool]:
-    """The console consumer's lines, in order for each partition, with keys or without."""
+    """Return the console consumer's lines, in order within each partition, with or without keys."""
     partitions: dict[str, list[int]] = {}
     lines = text.splitlines()
     for line in lines:

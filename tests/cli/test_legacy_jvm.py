@@ -21,21 +21,21 @@ from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.topics import session
 
-# Time limit in seconds; three are usual on an idle machine.
+# Time limit of one tool in seconds. On an idle machine a tool takes 3 s.
 JVM_LIMIT_S = 120
 
 Unique = Callable[[str], str]
 
 
 class Old(World):
-    """The sandbox's own chroot, in which the JVM's tools run, too."""
+    """The sandbox's chroot, in which zkconsumer and the JVM's tools run."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         super().__init__(sandbox, "1.1.1", directory)
         self.connect = sandbox.zookeeper_connect
 
     def jvm(self, java: str, *arguments: str) -> str:
-        """Standard output of a real tool."""
+        """Run a real tool; return its standard output."""
         classes = ":".join(str(jar) for jar in jars.resolve("kafka-1.1.1"))
         done = subprocess.run(
             [str(JAVA), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes, java, *arguments],
@@ -50,7 +50,7 @@ class Old(World):
 
 @pytest.fixture
 def old(sandbox: Sandbox, tmp_path: Path) -> Old:
-    """The JVM's tools and zkconsumer's, on one ZooKeeper."""
+    """The JVM's tools and zkconsumer's tools, on one ZooKeeper."""
     return Old(sandbox, tmp_path)
 
 
@@ -64,7 +64,7 @@ def topic(sandbox: Sandbox, unique: Unique) -> str:
 
 
 def test_the_jvm_exports_what_we_imported(old: Old, topic: str, unique: Unique) -> None:
-    """The JVM exports byte for byte what zkconsumer imports; both describe the group alike."""
+    """The JVM exports exactly what zkconsumer imported; both tools describe the group alike."""
     group = unique("imported")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n + 3}" for n in range(2)]
@@ -90,7 +90,7 @@ def test_the_jvm_exports_what_we_imported(old: Old, topic: str, unique: Unique) 
 
 
 def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: Unique) -> None:
-    """zkconsumer exports byte for byte what the JVM imports."""
+    """zkconsumer exports exactly the bytes that the JVM imported."""
     group = unique("theirs")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n}" for n in range(12)]
@@ -103,7 +103,7 @@ def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: U
 
 
 def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
-    """`undo` restores from its backup what an old tool overwrote or deleted."""
+    """`undo` restores what an old tool has overwritten or deleted, from that tool's backup."""
     group = unique("undone")
     before = {f"/consumers/{group}/offsets/{topic}/{n}": f"{n}" for n in range(2)}
     old.put([{"path": path, "data": data} for path, data in before.items()])
@@ -135,7 +135,7 @@ def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
-    """A name that leads out of /consumers is refused before the first request."""
+    """A group name that leads out of /consumers is refused before the first request."""
     for name in ("..", "a/b", "", "a\nb"):
         for arguments in (("--delete", "--group", name), ("--describe", "--group", name)):
             code, out, err = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, *arguments)
@@ -147,7 +147,7 @@ def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
 
 
 def test_skipped_lines_are_reported(old: Old, topic: str, unique: Unique) -> None:
-    """Skipped lines of an import, and questions that only newer brokers answer, are reported."""
+    """Skipped lines of an import, and requests that only newer brokers answer, are reported."""
     group, file = unique("said"), old.directory / "in.txt"
     path = f"/consumers/{group}/offsets/{topic}"
     file.write_text(f"{path}/0:1\n\n{path}/1:2\n")
@@ -170,7 +170,7 @@ def test_skipped_lines_are_reported(old: Old, topic: str, unique: Unique) -> Non
 
 
 def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
-    """A ConsoleConsumer without a group leaves no group, and formats as requested."""
+    """ConsoleConsumer deletes its generated group, and prints the requested format."""
     properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
     told = [word for one in properties for word in ("--property", one)]
     code, out, _ = old.run(
@@ -191,7 +191,7 @@ def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
 
 
 def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """An interrupted ConsoleConsumer reports it, and has committed what it has written."""
+    """An interrupted ConsoleConsumer says so, and has committed exactly what it has written."""
     group = unique("interrupted")
     properties = old.directory / "consumer.properties"
     properties.write_text(f"group.id={group}\n")
@@ -213,12 +213,12 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
     assert process.returncode == 130
     assert err.decode().splitlines()[-1] == "Processed a total of 5 messages"
     path = f"/consumers/{group}/offsets/{topic}/0"
-    # The last message may still have been in flight.
+    # The last message may have been in flight at the interruption.
     assert old.below(path)[path] in ("4", "5")
 
 
 def test_a_closed_output_ends_the_tool(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends with the old text."""
+    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: the end has Kafka's own text."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(
         "legacy",

@@ -25,7 +25,7 @@ Ask = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """An idle group, with offsets 7 and 8 in ZooKeeper."""
+    """An idle group with the offsets 7 and 8 in ZooKeeper."""
     with group_on(sandbox, unique, partitions=2) as one:
         for number, value in enumerate((b"7", b"8")):
             one.admin.create(paths.offset(one.name, one.tp(number)), value, makepath=True)
@@ -34,7 +34,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def ask(group: Group, tmp_path: Path) -> Ask:
-    """Run `migrate` for that group and topic, in this process."""
+    """Run `migrate` for the group and topic of the test, in this process."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(
@@ -61,7 +61,7 @@ def ask(group: Group, tmp_path: Path) -> Ask:
 
 
 def test_preview(ask: Ask, group: Group) -> None:
-    """A preview needs members, excludes --execute, and writes nothing."""
+    """`--preview` needs members and excludes --execute; it writes nothing."""
     code, out, err = ask("zookeeper-to-kafka", "--preview")
     assert (code, out) == (2, "")
     assert "the group has no threads" in err
@@ -78,7 +78,7 @@ def test_preview(ask: Ask, group: Group) -> None:
 
 
 def test_a_migration_to_kafka_and_back(ask: Ask, group: Group) -> None:
-    """A dry run, the migration, its verification, and the way back with a higher offset."""
+    """Dry run, migration, verification, and the migration back with the higher of two offsets."""
     code, out, err = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
     assert [(row["zookeeper"], row["kafka"], row["action"]) for row in json.loads(out)] == [
@@ -116,7 +116,7 @@ def test_ctrl_c(
     ask: Ask, group: Group, monkeypatch: pytest.MonkeyPatch, reading: int, said: str
 ) -> None:
     """Ctrl-C reports how many offsets were read, and whether the changes were made."""
-    monkeypatch.setattr(logs, "AT_ONCE", 1)  # an offset in each request
+    monkeypatch.setattr(logs, "AT_ONCE", 1)  # Each request carries one offset.
     advanced, calls = Progress.advanced, itertools.count(1)
 
     def interrupted(self: Progress, done: int, total: int) -> None:
@@ -136,7 +136,7 @@ def test_ctrl_c(
 
 
 def test_outside_the_log(ask: Ask, group: Group) -> None:
-    """An offset beyond the end of the log is migrated unchanged, with the reason."""
+    """An offset above the end of the log is migrated unchanged, and the output says why."""
     group.write(0, b"99")
     code, out, _ = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0

@@ -28,7 +28,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Clients]:
-    """A chroot of one test, with a registered topic of three partitions but no broker."""
+    """A chroot for one test, with a registered topic of three partitions but no broker."""
     chroot = unique("commands")
     above = KazooClient(zookeeper.connect)
     above.start(60)
@@ -84,7 +84,7 @@ def test_a_dry_run(clients: Clients, command: Command) -> None:
 
 
 def test_set_and_undo(clients: Clients, command: Command) -> None:
-    """--execute writes, names the backup and the author; undo restores the offsets."""
+    """--execute changes offsets and names backup and author; `undo` restores the old offsets."""
     before = clients.contents("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
     assert (done.exit_code, clients.stored("g")[TopicPartition("t", 0)]) == (0, "7")
@@ -101,7 +101,7 @@ def test_set_and_undo(clients: Clients, command: Command) -> None:
 
 
 def test_the_last_backup(clients: Clients, command: Command) -> None:
-    """`undo --last` undoes the newest change, of a group if given; the list names all."""
+    """`undo --last` undoes the newest change, of one group if given; `--list` names all backups."""
     before = clients.contents("g")
     clients.offsets("other", {TopicPartition("t", 0): 1})
     for words in (("g", "t:0=7"), ("other", "t:0=8")):
@@ -119,7 +119,7 @@ def test_the_last_backup(clients: Clients, command: Command) -> None:
 
 
 def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
-    """JSON has their path and no topic; the table shows the path as the topic."""
+    """In JSON, znodes other than offsets have a path; the table prints it as the topic."""
     room = paths.offsets_of("g", "t")
     others = [
         row
@@ -131,7 +131,7 @@ def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
 
 
 def test_a_plan_file(clients: Clients, command: Command) -> None:
-    """A plan file is applied once, and not at all if a znode has changed."""
+    """A plan file is applied once, and not at all if a znode has changed since."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
     command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
     before = clients.stored("g")
@@ -147,7 +147,7 @@ def test_a_plan_file(clients: Clients, command: Command) -> None:
 
 
 def test_live_members(clients: Clients, command: Command) -> None:
-    """A live group is refused with 4; a dry run says so; --force-live says what members do."""
+    """A live group is refused with code 4; --force-live says what the group's members do."""
     clients.join("g")
     dry = command("offsets", "set", "-g", "g", "t:0=7")
     assert (dry.exit_code, "--execute will refuse" in dry.stderr) == (0, True)
@@ -169,7 +169,7 @@ def test_live_members(clients: Clients, command: Command) -> None:
 
 
 def test_by_time_on_old_brokers(clients: Clients, command: Command) -> None:
-    """Brokers before 0.10 know only segments: refused, or approximate with a note."""
+    """Brokers before 0.10 know only times of segments: a reset is refused or approximate."""
     clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -181,7 +181,7 @@ def test_by_time_on_old_brokers(clients: Clients, command: Command) -> None:
 
 
 def test_applied_in_part(clients: Clients, command: Command) -> None:
-    """Exit code 5 names what was done, and the backup completes it afterwards."""
+    """With exit code 5 the applied changes are named; the backup completes the rest later."""
     last = TopicPartition("u", MAX_MULTI_WRITES)
     clients.offsets("g", {last: 1})
     free = clients.other.get_acls(paths.offset("g", last))[0]
@@ -207,7 +207,7 @@ def test_applied_in_part(clients: Clients, command: Command) -> None:
 
 @pytest.mark.parametrize("format_", ["json", "csv", "kafka-utils", "legacy"])
 def test_export_and_import(clients: Clients, command: Command, format_: str) -> None:
-    """An export in any format is imported again, into a deleted group."""
+    """An export in any format can be imported again, also after the group was deleted."""
     before = clients.stored("g")
     assert command("offsets", "export", "g", "--file", "f", "--format", format_).exit_code == 0
     assert command("groups", "delete", "g", "--execute").exit_code == 0
@@ -226,7 +226,7 @@ def test_a_file_of_the_old_tool(clients: Clients, command: Command) -> None:
 
 
 def test_a_bad_file(clients: Clients, command: Command) -> None:
-    """A bad last line gives exit code 2 and its number, and nothing is written."""
+    """A malformed last line gives exit code 2 and the line's number, and nothing is written."""
     bad = EXPORTED + "/consumers/g/offsets/../0:1\n"
     done = command("offsets", "import", "-", "--execute", stdin=bad)
     assert (done.exit_code, "-:3" in done.stderr, clients.tree("toolg")) == (2, True, {})
@@ -269,7 +269,7 @@ def test_groups(clients: Clients, command: Command) -> None:
 
 
 def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None:
-    """Each is named, left out of an export with exit code 1, and copied unchanged."""
+    """Each unreadable offset is named, left out of an export, and copied unchanged."""
     clients.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
@@ -282,7 +282,7 @@ def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None
 
 
 def test_brokers_that_cannot_be_reached(clients: Clients, command: Command) -> None:
-    """A copy works without brokers; one note says Kafka's offsets are unknown."""
+    """A copy works without brokers; a note says that Kafka's offsets are unknown."""
     clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -294,7 +294,7 @@ def test_brokers_that_cannot_be_reached(clients: Clients, command: Command) -> N
 
 
 def test_offsets_deleted(clients: Clients, command: Command) -> None:
-    """Offsets of some partitions are deleted."""
+    """`offsets delete` deletes the offsets of the named partitions only."""
     assert command("offsets", "delete", "-g", "g", "-t", "t:0,2", "--execute").exit_code == 0
     assert clients.stored("g") == {TopicPartition("t", 1): "101"}
 
@@ -337,7 +337,7 @@ def test_offsets_deleted(clients: Clients, command: Command) -> None:
 def test_clear_errors(
     clients: Clients, command: Command, arguments: list[str], code: int, why: str
 ) -> None:
-    """Each wrong request is one line with the reason, and has the right exit code."""
+    """Each wrong request gives one line with the reason, and its own exit code."""
     before = clients.tree("g")
     done = command(*arguments, "--execute", "--timeout", "2")
     assert (done.exit_code, done.stdout) == (code, "")

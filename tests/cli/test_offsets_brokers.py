@@ -1,4 +1,4 @@
-"""Offsets are moved with brokers: by the log, in Kafka's storage, under a live member."""
+"""Changes of offsets that need brokers: by the log, in Kafka's storage, with a live member."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A group and a topic of two partitions with ten messages each; five are committed."""
+    """A group and a topic of two partitions with ten messages each; the group has committed offset
+    5."""
     with group_on(sandbox, unique, partitions=2) as one:
         for partition in range(2):
             one.write(partition, b"5")
@@ -44,13 +45,13 @@ def command(group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
 
 @pytest.fixture
 def kafka(group: Group) -> Iterator[Foreign]:
-    """Another client of the group's offsets in Kafka."""
+    """A second client that reads and commits the group's offsets in Kafka."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as client:
         yield client
 
 
 def test_every_kind(group: Group, command: Command) -> None:
-    """Each kind moves the offset to its target; outside the log to its end, with a note."""
+    """Each kind of reset sets its target, or the log's end if that is nearer, with a note."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     for kind, expected in {
@@ -84,7 +85,7 @@ def test_every_kind(group: Group, command: Command) -> None:
 
 
 def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
-    """A reset in Kafka's storage or in both, and its undo as far as Kafka permits it."""
+    """A reset in Kafka's storage or in both stores can be undone as far as Kafka permits it."""
     topic = ("-t", group.topic)
     done = command(
         "offsets", "reset", *topic, "--to-offset", "7", "--storage", "kafka", "--execute"
@@ -106,7 +107,7 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
 
 
 def test_offsets_in_kafka_cause_a_note(group: Group, command: Command, kafka: Foreign) -> None:
-    """A change of ZooKeeper alone notes offsets in Kafka, and only if there are some."""
+    """A change in ZooKeeper alone adds a note if the group also has offsets in Kafka."""
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     word = f"Kafka has offsets of group {group.name}, too"
     deleting = ("offsets", "delete", "-t", group.topic)
@@ -124,7 +125,7 @@ def test_offsets_in_kafka_cause_a_note(group: Group, command: Command, kafka: Fo
 
 
 def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None:
-    """A commit in Kafka since the plan was made is detected: refused, nothing is written."""
+    """If Kafka's offset has changed since the plan, --execute refuses and writes nothing."""
     plan = ("offsets", "reset", "-t", group.topic, "--to-offset", "7", "--storage", "both")
     assert command(*plan, "--plan-out", "plan.json").exit_code == 0
     kafka.commit({1: 2})
@@ -134,7 +135,7 @@ def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None
 
 
 def test_our_own_member_honours_it(group: Group, command: Command) -> None:
-    """A running zkconsumer member continues from a forced offset."""
+    """A running zkconsumer member continues from an offset that --force-live has set."""
     member = group.join(auto_commit_interval_s=0.2)
     member.settled(0, 1)
     eventually(lambda: group.stored(0) == "10" and group.stored(1) == "10")

@@ -1,4 +1,4 @@
-"""The common options: where ZooKeeper is, which group, which topics."""
+"""The common options: ZooKeeper's address, the group, the topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkconsumer.errors import ConfigError, InvalidNameError
 
 
 def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option overrides a property, a property the file, the file the environment."""
+    """An option overrides a property, a property the file, and the file the environment."""
     file = tmp_path / "consumer.properties"
     file.write_text("zookeeper.connect=file:1\ngroup.id=billing\n")
     monkeypatch.setenv(ENVIRONMENT, "environment:1")
@@ -32,7 +32,7 @@ def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an address it is wrong usage, and the remedy names the sources."""
+    """A command without ZooKeeper's address is wrong usage; the error names all sources of it."""
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     for command in (["topics", "list"], ["groups", "show", "g"], ["lag", "-g", "g"], ["members"]):
         result = CliRunner().invoke(app, command)
@@ -41,7 +41,7 @@ def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_group_of_a_command(tmp_path: Path) -> None:
-    """The option, or group.id of the file; no group or an illegal name is wrong usage."""
+    """The group is the option or group.id of the file; without a legal name usage is wrong."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=billing\n")
     assert Common(config=file, zookeeper="h:1").group(None) == "billing"
@@ -64,7 +64,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
 
 
 def test_the_groups_of_a_command(tmp_path: Path) -> None:
-    """Reading commands default to all groups; changing ones need a name or --all-groups."""
+    """Commands that read default to all groups; commands that change need a group."""
     bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
     assert bare.groups(None, all_groups=False) is None
     assert bare.groups(["a", "b"], all_groups=False) == ["a", "b"]
@@ -82,7 +82,7 @@ def test_the_groups_of_a_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("lag",), ("owners",), ("verify",), ("groups", "show")])
 def test_argument_and_option(words: tuple[str, ...]) -> None:
-    """A group is an argument or --group; two different names are wrong usage."""
+    """The group is an argument or --group; giving two different names is wrong usage."""
     for given in (("a/b",), ("-g", "a/b")):
         result = CliRunner().invoke(app, [*words, *given, "-z", "h:1"])
         assert (result.exit_code, "a/b" in result.stderr) == (2, True)
@@ -92,7 +92,7 @@ def test_argument_and_option(words: tuple[str, ...]) -> None:
 
 
 def test_topics() -> None:
-    """TOPIC means all partitions, TOPIC:0,1 some; both together mean all."""
+    """TOPIC means all partitions and TOPIC:0,1 the named ones; both for one topic mean all."""
     assert topics_of(None) is None
     assert topics_of(["a", "b:0,2", "b:5"]) == {"a": None, "b": frozenset({0, 2, 5})}
     assert topics_of(["a:1", "a"]) == {"a": None}
@@ -110,7 +110,7 @@ def _commands(family: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]
         yield from _commands(command, *words, name)
 
 
-ROOT: Any = typer.main.get_command(app)  # typer's own copy of click has no types
+ROOT: Any = typer.main.get_command(app)  # Typer's own copy of click has no types.
 ALL = [found for name in COMMANDS for found in _commands(ROOT.get_command(None, name), name)]
 
 
@@ -127,7 +127,7 @@ def test_every_help(words: tuple[str, ...]) -> None:
 
 
 def test_summaries_are_whole() -> None:
-    """No summary of a subcommand is cut off."""
+    """Each subcommand's summary fits its help line without being cut off."""
     for family in (
         "topics",
         "groups",

@@ -44,7 +44,7 @@ def _lines(width: int | None, output: Output = Output.TABLE) -> tuple[list[str],
 
 
 def test_a_table_without_a_terminal() -> None:
-    """Numbers are right-aligned, text left, nothing is left out; `wide` has more."""
+    """Without a terminal numbers are right-aligned and text is complete; `wide` adds columns."""
     assert _lines(None) == (
         [
             "TOPIC       LAG  START  OWNER",
@@ -78,7 +78,7 @@ def test_colours() -> None:
 
 
 def test_texts_that_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Control characters are escaped in every format; other scripts are kept."""
+    """Control characters are escaped in every format; letters of other scripts are printed."""
     assert safe("a\x1b[2Jb\n\x7f\x9b\u202e") == r"a\x1b[2Jb\n\x7f\x9b\u202e"
     assert safe("Bestellungen-ä-注文") == "Bestellungen-ä-注文"
     rows = [{"topic": "a\x1b]0;x\x07\n"}]
@@ -89,13 +89,13 @@ def test_texts_that_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_wide_characters() -> None:
-    """A character of two cells counts as two."""
+    """A character that a terminal shows in two cells counts as two columns."""
     table = Table([{"a": "注文", "b": 1}, {"a": "abcd", "b": 2}], (Column("a"), Column("b")))
     assert format_table(table, Output.TABLE, Screen())[0].splitlines()[1:] == ["注文  1", "abcd  2"]
 
 
 def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """They have all columns; an unknown value is null, or `unknown` in CSV, with its reason."""
+    """Formats for programs have all columns; an unknown value is null and has a reason."""
     found = {}
     for output in (Output.JSON, Output.JSONL, Output.YAML, Output.CSV):
         write(ROWS, COLUMNS, output)
@@ -124,7 +124,7 @@ def test_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
-    """Several tables are one object; each JSON line names its table."""
+    """In JSON several tables are one object; in JSON Lines each line names its table."""
     sections = {"members": Table([], COLUMNS), "partitions": Table(ROWS[:1], COLUMNS)}
     write_sections(sections, Output.JSON)
     assert json.loads(capsys.readouterr().out) == {"members": [], "partitions": ROWS[:1]}
@@ -135,7 +135,7 @@ def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each reason of unknown values is written once to standard error, with its count."""
+    """The reason of unknown values is written once to standard error, with the number of values."""
     rows = [{"topic": "a", "lag": Unknown("no leader"), "start": Unknown("no leader")}] * 3
     write(rows, COLUMNS, Output.TABLE)
     assert capsys.readouterr().err == "zkconsumer: LAG, START unknown: no leader (3 rows)\n"
@@ -144,7 +144,7 @@ def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ten_thousand_rows() -> None:
-    """The work is linear in the rows; quadratic work would take some ten seconds."""
+    """The time is linear in the number of rows; quadratic work would take about ten seconds."""
     rows = [{"topic": f"t{n}", "lag": n, "start": 0, "owner": f"o{n}"} for n in range(10_000)]
     start = time.thread_time()
     format_table(Table(rows, COLUMNS), Output.TABLE, Screen(80))

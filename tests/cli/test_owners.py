@@ -20,7 +20,7 @@ T0, T1, T2 = (TopicPartition("orders", partition) for partition in range(3))
 
 @pytest.fixture
 def group(client: KazooClient, unique: Callable[[str], str]) -> str:
-    """A group with a live member, one that has left, and an unreadable offset."""
+    """A group with a live member, a member that has left, and an unreadable offset."""
     name = unique("group")
     registration = encode_registration(Registration({"orders": 1}, Pattern.STATIC, 1))
     client.create(paths.member(name, "g_a"), registration, ephemeral=True, makepath=True)
@@ -32,7 +32,7 @@ def group(client: KazooClient, unique: Callable[[str], str]) -> str:
 
 
 def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
-    """One row per partition with an owner or an offset; malformed znodes go to stderr."""
+    """Each partition with an owner or an offset is a row; stderr names malformed znodes."""
     code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", group)
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
@@ -46,7 +46,7 @@ def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
 
 
 def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: Run) -> None:
-    """One object with the members and the partitions."""
+    """The JSON output is one object with the members and the partitions."""
     arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
     document = json.loads(run("owners", *arguments)[1])
     assert document["members"] == {"g_a": {"orders": 1}}
@@ -94,7 +94,7 @@ def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spaw
 def test_watch_json(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn
 ) -> None:
-    """`--watch --output json` prints one object per change, first for all that exists."""
+    """`--watch --output json` prints all existing owners first, and then one object per change."""
     arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
     process = spawn("owners", *arguments, "--watch")
     assert process.stdout is not None

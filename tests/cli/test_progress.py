@@ -18,7 +18,7 @@ from zkconsumer.cli.output import Progress
 from zkconsumer.sandbox import ZooKeeperServer
 
 LIMIT_S = 60
-OFFSETS = 2_500  # more than fit into one transaction
+OFFSETS = 2_500  # more changes than fit into one transaction
 
 INTERRUPTED = """
 import os, signal
@@ -36,7 +36,7 @@ main()
 
 
 def test_ctrl_c(zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Ctrl-C during a change reports what is done and what is not, and the backup completes it."""
+    """Ctrl-C during a change reports which offsets are changed; the backup completes the change."""
     group = unique("g")
     file = tmp_path / "offsets"
     lines = (f"/consumers/{group}/offsets/t/{number}:7\n" for number in range(OFFSETS))
@@ -73,7 +73,7 @@ def test_ctrl_c(zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_pa
 
 
 def test_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """At most one line in each interval, on standard error; the end is told by the result."""
+    """In a pipe, progress is at most one line per interval on standard error."""
     monkeypatch.setattr(Progress, "DELAY_S", 0.0)
     monkeypatch.setattr(Progress, "PIPE_S", 3600.0)
     progress = Progress("changes")
@@ -87,7 +87,7 @@ def test_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 
 def test_short_work(capsys: pytest.CaptureFixture[str]) -> None:
-    """Work that ends soon shows nothing."""
+    """Work that ends before the first interval shows no progress."""
     progress = Progress("changes")
     progress.advanced(1, 2)
     progress.end()
@@ -95,7 +95,7 @@ def test_short_work(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bar is painted over the last one, and removed at the end."""
+    """On a terminal the bar is redrawn in place, and removed at the end."""
     monkeypatch.setattr(Progress, "DELAY_S", 0.0)
     monkeypatch.setattr(Progress, "TERMINAL_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -110,7 +110,7 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_reading_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
-    """A Ctrl-C during a reading reports how much was read, and is raised again."""
+    """Ctrl-C while groups are read reports how many were read, and is raised again."""
     progress = Progress("groups")
     with pytest.raises(KeyboardInterrupt), progress.reading():
         progress.advanced(500, 5000)

@@ -1,4 +1,4 @@
-"""The reading commands work without the right to write, with a real broker's logs."""
+"""Commands that only read work without the right to write, with a real broker's logs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class World:
 
 @pytest.fixture
 def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
-    """An idle group g with a member, and a group idle without one; five messages per partition."""
+    """An idle group `g` with a member, and a group `idle` without one; five messages per
+    partition."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 15)
@@ -107,7 +108,7 @@ def _stats(client: KazooClient) -> dict[str, Any]:
 
 
 def test_reading_never_writes(world: World) -> None:
-    """No command or dry run needs more than the right to read, and no znode changes."""
+    """Commands that read, and dry runs, need only the right to read, and change no znode."""
     client = world.scene.session
     for path in _everything(client):
         client.set_acls(path, READ)
@@ -121,7 +122,7 @@ def test_reading_never_writes(world: World) -> None:
 
 
 def test_lag(world: World) -> None:
-    """Offset, log end and their difference, the owner, and the store of the offset."""
+    """`lag` prints the offset, the log's end, their difference, the owner, and the store."""
     rows = world.rows("lag", "--group", "g")
     assert [(row["partition"], row["owner"]) for row in rows] == [
         (0, "g_a-0"),
@@ -161,7 +162,7 @@ def test_offsets_get(world: World) -> None:
 
 
 def test_a_malformed_topic(world: World) -> None:
-    """A malformed topic is named, and hides no other topic."""
+    """A malformed topic is named, and all other topics are printed."""
     world.scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
     result = world.run("topics", "show", "-o", "jsonl")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
@@ -169,7 +170,7 @@ def test_a_malformed_topic(world: World) -> None:
 
 
 def test_unknown_names(world: World) -> None:
-    """An unknown group or topic is named, with exit code 1."""
+    """An unknown group or topic is named in the error, with exit code 1."""
     for command in (("groups", "show"), ("lag", "-g"), ("offsets", "get", "-g"), ("members", "-g")):
         result = world.run(*command, "nobody")
         assert (result.exit_code, "nobody does not exist" in result.stderr) == (1, True)

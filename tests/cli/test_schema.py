@@ -1,4 +1,4 @@
-"""The published schemas: they are those of the code, and real output and files fit them."""
+"""The published schemas equal those of the code, and real output and files fit them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "schemas"
-# Schema -> the commands whose JSON it describes. The broker of the scene does not answer.
+# Each schema with the commands whose JSON it describes. The broker of the scene does not answer.
 COMMANDS = {
     "lag": ["lag -g g", "lag"],
     "members": ["members", "members -g g"],
@@ -52,7 +52,7 @@ COMMANDS = {
 
 MEMBERS = {"m": {"topics": ["t"], "instance": None, "rack": None, "owned": {}, "generation": -1}}
 OLD = {"strategy": "range", "registrations": {"g_a": '{"version":1}'}, "topics": {}}
-# Schema -> a command that needs no server; FILE has the cases after it.
+# Each schema with a command that needs no server. FILE contains the lines given after it.
 WITHOUT_SERVERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "explain-coordinator": ("explain coordinator billing", []),
     "explain-coordinator-cases": ("explain coordinator --cases FILE", [{"group": "g"}]),
@@ -88,7 +88,8 @@ def scene(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
-    """A settled group, one at rest, one with an unreadable registration, and a context."""
+    """Groups: one settled, one without members, one with an unreadable registration; and a
+    context."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -131,9 +132,11 @@ def test_output(scene: Scene) -> None:
                     for line in run(*words, *limit, "-o", "jsonl").splitlines():
                         fits(name, json.loads(line), item=True)
     tested_below = {*WITHOUT_SERVERS, "trace-show", "trace-check", "assign-assignor"}
-    tested_below |= {"lab-build", "lab-frames"}  # the first one in tests/lab/test_site.py
+    # tests/lab/test_site.py checks the schema of `lab-build`.
+    tested_below |= {"lab-build", "lab-frames"}
     others = {"consume", "migrate", "offsets", "plan", "trace", "demo"}
-    elsewhere = ("compare", "history", "sandbox")  # test_compare.py, test_history.py, tests/sandbox
+    # test_compare.py, test_history.py and tests/sandbox check these schemas.
+    elsewhere = ("compare", "history", "sandbox")
     others |= {name for name in schemas() if name.startswith(elsewhere)}
     assert set(schemas()) - set(COMMANDS) == others | tested_below
     fits("assign-assignor", json.loads(run("assign", "g", "--assignor", "sticky", "-o", "json")))
@@ -144,7 +147,7 @@ def test_output(scene: Scene) -> None:
 
 
 def test_csv_has_the_fields_of_json(scene: Scene) -> None:
-    """A CSV of members has the subscription as JSON, and of lag the reasons of unknown values."""
+    """In CSV a member's subscription is JSON, and a row of lag has reasons for unknown values."""
     found = list(csv.DictReader(io.StringIO(run("members", "g", "-o", "csv"))))
     assert [json.loads(row["subscription"]) for row in found] == [{"t": 2}, {"t": 1}]
     lags = list(csv.DictReader(io.StringIO(run("lag", "g", "--timeout", "0.3", "-o", "csv"))))
@@ -157,7 +160,7 @@ def test_csv_has_the_fields_of_json(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", WITHOUT_SERVERS)
 def test_output_without_servers(name: str, tmp_path: Path) -> None:
-    """JSON, YAML and each line of JSON Lines hold the same, and fit the schema."""
+    """JSON, YAML and the lines of JSON Lines contain the same values, and fit the schema."""
     text, cases = WITHOUT_SERVERS[name]
     file = tmp_path / "cases"
     file.write_text("".join(json.dumps(one) + "\n" for one in cases))
@@ -173,7 +176,7 @@ def test_output_without_servers(name: str, tmp_path: Path) -> None:
 
 
 def test_shown_traces(tmp_path: Path) -> None:
-    """`trace show` prints the events in the order of time, and `trace check` what it replayed."""
+    """`trace show` sorts the events by time; `trace check` prints what it has replayed."""
     file = tmp_path / "trace.jsonl"
     file.write_text(run("simulate", "--seed", "3", "--members", "2", "-o", "jsonl"))
     shown = json.loads(run("trace", "show", str(file), "-o", "json"))
@@ -187,7 +190,7 @@ def test_shown_traces(tmp_path: Path) -> None:
 
 
 def test_frames_of_the_lab() -> None:
-    """The scene and the frames that the page exports fit their schema."""
+    """The scene and the frames of a file exported by the lab's page fit their schema."""
     engine = Engine()
     (opened, *_) = engine.command({"do": "open", "world": {}})
     (stepped,) = engine.command({"do": "step", "run": 1, "count": 9})
@@ -197,7 +200,7 @@ def test_frames_of_the_lab() -> None:
 
 
 def test_traces() -> None:
-    """Each line of a trace fits the schema of traces; a member's line without `to` does not."""
+    """Each line of a trace fits its schema, but not a member's line without `to`."""
     validator = Draft202012Validator(schemas()["trace"])
     lines = run(
         "simulate", "--seed", "3", "--members", "2", "--partitions", "3", "--output", "jsonl"
@@ -210,7 +213,7 @@ def test_traces() -> None:
 
 
 def test_published(request: pytest.FixtureRequest) -> None:
-    """docs/schemas has each schema as the command prints it, and no other file."""
+    """docs/schemas contains each schema as the command prints it, and no other file."""
     found = {f"{name}.json": run("schema", name) for name in schemas()}
     if request.config.getoption("--rewrite"):
         PUBLISHED.mkdir(exist_ok=True)
@@ -223,7 +226,7 @@ def test_published(request: pytest.FixtureRequest) -> None:
 
 
 def test_types() -> None:
-    """A type may be null, or one of several."""
+    """The type of a field may be null, or one of several types."""
     assert json_schema("integer") == {"type": "integer"}
     both = Draft202012Validator(json_schema("integer|string?"))
     assert all(map(both.is_valid, (1, "x", None)))

@@ -14,7 +14,7 @@ TRACES = Path(__file__).parents[1] / "traces"
 
 
 def test_the_scenarios_are_listed(run: Run) -> None:
-    """Every story with a golden trace is listed, and both lessons."""
+    """`simulate` lists every story that has a golden trace, and both lessons."""
     code, out, err = run("simulate", "--list")
     assert (code, err) == (0, "")
     listed = {line.split()[0] for line in out.splitlines()}
@@ -22,7 +22,7 @@ def test_the_scenarios_are_listed(run: Run) -> None:
 
 
 def test_a_story(call: Run) -> None:
-    """A scenario prints its golden trace, selected by its name or by its title."""
+    """A scenario, selected by its name or by its title, prints its golden trace."""
     golden = (TRACES / "a-reply-is-lost.txt").read_text(encoding="utf-8")
     for name in ("a-reply-is-lost", "a reply is lost"):
         code, out, err = call("simulate", "--scenario", name)
@@ -72,7 +72,7 @@ def test_a_seed_is_a_trace(call: Run, tmp_path: Path, peers: str) -> None:
 
 
 class Links(HTMLParser):
-    """The resources that a page would load."""
+    """The resources that an HTML page would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Links(HTMLParser):
 
 
 def test_a_page(call: Run) -> None:
-    """The page of a random run has timeline and story, and loads nothing."""
+    """The page of a random run has the timeline and the story, and loads no resource."""
     code, out, _ = call("simulate", "--seed", "3", "--members", "2", "--output", "html")
     assert code == 0
     page = Links()
@@ -96,19 +96,19 @@ def test_a_page(call: Run) -> None:
 
 
 def test_a_player(call: Run) -> None:
-    """The page of a scenario is the lab's player with the run, and loads nothing."""
+    """The page of a scenario is the lab's player with the run, and loads no resource."""
     code, out, _ = call("simulate", "--scenario", "a-consumer-joins", "--output", "html")
     assert code == 0
     page = Links()
     page.feed(out)
-    # The first one shows why the page cannot start.
+    # The first text says why the page cannot start.
     assert page.tags.count("script") == 4
     assert all(one.startswith("data:") for one in page.fetched)
     assert "g_1 joins" in out
 
 
 def test_split_brain(call: Run) -> None:
-    """JVM members deliver lost partitions and leave some unowned; zkconsumer's do neither."""
+    """JVM members deliver lost partitions and leave some unowned, zkconsumer's members do not."""
     code, out, err = call("simulate", "--scenario", "split-brain", "--output", "jsonl")
     assert (code, err) == (0, "")
     rows = {row["group"]: row for row in map(json.loads, out.splitlines())}
@@ -121,7 +121,7 @@ def test_split_brain(call: Run) -> None:
 
 
 def test_formats(call: Run) -> None:
-    """A story is a table and a lesson is rows; CSV cannot hold the events of a run."""
+    """A story is a table and a lesson is rows; CSV is refused for the events of a run."""
     story = ("simulate", "--scenario", "a-reply-is-lost")
     assert call(*story, "-o", "story") == call(*story, "-o", "table") == call(*story)
     code, out, _ = call("simulate", "--scenario", "split-brain", "-o", "csv")
@@ -135,7 +135,7 @@ def test_formats(call: Run) -> None:
 
 
 def test_wrong_use(call: Run) -> None:
-    """The error for an unknown name says where to look."""
+    """The error for an unknown name says how to list the names."""
     code, _, err = call("simulate", "--scenario", "nonsense")
     assert code == 2 and "no scenario is called 'nonsense'" in err and "--list" in err
     code, _, err = call("simulate", "--fault", "nonsense")

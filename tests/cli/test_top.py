@@ -27,11 +27,12 @@ from zkconsumer.sandbox.topics import session
 
 SCREENS = Path(__file__).parent / "top"
 SIZE = (110, 20)
-ONCE_S = 3600.0  # one round of reading only, so that no screen changes by itself
+ONCE_S = 3600.0  # `top` reads the servers only once, so that no screen changes by itself.
 
 
 class World:
-    """Three groups on a topic of a real broker: live and lagging, at rest, and empty."""
+    """Three groups on a topic of a real broker: one with a live member and lag, one idle, one
+    empty."""
 
     def __init__(self, scene: Scene, topic: str) -> None:
         self.scene, self.topic = scene, topic
@@ -41,7 +42,8 @@ class World:
 
     def text(self, top: Top) -> str:
         """The screen without values that differ between runs: names, sessions, times, columns."""
-        strips = top.screen._compositor.render_strips()  # no public call returns the screen's text
+        # Textual has no public call that returns the screen's text.
+        strips = top.screen._compositor.render_strips()
         text = "\n".join(strip.text.rstrip() for strip in strips)
         for pattern, stead in (
             (re.escape(self.topic), "orders"),
@@ -55,7 +57,8 @@ class World:
 
 @pytest.fixture
 def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
-    """billing has a lag of 12 messages in three partitions, idle of 1; empty has no lag."""
+    """Group billing has a lag of 12 messages in three partitions, idle has a lag of 1, empty has
+    no lag."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
@@ -79,7 +82,7 @@ def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
 
 
 def is_screen(request: pytest.FixtureRequest, name: str, text: str) -> None:
-    """Compare a screen with its file; `--rewrite` writes it."""
+    """Compare a screen with its stored file; `--rewrite` writes the file."""
     file = SCREENS / f"{name}.txt"
     if request.config.getoption("--rewrite"):
         file.parent.mkdir(exist_ok=True)
@@ -88,7 +91,7 @@ def is_screen(request: pytest.FixtureRequest, name: str, text: str) -> None:
 
 
 def test_screens(world: World, request: pytest.FixtureRequest) -> None:
-    """The list, its orders and its filter, the three views of a group, and the help."""
+    """The stored screens: the list, its orders and filter, the views of a group, and the help."""
 
     async def play() -> None:
         top = world.top()
@@ -121,7 +124,7 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
 
 
 def test_changes_and_findings(world: World) -> None:
-    """A commit gives a rate, a missing owner is a finding, and a deleted group is an error."""
+    """A commit shows a rate, a missing owner a finding, and a deleted group an error."""
 
     async def play() -> None:
         top = world.top(interval_s=0.2)
@@ -142,7 +145,7 @@ def test_changes_and_findings(world: World) -> None:
 
 
 def test_many_groups() -> None:
-    """With 5,000 groups a table paints only the rows on the screen, and moves among all."""
+    """With 5,000 groups `top` paints only the rows on the screen, and the keys reach every row."""
     rows = [{"name": f"group-{n:04}", "lag": n} for n in range(5000)]
 
     async def play() -> None:
@@ -163,7 +166,7 @@ def test_many_groups() -> None:
 
 
 def test_order() -> None:
-    """Groups that need attention come first; groups that are not read yet come last."""
+    """Groups with findings come first; groups that have not been read yet come last."""
     rows = [
         GroupRow("a", 1, 1, 5, status="OK"),
         GroupRow("b", 0, 1, 9, status="STOPPED"),
@@ -187,7 +190,7 @@ def test_order() -> None:
 
 @pytest.mark.parametrize("words", [["top", "-z", "h:1"], ["top"], ["top", "-z", "h:x"]])
 def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe, or a missing cluster, gives one line and exit code 2."""
+    """Without a terminal or without a cluster `top` prints one line, with exit code 2."""
     monkeypatch.delenv("ZKCONSUMER_ZOOKEEPER", raising=False)
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

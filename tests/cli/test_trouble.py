@@ -1,4 +1,4 @@
-"""Messages of the command line when something is wrong, on real servers."""
+"""Errors and notes of the command line in fault conditions, on real servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
 def test_a_trace_that_cannot_be_written(
     sandbox: Sandbox, run: Run, unique: Unique, tmp_path: Path
 ) -> None:
-    """It is a wrong configuration: one line, and exit code 2."""
+    """A trace file that cannot be written is wrong configuration: one line, and exit code 2."""
     path = tmp_path / "absent" / "trace"
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", unique("g"), "--topic", "t")
     code, out, err = run("consume", *connect, "--trace", str(path))
@@ -38,7 +38,7 @@ def test_a_trace_that_cannot_be_written(
 
 
 def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
-    """The command waits for the topic, and says so on standard error at once and at the end."""
+    """For an unknown topic the command waits, and says so on stderr at once and at its end."""
     topic = unique("unknown")
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     code, out, err = run("consume", *connect, "--idle-timeout", "3")
@@ -54,7 +54,7 @@ def test_more_consumers_than_partitions(
     topic = unique("full")
     sandbox.create_topic(topic, partitions=1)
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
-    # The assignor takes consumers in the order of their ids.
+    # The assignor sorts the consumers by their ids.
     spawn("consume", *connect, "--property", "consumer.id=a")
     with Observer(sandbox.zookeeper_connect, topic) as observer:
         assert until(lambda: observer.count_owners(topic) > 0, limit_s=60.0)
@@ -65,7 +65,7 @@ def test_more_consumers_than_partitions(
 
 
 def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
-    """A topic's znode that no member can read ends the command with the znode's name."""
+    """If no member can read a topic's znode, the command ends with an error that names it."""
     topic = unique("malformed")
     path = f"/brokers/topics/{topic}"
     client = KazooClient(sandbox.zookeeper_connect)

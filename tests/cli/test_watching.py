@@ -1,4 +1,4 @@
-"""`--watch` in a terminal: redrawn in place, and nothing is left on the screen."""
+"""`--watch` on a terminal: the screen is redrawn in place and restored at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
 
 
 class Terminal:
-    """A process on a terminal of 80 columns and 24 lines, and what it has written."""
+    """A process on a terminal of 80 columns and 24 lines, and the output that it has written."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._mine, theirs = pty.openpty()
@@ -65,7 +65,7 @@ class Terminal:
             if ready:
                 try:
                     chunk = os.read(self._mine, 65536)
-                except OSError:  # the other end is closed
+                except OSError:  # The process has closed its end of the terminal.
                     chunk = b""
                 if not chunk:
                     assert seen(self.written), self.written
@@ -89,7 +89,7 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
-    """A picture overwrites the last one; the first screen returns at the end."""
+    """Each reading overwrites the last one; at the end the first screen is shown again."""
     watched = (
         "lag",
         "-g",
@@ -111,7 +111,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
     assert before == b""
     pictures = after.partition(LEAVE)[0].split(HOME)[1:]
     for picture in pictures[:-1]:
-        assert picture.endswith(b"\x1b[J")  # clears only the rest of the page
+        assert picture.endswith(b"\x1b[J")  # Clears only the rest of the screen.
         lines = ESCAPE.sub(b"", picture).split(b"\r\n")
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 80
@@ -121,7 +121,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
 
 
 def test_groups_show(scene: Scene) -> None:
-    """`groups show --watch` follows the owners."""
+    """`groups show --watch` shows changes of owners."""
     with terminal(
         "groups",
         "show",
@@ -140,7 +140,7 @@ def test_groups_show(scene: Scene) -> None:
 
 
 def test_colours_and_width(scene: Scene) -> None:
-    """A terminal has colours within 80 columns, but not with NO_COLOR or --no-color."""
+    """On a terminal the output has 80 columns, and colours unless NO_COLOR or --no-color is set."""
     shown = ("groups", "list", "-z", scene.connect)
     with terminal(*shown) as one:
         one.read_until(lambda written: b"live\x1b[0m" in written)
@@ -158,7 +158,7 @@ def test_colours_and_width(scene: Scene) -> None:
 
 
 def test_prometheus(scene: Scene) -> None:
-    """`--prometheus` serves the known values; an unknown value has no sample."""
+    """`--prometheus` serves the known values as samples; an unknown value has no sample."""
     port = free_port()
     process = subprocess.Popen(
         [
@@ -201,7 +201,7 @@ def test_prometheus(scene: Scene) -> None:
 
 
 def test_watch_in_a_pipe(scene: Scene) -> None:
-    """Formats for programs have one reading after the other, each with its time."""
+    """In a pipe, formats for programs print one reading after another, each with its time."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -239,8 +239,8 @@ def test_watch_in_a_pipe(scene: Scene) -> None:
 @pytest.mark.parametrize("output", ["json", "yaml", "csv"])
 @pytest.mark.parametrize("words", [("members", "g"), ("groups", "list"), ("doctor", "--no-logs")])
 def test_a_stream_that_parses(scene: Scene, words: tuple[str, ...], output: str) -> None:
-    """`--watch` writes JSON as JSON Lines, YAML as documents, and CSV with its titles once."""
-    scene.offset("gone", 0, 1, "g")  # something that doctor finds
+    """`--watch` writes JSON as JSON Lines, YAML as documents, and CSV with its header once."""
+    scene.offset("gone", 0, 1, "g")  # The group has something that `doctor` finds.
     process = subprocess.Popen(
         [
             sys.executable,
@@ -277,7 +277,7 @@ def test_a_stream_that_parses(scene: Scene, words: tuple[str, ...], output: str)
 
 
 def test_what_cannot_be_repeated(scene: Scene) -> None:
-    """A format that cannot be repeated is refused with --watch."""
+    """`--watch` refuses a format that cannot be repeated."""
     for output in ("legacy", "prometheus"):
         done = subprocess.run(
             [
@@ -302,7 +302,7 @@ def test_what_cannot_be_repeated(scene: Scene) -> None:
 
 
 def test_debug(scene: Scene) -> None:
-    """`--debug` logs the requests to ZooKeeper; without it the log is silent."""
+    """`--debug` logs the requests to ZooKeeper; without `--debug` no request is logged."""
     command = [sys.executable, "-m", "zkconsumer", "groups", "list", "-z", scene.connect]
     quiet, loud = (
         subprocess.run(command + more, capture_output=True, text=True, check=True, timeout=LIMIT_S)

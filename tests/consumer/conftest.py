@@ -26,7 +26,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[KazooClient, str]]:
-    """A chroot of its own on the sandbox's ZooKeeper; the test registers its brokers."""
+    """A separate chroot on the sandbox's ZooKeeper; the test registers its brokers."""
     chroot = f"/{unique('moved')}"
     client = KazooClient(sandbox.zookeeper_connect)
     client.start(60)
@@ -39,7 +39,7 @@ def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[Ka
         client.close()
 
 
-# Messages in each partition of a filled log.
+# Number of messages in each partition of a filled log.
 MESSAGES = 3000
 
 
@@ -54,7 +54,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
 
 @pytest.fixture
 def reader(log: Log) -> Iterator[Reader]:
-    """A stream over the log, without partitions."""
+    """A stream over the log, to which no partition is granted yet."""
     reader = Reader(log)
     yield reader
     reader.stream.close()

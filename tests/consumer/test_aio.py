@@ -53,7 +53,7 @@ def reader(log: Log) -> Iterator[Both]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine with a time limit, so that a faulty test ends too."""
+    """Run a coroutine with a time limit, so that a faulty test ends, too."""
     asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
 
 
@@ -85,7 +85,7 @@ def test_columns_can_be_awaited(log: Log) -> None:
 
 
 def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> None:
-    """The request for the next message finishes a message, however many were fetched."""
+    """The request for the next message finishes the current message, however many were fetched."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
 
 
 def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
-    """The loop is not blocked: another task produces the message that this one waits for."""
+    """The event loop is not blocked: another task produces the message for which this one waits."""
     reader.grant(2, 0)
 
     async def main() -> None:
@@ -149,7 +149,7 @@ def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
 
 
 def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
-    """The next poll finishes a batch; a batch may be empty; polls and loops can be mixed."""
+    """The next poll finishes a batch; a batch may be empty; polls and loops can alternate."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -180,7 +180,7 @@ def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
 
 
 def test_polls_without_messages_leave_no_task(reader: Both) -> None:
-    """Polls of an idle stream leave nothing behind when they have ended."""
+    """Polls of an idle stream leave no task behind when they have ended."""
     reader.grant(1, 0)
 
     def futures() -> int:
@@ -239,7 +239,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
 
 
 def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
-    """A wait during a pause, a revocation or the lease's end delivers no outdated message."""
+    """A wait during a pause, a revocation or the end of the lease delivers no outdated message."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -263,7 +263,7 @@ def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
 
 
 def test_two_tasks_at_once_are_an_error(log: Log, reader: Both) -> None:
-    """The second task gets an error; the first is not disturbed."""
+    """A second task in one stream gets an error; the first task is not affected."""
     reader.grant(1, 0)
 
     async def main() -> None:

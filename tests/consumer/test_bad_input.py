@@ -1,4 +1,4 @@
-"""Bad input gives a named error or a waiting state with a reason, and loses nothing."""
+"""Bad input gives a named error, or a waiting state with a reason, and loses no message."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ HOSTILE = {
 
 
 def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
-    """Peers whose registrations JVM members cannot read are named; the group is delivered."""
+    """Peers whose registrations JVM members cannot read are named; all messages are delivered."""
     one = group.join()
     one.read(40)
     for name, payload in HOSTILE.items():
         group.admin.create(paths.member(group.name, name), payload, ephemeral=True)
     eventually(lambda: one.status.malformed_peers.keys() == HOSTILE.keys())
     one.settled(0, 1, 2, 3)
-    # Each notice is reported separately, so wait until all are counted.
+    # Each notice is counted separately, so wait until all are counted.
     eventually(lambda: one.counted["malformed_peer"] == len(HOSTILE))
     assert all(why for why in one.status.malformed_peers.values())
     group.sandbox.produce(group.topic, 1, partition=2)
@@ -71,8 +71,8 @@ def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
     assert one.readers[0].errors == []
 
 
-def test_a_mended_peer_is_counted_again(group: Group) -> None:
-    """A malformed peer that registers again correctly gets its share."""
+def test_a_repaired_registration_joins_the_assignment(group: Group) -> None:
+    """A peer whose malformed registration is replaced by a correct one gets its share."""
     one = group.join()
     path = paths.member(group.name, "zzz")
     group.admin.create(path, b"{", ephemeral=True)
@@ -86,8 +86,8 @@ def test_a_mended_peer_is_counted_again(group: Group) -> None:
 # ---- topics, owners, offsets --------------------------------------------------------------------
 
 
-def test_a_malformed_topic_node_is_waited_for(group: Group) -> None:
-    """With a topic znode that JVM members cannot read, nothing is claimed; the stream names it."""
+def test_a_member_waits_for_the_repair_of_a_topic_node(group: Group) -> None:
+    """While no JVM member can read a topic's znode, the stream names it and claims nothing."""
     topic = f"{group.topic}-bad"
     group.admin.create(paths.topic(topic), b'{"version":1,"partitions":[0]}')
     try:
@@ -104,7 +104,7 @@ def test_a_malformed_topic_node_is_waited_for(group: Group) -> None:
 
 
 def test_a_malformed_topic_node_stops_no_owned_partition(group: Group) -> None:
-    """A topic znode that becomes malformed stops no owned partition; its repair loses nothing."""
+    """A topic znode that becomes malformed stops no owned partition and loses no message."""
     one = group.join()
     one.read(40)
     path = paths.topic(group.topic)
@@ -131,7 +131,7 @@ def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"3\n", b"9" * 30, b"x" * 9999])
 def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -> None:
-    """With a malformed offset a partition is claimed, and fetched only after the repair."""
+    """A partition with a malformed offset is claimed, but fetched only after the repair."""
     group.write(1, payload)
     one = group.join(auto_commit_interval_s=0.1)
     eventually(lambda: one.readers[0].errors)
@@ -223,7 +223,7 @@ def _config(connect: str, **settings: object) -> ConsumerConfig:
 
 
 def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
-    """If no ZooKeeper server listens or answers, an error names the address in time."""
+    """If no ZooKeeper server accepts or answers, an error names the address in time."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
@@ -254,7 +254,7 @@ def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServ
 def test_a_server_that_hides_its_tick_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the server does not allow `conf`, the session timeout is not checked, with a warning."""
+    """If the server forbids `conf`, the session timeout is not checked, and a warning says so."""
     settings = {"4lw.commands.whitelist": "srvr"}
     with ZooKeeperServer(tmp_path, tick_time_s=2.0, settings=settings) as server:
         ConsumerConnector(_config(server.connect)).shutdown()
@@ -277,7 +277,7 @@ def brokerless(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     client.close()
 
 
-def test_no_brokers_is_waited_for(
+def test_a_member_waits_for_the_first_broker(
     zookeeper: ZooKeeperServer, brokerless: KazooClient, group: Group, sandbox: Sandbox
 ) -> None:
     """Without a registered broker the member waits with a reason, until one registers."""
@@ -322,7 +322,7 @@ class Elsewhere:
 
 
 def test_streams_are_created_once(group: Group) -> None:
-    """A second `create_message_streams` raises the JVM's error and disturbs nothing."""
+    """A second `create_message_streams` raises the JVM's error and changes nothing."""
     one = group.join()
     with pytest.raises(MessageStreamsExistError):
         one.connector.create_message_streams({group.topic: 1})
@@ -341,7 +341,7 @@ def test_bad_subscriptions_are_the_callers_errors(group: Group) -> None:
 
 
 def test_a_closed_connector_says_so(group: Group) -> None:
-    """After a shutdown, and after a second one, every call raises the typed error."""
+    """After a shutdown, also a second one, every call raises the typed error."""
     one = group.join()
     one.close()
     one.close()
@@ -353,7 +353,7 @@ def test_a_closed_connector_says_so(group: Group) -> None:
 
 
 def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
-    """Another live session under this consumer id: the member is refused with a named error."""
+    """If another live session has this consumer id, the member is refused with a named error."""
     first = group.join("same")
     first.settled(0, 1, 2, 3)
     second = group.member("same", zookeeper_session_timeout_s=0.5)
@@ -377,7 +377,7 @@ def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
 
 
 def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
-    """A failing decoder raises an error that names the message; the next messages follow."""
+    """If a decoder fails, the error names the message; the next messages are delivered."""
     one = group.member()
     streams = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)
     stream, failed, seen = streams[group.topic][0], 0, 0
@@ -397,7 +397,7 @@ def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
 def test_a_decoder_that_always_fails_keeps_the_lease(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """200,000 failures are counted, cause few log lines, and delay neither lease nor commit."""
+    """200,000 decoder failures are counted, cause few log lines, and delay no lease or commit."""
     caplog.set_level(logging.WARNING, "zkconsumer")
     one = group.member(zookeeper_session_timeout_s=4.0, consumer_timeout_s=30.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[

@@ -1,4 +1,4 @@
-"""A member that ends with an error: every stream, every call and the status report it."""
+"""When a member ends with an error, every stream, every call and the status report the error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def close_quietly(one: MemberUnderTest) -> None:
 
 
 def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
-    """When the coordinator fails, a loop that catches every error and continues ends too."""
+    """When the coordinator fails, a loop that catches every error and continues ends, too."""
     one = settled(group)
     crash(one.connector)
     (reader,) = one.readers

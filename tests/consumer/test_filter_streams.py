@@ -1,4 +1,4 @@
-"""Streams of a filter on a real broker deliver every matching topic from its creation on."""
+"""Streams of a filter deliver every matching topic from its creation on, on a real broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.errors import ConfigError, MessageStreamsExistError
 def test_topics_join_a_filter_s_streams_as_they_are_created(
     group: Group, unique: Callable[[str], str]
 ) -> None:
-    """Two threads share every matching topic; one that is created later needs no restart."""
+    """Two threads share every matching topic; a topic created later needs no restart."""
     family = unique("family")
     topics = [f"{family}.{number}" for number in range(3)]
 

@@ -1,4 +1,4 @@
-"""In the child process of a fork, a connector raises at once, and the parent's member continues."""
+"""In a forked child process a connector raises at once; the parent's member continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from zkconsumer import ConsumerConnector, ForkedError, Stream
 
 
 def in_child(act: Callable[[], None]) -> int:
-    """The exit code of a forked process that calls `act` and ends like any Python program."""
+    """Return the exit code of a forked process that calls `act` and ends like any Python
+    program."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -40,7 +41,7 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
     stream: Stream[bytes, bytes]
     (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
     iterator = iter(stream)
-    first = next(iterator)  # the rest of its batch is already fetched
+    first = next(iterator)  # The rest of its batch has already been fetched.
 
     def act() -> None:
         refused(lambda: next(iterator), lambda: next(stream), stream.poll)
@@ -58,7 +59,7 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
     assert group.stored(0) == "10"
 
 
-def test_a_child_may_end_as_usual(group: Group) -> None:
+def test_a_forked_child_can_end(group: Group) -> None:
     """A child that deletes its copy of the connector does not hang."""
     connector = group.member(consumer_timeout_s=60.0).connector
     held: list[Any] = [connector, *connector.create_message_streams({group.topic: 1})[group.topic]]

@@ -1,4 +1,4 @@
-"""The lease's clock continues while the machine sleeps, or the platform is refused."""
+"""The clock of the lease counts suspended time, or the platform is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.errors import ConfigError
 
 
 def _clocks(**numbers: int) -> SimpleNamespace:
-    """A module `time` with these clocks; each clock returns its own number."""
+    """Return a module `time` with these clocks, each of which returns its own number."""
     return SimpleNamespace(**numbers, clock_gettime=float, monotonic=lambda: -1.0)
 
 
@@ -43,7 +43,7 @@ def test_on_windows_the_clock_is_monotonic() -> None:
     [("darwin", _clocks(CLOCK_MONOTONIC=6)), ("freebsd14", _clocks(CLOCK_MONOTONIC_RAW=4))],
 )
 def test_a_platform_without_such_a_clock_is_refused(platform: str, clocks: SimpleNamespace) -> None:
-    """An old macOS or an unknown platform is an error before there is a lease."""
+    """An old macOS or an unknown platform is an error before the first lease."""
     with pytest.raises(ConfigError, match="continues during sleep") as caught:
         lease_clock(platform, clocks)
     assert platform in caught.value.where

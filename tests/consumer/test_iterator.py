@@ -1,4 +1,4 @@
-"""The claims of upstream's ConsumerIteratorTest, and large messages."""
+"""What upstream's ConsumerIteratorTest claims, and large messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def log(sandbox: Sandbox, unique: Callable[[str], str]) -> KafkaLog:
 
 
 def append_set(log: KafkaLog, codec: str) -> None:
-    """Ten messages, "0" to "9", as one set."""
+    """Append ten messages, "0" to "9", as one message set."""
     producer = Producer(
         {"bootstrap.servers": log.sandbox.bootstrap, "compression.type": codec, "linger.ms": 500}
     )
@@ -48,7 +48,7 @@ def test_a_set_that_begins_before_the_position(log: KafkaLog, codec: str) -> Non
 
 
 def test_decoders_that_always_fail(log: KafkaLog) -> None:
-    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: only the value itself fails."""
+    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: only the value itself raises."""
 
     def fail(raw: bytes) -> object:
         raise NotImplementedError("This decoder does not work.")
@@ -65,7 +65,7 @@ def test_decoders_that_always_fail(log: KafkaLog) -> None:
 
 
 def test_messages_larger_than_a_fetch_are_delivered(log: KafkaLog) -> None:
-    """Where the JVM fails permanently (MessageSizeTooLargeException), the fetch grows."""
+    """Where the JVM fails for good (MessageSizeTooLargeException), the fetch size grows."""
     sizes = [0, 990_000, 1, 900_000, 10]
     for size in sizes:
         log.append(0, [b"x" * size])

@@ -135,13 +135,13 @@ def test_joining_reading_and_leaving(group: Group, seen: Seen) -> None:
 
 
 def test_threads_without_partitions(group: Group, seen: Seen) -> None:
-    """Five threads for four partitions."""
+    """With five threads for four partitions, a thread without a partition is named."""
     group.join("a", threads=5).settled(0, 1, 2, 3)
     seen("No broker partitions consumed")
 
 
 def test_a_partition_of_another_owner(group: Group, seen: Seen) -> None:
-    """If another client owns a partition, both threads are named and the attempt has failed."""
+    """If another client owns a partition, both owners are named and the attempt has failed."""
     group.hold(2)
     one = group.join("a")
     eventually(lambda: one.owned == {0, 1, 3})
@@ -169,7 +169,7 @@ def test_refusals(group: Group, seen: Seen) -> None:
 
 
 def test_topics_that_change(group: Group, seen: Seen, unique: Callable[[str], str]) -> None:
-    """Partitions are added, a topic is deleted; for a filter, topics come and go."""
+    """Partitions are added and a topic is deleted; for a filter, topics come and go."""
     mine, prefix = unique("changing"), unique("filtered")
     group.sandbox.create_topic(mine, partitions=1)
     one = group.member("a")
@@ -189,7 +189,7 @@ def test_topics_that_change(group: Group, seen: Seen, unique: Callable[[str], st
 
 
 def test_no_brokers(group: Group, seen: Seen, unique: Callable[[str], str]) -> None:
-    """A chroot with a topic and no broker."""
+    """No broker is registered below a chroot that has a topic."""
     chroot = f"/{unique('empty')}"
     topic = chroot + paths.topic("t")
     group.admin.create(topic, b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
@@ -210,8 +210,8 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
     one.settled(0, 1, 2, 3)
 
 
-def test_every_line_of_the_page_is_waited_for() -> None:
-    """The tests above cover every line of docs/metrics.md."""
+def test_every_line_of_the_page_is_covered() -> None:
+    """The tests above cover every line of the table in docs/metrics.md."""
     waited = [*JOINING, *GIVING_UP, *LEAVING, *CONFLICT, *OTHERS]
     found = [[one for one in listed() if one.startswith(beginning)] for beginning in waited]
     assert sorted(line for (line,) in found) == sorted(listed())

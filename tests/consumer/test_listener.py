@@ -24,7 +24,7 @@ from zkconsumer.sandbox import Sandbox
 GOLDEN = Path(__file__).parents[1] / "golden" / "rebalance_listener.jsonl.gz"
 
 
-class Heard:
+class RecordingListener:
     """A listener that records its calls, and can do more before it returns."""
 
     def __init__(self, *, then: Callable[[str], None] = lambda callback: None) -> None:
@@ -45,7 +45,7 @@ class Heard:
 
 
 def join(
-    group: Group, suffix: str, listener: Heard, threads: int = 1, **settings: Any
+    group: Group, suffix: str, listener: RecordingListener, threads: int = 1, **settings: Any
 ) -> MemberUnderTest:
     one = group.member(suffix, **settings)
     one.connector.set_consumer_rebalance_listener(listener)
@@ -53,7 +53,7 @@ def join(
     return one
 
 
-def told(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def callbacks(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Drop repeated calls: the JVM calls in each attempt, zkconsumer for each assignment."""
     return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
 
@@ -65,7 +65,7 @@ def test_consumer_rebalance_listener(
     """ZookeeperConsumerConnectorTest.testConsumerRebalanceListener, in both modes."""
     group.topic = unique("topic1")
     sandbox.create_topic(group.topic, partitions=2)
-    first, second = Heard(), Heard()
+    first, second = RecordingListener(), RecordingListener()
     one = join(group, "consumer1", first, rebalance_mode=mode)
     one.settled(0, 1)
     mine, theirs = (ConsumerThreadId(f"{group.name}_consumer{n}", 0) for n in (1, 2))
@@ -77,7 +77,7 @@ def test_consumer_rebalance_listener(
     two.settled(1)
     together = ("assigned", {group.topic: {0: mine, 1: theirs}})
     assert first.calls == [("released", {group.topic: given_up}), together]
-    assert (told(second.calls)[0], second.calls[-1]) == (("released", {}), together)
+    assert (callbacks(second.calls)[0], second.calls[-1]) == (("released", {}), together)
     assert second.ids == {f"{group.name}_consumer2"}
 
 
@@ -103,7 +103,7 @@ def captured(release: str, member: str) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("release", ["0.9.0.1", "0.11.0.3", "1.1.1"])
 def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release: str) -> None:
     """A joins with two threads, B with one, A leaves: with `eager` the calls are the JVM's."""
-    first, second = Heard(), Heard()
+    first, second = RecordingListener(), RecordingListener()
     a = join(group, "A", first, threads=2, rebalance_mode="eager")
     a.settled(0, 1, 2, 3)
     b = join(group, "B", second, rebalance_mode="eager")
@@ -124,11 +124,11 @@ def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release:
                     for topic, them in what.items()
                 },
             )
-            for kind, what in told(calls)
+            for kind, what in callbacks(calls)
         ]
 
-    assert plain(first.calls) == told(captured(release, "A"))
-    assert plain(second.calls) == told(captured(release, "B"))
+    assert plain(first.calls) == callbacks(captured(release, "A"))
+    assert plain(second.calls) == callbacks(captured(release, "B"))
 
 
 def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:
@@ -139,7 +139,7 @@ def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:
         if callback == "released" and member:
             member[0].connector.commit_offsets()
 
-    one = join(group, "a", Heard(then=commit), auto_commit_enable=False)
+    one = join(group, "a", RecordingListener(then=commit), auto_commit_enable=False)
     one.settled(0, 1, 2, 3)
     one.read(40)
     member.append(one)
@@ -165,7 +165,7 @@ def test_a_listener_that_hangs_delays_no_rebalance(group: Group, callback: str) 
             free.wait(LIMIT_S)
 
     try:
-        one = join(group, "a", Heard(then=hang), release_grace_s=0.3)
+        one = join(group, "a", RecordingListener(then=hang), release_grace_s=0.3)
         one.settled(0, 1, 2, 3)
         hangs.set()
         other = group.join("b")
@@ -188,7 +188,7 @@ def test_a_listener_that_raises_loses_nothing(
     def fail(callback: str) -> None:
         raise ValueError(f"no {callback}")
 
-    one = join(group, "a", Heard(then=fail))
+    one = join(group, "a", RecordingListener(then=fail))
     one.settled(0, 1, 2, 3)
     one.read(40)
     assert one.counted["listener_failed"] == 2
@@ -204,4 +204,4 @@ def test_a_listener_is_set_before_the_streams(group: Group) -> None:
     """After the streams exist a listener is refused, in the JVM's words."""
     one = group.join("a")
     with pytest.raises(MessageStreamsExistError, match="rebalance listener before creating"):
-        one.connector.set_consumer_rebalance_listener(Heard())
+        one.connector.set_consumer_rebalance_listener(RecordingListener())

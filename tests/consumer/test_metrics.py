@@ -1,4 +1,4 @@
-"""Metrics are counted, scraped over HTTP, and removed with the connector."""
+"""Metrics are counted, scraped over HTTP, and removed with their connector."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def page(text: str) -> Page:
-    """Return the page's samples; fail if two are the same."""
+    """Return the page's samples; fail if two have one name and labels."""
     found: Page = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -99,7 +99,7 @@ def test_a_scrape_shows_the_members_activity(group: Group) -> None:
 
 
 def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
-    """A reader that holds its first message of forty has a lag; after reading all it has none."""
+    """A reader that holds its first of forty messages has a lag; after the last it has none."""
     one = group.member("a")
     one.readers.extend(
         Reader(s) for s in one.connector.create_message_streams({group.topic: 1})[group.topic]
@@ -114,7 +114,7 @@ def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
 
 
 def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
-    """A few messages, some without a key or a value, are measured exactly."""
+    """For a few messages, some without key or value, the fetched bytes are exact."""
     topic, port = f"{group.topic}-few", free_port()
     group.sandbox.create_topic(topic, partitions=1)
     group.sandbox.produce(topic, [b"", b"x" * 100, None], key="a key", partition=0)
@@ -127,8 +127,8 @@ def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
     assert one.counted["fetched_bytes"] == 116
 
 
-def test_of_many_messages_a_sample_is_weighed(group: Group) -> None:
-    """Thousands of messages of 100 bytes or none are estimated closely."""
+def test_fetched_bytes_are_sampled(group: Group) -> None:
+    """For thousands of messages of 100 bytes or none, the fetched bytes are estimated closely."""
     topic = f"{group.topic}-many"
     group.sandbox.create_topic(topic, partitions=1)
     group.sandbox.produce(topic, [b"", b"x" * 100] * 10_000, partition=0)
@@ -139,7 +139,7 @@ def test_of_many_messages_a_sample_is_weighed(group: Group) -> None:
 
 
 def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
-    """With a hand-over, the counts of both members add up to the deliveries."""
+    """When a partition moves, the counts of both members add up to the number of deliveries."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -204,7 +204,7 @@ def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
-    """Two connectors with the same `metrics.port` share one page, which ends with the second."""
+    """Two connectors with one `metrics.port` share a page, which ends with the second connector."""
     port = free_port()
     one, two = (group.join(suffix, metrics_port=port) for suffix in ("a", "b"))
     one.settled(0, 1)
@@ -219,7 +219,7 @@ def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
 
 
 def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
-    """If another process uses the port, the constructor raises and leaves nothing running."""
+    """If another process uses the port, the constructor raises, and no thread keeps running."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -17,12 +17,12 @@ from zkconsumer.sandbox.ports import free_port
 def test_a_stream_follows_brokers_that_have_all_moved(
     sandbox: Sandbox, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """The stream asks ZooKeeper when its brokers cannot be reached, without a rebalance."""
+    """If no broker can be reached, the stream reads new addresses from ZooKeeper."""
     client, connect = cluster
     topic = unique("moved")
     sandbox.create_topic(topic, partitions=1)
     sandbox.produce(topic, 5, partition=0)
-    register_broker(client, 0, f"127.0.0.1:{free_port()}")  # nobody listens there
+    register_broker(client, 0, f"127.0.0.1:{free_port()}")  # No process listens at this address.
     client.create(paths.topic(topic), b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
     config = ConsumerConfig(group_id="g", zookeeper_connect=connect, **SETTINGS)
     one = MemberUnderTest(config)

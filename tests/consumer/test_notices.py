@@ -61,7 +61,7 @@ def test_repeated_notices_are_logged_rarely(notices: LoggedNotices, kind: Notice
     for left in range(9):
         notices.now += 1
         assert notices.write(kind, "t-0", f"{left} tries left") == []
-    assert len(notices.write(kind, "t-1")) == 1  # another subject
+    assert len(notices.write(kind, "t-1")) == 1  # This notice names another subject.
     notices.now = 5.0 + LOG_AGAIN_S
     (line,) = notices.write(kind, "t-0")
     assert "and 9 more since" in line
@@ -69,7 +69,7 @@ def test_repeated_notices_are_logged_rarely(notices: LoggedNotices, kind: Notice
 
 
 def test_single_events_are_logged_each_time(notices: LoggedNotices) -> None:
-    """Two edits by an operator give two log lines."""
+    """Each of two edits by an operator is a log line."""
     assert notices.write(NoticeKind.OFFSET_EDITED, "t-0")
     assert notices.write(NoticeKind.OFFSET_EDITED, "t-0")
 
@@ -77,7 +77,7 @@ def test_single_events_are_logged_each_time(notices: LoggedNotices) -> None:
 def test_failures_of_one_kind_are_one_line_in_five_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every failure is counted; the first line is logged at once, the next after the pause."""
+    """Each failure is counted; the first is logged at once, the next line after five seconds."""
     now = [100.0]
     log = TroubleLog(SafeLogger(LOGGER), lambda: now[0])
 
@@ -112,7 +112,7 @@ def test_an_urgent_item_overtakes_the_queue() -> None:
 
 
 class Hashed(str):
-    """A partition name that counts its look-ups."""
+    """A partition name that counts how often it is looked up."""
 
     count = 0
 
@@ -168,7 +168,7 @@ MANY = 500
 
 
 def test_logging_many_notices_is_linear(caplog: pytest.LogCaptureFixture) -> None:
-    """A refusal of each of 500 partitions takes a few look-ups for each notice, and is logged."""
+    """Refusals of 500 partitions take a few look-ups for each notice, and are logged."""
     caplog.set_level(logging.ERROR, LOGGER.name)
     now, Hashed.count = [5.0], 0
     log = NoticeLog(SafeLogger(LOGGER), "g_a", lambda: now[0])
@@ -218,7 +218,7 @@ def loop_of(member: Member, streams: Streams) -> MemberLoop:
 
 
 def test_reporting_many_refusals_is_linear() -> None:
-    """500 refused releases cause a few iterations over owned partitions, not one each."""
+    """500 refused releases iterate a few times over the owned partitions, not once for each."""
     member, streams = refusing_member(), Streams(3)
     loop = loop_of(member, streams)
     owned = Walked(member.state.owned)
@@ -252,7 +252,7 @@ def test_reporting_many_malformed_offsets_is_linear() -> None:
 
 
 def test_counting_many_resets_is_linear() -> None:
-    """500 resets of positions cause a few reads of all positions."""
+    """500 resets of positions read all positions only a few times."""
     read = Counter[str]()
     partitions = [TopicPartition("t", number) for number in range(MANY)]
 

@@ -79,7 +79,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 @BY_RELEASE
 def test_odd_registrations(scene: Peers, release: str) -> None:
-    """A payload that makes JVM members throw is named and skipped; others are read like theirs."""
+    """A registration that makes JVM members throw is skipped and named; others are read."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("b", "t", release)
     one.settled(0, 1, 2, 3)
@@ -100,7 +100,7 @@ def test_odd_registrations(scene: Peers, release: str) -> None:
         else:
             one.settled(*expected)
             assert not one.status.malformed_peers, case["name"]
-        # The member must read the deletion before the next peer registers under the same path.
+        # The member must read the deletion before the next peer registers under this path.
         seen = one.counted["rebalances"]
         scene.session.delete(path)
         eventually(lambda seen=seen: one.counted["rebalances"] > seen)
@@ -112,7 +112,7 @@ def test_odd_registrations(scene: Peers, release: str) -> None:
 
 @BY_RELEASE
 def test_odd_topics(scene: Peers, release: str) -> None:
-    """A topic that JVM members cannot read is named and waited for; others are assigned."""
+    """Members wait for a topic that JVM members cannot read, and name it; others are assigned."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("a", "t", release)
     named = 0
@@ -137,7 +137,7 @@ def test_odd_topics(scene: Peers, release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES[2:])
 def test_odd_topics_of_peers(scene: Peers, release: str) -> None:
-    """Round-robin from 0.10.2 on: a peer's unreadable topic stops the whole group."""
+    """From 0.10.2 on, round-robin stops the whole group at a peer's unreadable topic."""
     scene.put(paths.topic("t"), SOUND)
     scene.put(paths.topic("u"), b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
     scene.peer("g_b", encode_registration(Registration({"t": 1}, timestamp_ms=1)))
@@ -158,7 +158,7 @@ def test_odd_topics_of_peers(scene: Peers, release: str) -> None:
             assert one.status.waiting_for.startswith("t: ")
         assert one.owned == {0, 1}
         assert expected in (None, {0, 1})
-        # The member must read this before the next payload is written.
+        # The member must read this payload before the test writes the next one.
         eventually(lambda: one.status.phase in ("settled", "waiting"))
         seen = one.counted["rebalances"]
         scene.put(paths.topic("t"), SOUND)

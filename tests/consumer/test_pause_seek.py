@@ -10,12 +10,12 @@ from zkconsumer.errors import ConfigError, ConnectorClosedError, NotOwnedError
 
 
 def test_a_seek_backwards_is_committed(group: Group) -> None:
-    """The stored offset follows a seek back, and then the messages that are read."""
+    """After a seek back the stored offset is lower, and then rises with the messages read."""
     one = group.join(consumer_timeout_s=None)
     one.read(40)
     one.connector.commit_offsets()
     assert group.stored(2) == "10"
-    one.readers[0].free.clear()  # the next message stays in flight
+    one.readers[0].free.clear()  # The next message stays in flight.
     one.connector.seek(group.tp(2), 4)
     one.connector.commit_offsets()
     assert group.stored(2) in ("4", "5")
@@ -28,7 +28,7 @@ def test_a_seek_backwards_is_committed(group: Group) -> None:
 
 
 def test_a_seek_forward_skips(group: Group) -> None:
-    """A seek ahead skips the messages between and is committed, even on a paused partition."""
+    """A seek ahead skips the messages between and is committed, also on a paused partition."""
     one = group.join(consumer_timeout_s=None)
     one.read(40)
     one.connector.pause([group.tp(1)])
@@ -42,7 +42,7 @@ def test_a_seek_forward_skips(group: Group) -> None:
 
 
 def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group) -> None:
-    """A partition that is paused here is read by its next owner, and here after that owner ends."""
+    """A partition paused here is read by its next owner, and here after that owner has left."""
     one = group.join("a")
     one.read(40)
     moving = [tp for held in one.status.owned.values() for tp in held][2:]
@@ -66,7 +66,7 @@ def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group)
 
 
 def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None:
-    """In incremental mode a rebalance does not affect paused partitions that stay."""
+    """In incremental mode, a paused partition that keeps its owner stays paused in a rebalance."""
     one = group.join("a")
     one.read(40)
     kept = group.tp(0)
@@ -85,7 +85,7 @@ def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None
 
 
 def test_only_owned_partitions_can_be_paused_and_sought(group: Group) -> None:
-    """Pause and seek fail without streams, ownership or a valid offset, and after the end."""
+    """Pause and seek raise without streams, ownership or a valid offset, and after the shutdown."""
     one = group.member()
     with pytest.raises(NotOwnedError):
         one.connector.seek(group.tp(0), 0)

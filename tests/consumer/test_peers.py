@@ -1,4 +1,4 @@
-"""Registered peers that claim nothing, like a JVM member that has given up."""
+"""Registered peers that claim no partition, like a JVM member that has given up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 60
 
 @pytest.fixture
 def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
-    """Registers a member of a group that never claims anything."""
+    """Register a member of a group that never claims a partition."""
     client = KazooClient(sandbox.zookeeper_connect)
     client.start(60)
 
@@ -58,7 +58,7 @@ def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
 def test_a_nudge_registers_again_and_keeps_ownership(
     sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
 ) -> None:
-    """With peers.nudge the id znode is created again, and no ownership is lost or reported lost."""
+    """With peers.nudge the id znode is created again; no ownership is lost or reported as lost."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     idle_peer(group, topic)

@@ -1,4 +1,4 @@
-"""`poll_arrow`: batches of columns with the promises of `poll`, over each fetch engine."""
+"""`poll_arrow` keeps the promises of `poll` for batches of columns, with each fetch engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reader(log: Log) -> Iterator[Reader]:
 
 
 def polled(reader: Reader, count: int, *, most: int = 8000) -> list[pa.RecordBatch]:
-    """Batches with `count` messages in all; the last one is unfinished."""
+    """Return batches with `count` messages in all; the last batch is unfinished."""
     found: list[pa.RecordBatch] = []
     deadline = time.monotonic() + LIMIT_S
     while sum(one.num_rows for one in found) < count:
@@ -51,8 +51,8 @@ def rows(batches: list[pa.RecordBatch], partition: int, name: str = "offset") ->
     return [row[name] for row in table if row["partition"] == partition]
 
 
-def test_the_columns_say_what_the_messages_say(log: Log, reader: Reader) -> None:
-    """Keys, values, places, times and the fencing token are those of the messages."""
+def test_columns_equal_messages(log: Log, reader: Reader) -> None:
+    """Columns have the same keys, values, positions, times and fencing tokens as messages."""
     log.append_keyed(0, "k", "v")
     log.append_keyed(0, None, None)
     token = reader.grant(0, 0)
@@ -65,7 +65,7 @@ def test_the_columns_say_what_the_messages_say(log: Log, reader: Reader) -> None
 
 
 def test_a_batch_is_finished_when_the_next_is_asked_for(log: Log, reader: Reader) -> None:
-    """A commit covers the messages of the earlier batches only."""
+    """A commit covers only messages of the batches before the last one."""
     log.append(0, map(str, range(30)))
     reader.grant(0, 0)
     first = polled(reader, 1, most=10)
@@ -76,7 +76,7 @@ def test_a_batch_is_finished_when_the_next_is_asked_for(log: Log, reader: Reader
 
 
 def test_no_message_is_lost_between_small_batches(log: Log, reader: Reader) -> None:
-    """`max_messages` cuts a run; the next batch begins where it was cut."""
+    """`max_messages` cuts a run of messages; the next batch begins at the cut."""
     for partition in (0, 1):
         log.append(partition, map(str, range(50)))
         reader.grant(partition, 0)
@@ -85,7 +85,7 @@ def test_no_message_is_lost_between_small_batches(log: Log, reader: Reader) -> N
         assert rows(found, partition) == list(range(50))
 
 
-def test_no_message_comes_in_time(reader: Reader) -> None:
+def test_an_empty_batch(reader: Reader) -> None:
     """Without a message the batch is empty, and has all columns."""
     reader.grant(0, 0)
     found = reader.stream.poll_arrow(timeout_s=0.05)
@@ -93,7 +93,7 @@ def test_no_message_comes_in_time(reader: Reader) -> None:
 
 
 def test_no_message_of_a_withdrawn_partition_is_delivered(log: Log, reader: Reader) -> None:
-    """A revoked partition stops at once; the other continues without a gap."""
+    """A revoked partition stops at once; the other partition continues without a gap."""
     for partition in (0, 1):
         log.append(partition, map(str, range(500)))
         reader.grant(partition, 0)
@@ -105,7 +105,7 @@ def test_no_message_of_a_withdrawn_partition_is_delivered(log: Log, reader: Read
 
 
 def test_pause_and_seek(log: Log, reader: Reader) -> None:
-    """A paused partition delivers nothing, and a seek is obeyed exactly."""
+    """A paused partition delivers no message, and a seek is obeyed exactly."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     polled(reader, 1, most=10)
@@ -117,7 +117,7 @@ def test_pause_and_seek(log: Log, reader: Reader) -> None:
 
 
 def test_no_message_is_delivered_without_a_lease(log: Log, reader: Reader) -> None:
-    """While the gate is shut no batch is handed out; afterwards none is missing."""
+    """While the gate is shut no batch is handed out; afterwards no message is missing."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     before = polled(reader, 1, most=10)
@@ -129,7 +129,7 @@ def test_no_message_is_delivered_without_a_lease(log: Log, reader: Reader) -> No
 
 
 def test_both_kinds_of_poll_may_alternate(log: Log, reader: Reader) -> None:
-    """What one poll has not handed out is delivered by the other, once."""
+    """Messages that one kind of poll has not handed out are delivered once by the other kind."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     found = rows(polled(reader, 10, most=10), 0)
@@ -141,7 +141,7 @@ def test_both_kinds_of_poll_may_alternate(log: Log, reader: Reader) -> None:
 
 
 def test_a_release_waits_for_the_batch(log: Log, reader: Reader) -> None:
-    """A partition is released when its batch is finished, and not before."""
+    """A partition is released only after its batch is finished."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     polled(reader, 1, most=10)

@@ -1,4 +1,4 @@
-"""Commits of messages, positions, stored offsets, log ends, lag and seeks, on real servers."""
+"""Commits, positions, stored offsets, log ends, lag and seeks, on real servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 class Polled:
-    """A member whose one stream the test polls itself."""
+    """A member with one stream, which the test polls itself."""
 
     def __init__(self, group: Group, **settings: Any) -> None:
         self.connector: ConsumerConnector = group.member(**settings).connector
@@ -63,7 +63,7 @@ def test_commit_a_message_a_batch_or_all(group: Group) -> None:
 
 
 def test_a_message_of_a_former_ownership_is_not_committed(group: Group) -> None:
-    """After the partition was lost and claimed again, its old messages raise NotOwnedError."""
+    """Messages from before a partition was lost and claimed again raise NotOwnedError."""
     one = Polled(group)
     (message,) = one.take(1)
     tp = group.tp(message.partition)
@@ -93,7 +93,7 @@ def test_assignment_position_and_lag(group: Group) -> None:
 
 
 def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
-    """Both ends of a log, and the first message of a time; None after the last message."""
+    """Both ends of a log, and the first message from a time on; None after the last message."""
     one = group.member().connector
     tps = [group.tp(0), group.tp(1)]
     assert one.beginning_offsets(tps) == dict.fromkeys(tps, 0)
@@ -125,7 +125,7 @@ def test_seek_to_the_ends_and_to_a_time(group: Group) -> None:
 
 
 def test_asyncio_has_every_call() -> None:
-    """The asyncio connector has each public method of the other one, with the same parameters."""
+    """The asyncio connector has each public method of the blocking one, with equal parameters."""
 
     def calls(kind: type) -> dict[str, list[str]]:
         found = inspect.getmembers(kind, inspect.isfunction)

@@ -72,7 +72,7 @@ def test_an_overwritten_owner_node_is_created_again(group: Group) -> None:
 
 
 def test_a_deleted_id_node_is_created_again(group: Group) -> None:
-    """If another client deletes the id znode, the member registers again and loses nothing."""
+    """If another client deletes the id znode, the member registers again and loses no partition."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -89,7 +89,7 @@ def test_a_deleted_id_node_is_created_again(group: Group) -> None:
     assert len(one.readers[0].messages) == 41, "a message was repeated or lost"
 
 
-def test_an_overwritten_id_node_is_mended(group: Group) -> None:
+def test_an_overwritten_id_node_is_restored(group: Group) -> None:
     """If another client overwrites the registration, the member restores it."""
     one = group.join()
     one.settled(0, 1, 2, 3)
@@ -103,7 +103,7 @@ def test_an_overwritten_id_node_is_mended(group: Group) -> None:
 
 
 def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
-    """While another session uses the consumer id, nothing is delivered, and the error names it."""
+    """While another session has the consumer id, nothing is delivered; the error names the id."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -134,7 +134,7 @@ def test_a_back_off_of_0_does_not_read_the_group_without_end(group: Group) -> No
 
 
 def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> None:
-    """If another session registers the id, the owner znodes are deleted, and the streams raise."""
+    """If another session takes the id, the owner znodes are deleted, and the streams raise."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -157,8 +157,8 @@ def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> Non
 # ---- other clients' offsets ----------------------------------------------------------------------
 
 
-def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
-    """A zombie's lower offset is overwritten by the owner, and reported."""
+def test_a_lower_foreign_offset_is_overwritten(group: Group) -> None:
+    """The owner overwrites a frozen member's lower offset, and reports it."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     eventually(lambda: group.stored(0) in ("9", "10"))
@@ -168,7 +168,7 @@ def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
 
 
 def test_a_higher_foreign_offset_is_left_until_the_position_passes_it(group: Group) -> None:
-    """A higher offset of another client is reported and left until the position has passed it."""
+    """Another client's higher offset is reported, and kept until the position exceeds it."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     eventually(lambda: group.stored(0) in ("9", "10"))
@@ -199,7 +199,7 @@ def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
 
 
 def test_a_marked_edit_forward_skips(group: Group) -> None:
-    """An edit beyond the position is adopted: the messages between are not delivered."""
+    """An operator's edit beyond the position is adopted: the messages between are not delivered."""
     for partition in (1, 2, 3):
         group.write(partition, b"10")
     one = group.member()
@@ -214,7 +214,7 @@ def test_a_marked_edit_forward_skips(group: Group) -> None:
 
 
 def test_an_explicit_commit_notices_an_edit(group: Group) -> None:
-    """Without auto-commit, the user's commit finds the edit and adopts it."""
+    """Without auto-commit, the user's commit finds an operator's edit and adopts it."""
     one = group.join(auto_commit_enable=False)
     one.read(40)
     one.connector.commit_offsets()
@@ -237,7 +237,7 @@ def test_offsets_are_read_after_the_claim(group: Group) -> None:
 
 
 def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
-    """A second member takes half: every message is delivered exactly once."""
+    """When a second member takes half of the partitions, each message is delivered exactly once."""
     first = group.join("a")
     first.read(40)
     second = group.join("b")
@@ -251,7 +251,7 @@ def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
 
 
 def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
-    """A slow user's unfinished message is not waited for; the next owner redelivers it."""
+    """After `release.grace.ms` a release is not delayed; the next owner gets the message again."""
     first = group.join("a", release_grace_s=0.3)
     first.read(40)
     first.readers[0].free.clear()
@@ -270,7 +270,7 @@ def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
 
 
 def test_a_release_within_the_grace_waits_for_the_unfinished_message(group: Group) -> None:
-    """If the user asks for the next message within the grace, nothing is redelivered."""
+    """If the user requests the next message within the grace period, no message is redelivered."""
     first = group.join("a", release_grace_s=20.0)
     first.read(40)
     first.readers[0].free.clear()
@@ -288,7 +288,7 @@ def test_a_release_within_the_grace_waits_for_the_unfinished_message(group: Grou
 
 
 def test_eager_claims_all_or_nothing(group: Group) -> None:
-    """One of four partitions is held: an eager member owns none, then all."""
+    """While one of four partitions is blocked, an eager member owns none; afterwards all."""
     group.hold(2)
     one = group.join(rebalance_mode="eager")
     eventually(lambda: one.status.blocked.get(group.tp(2)) == "somebody-0")
@@ -299,7 +299,7 @@ def test_eager_claims_all_or_nothing(group: Group) -> None:
 
 
 def test_eager_members_share(group: Group) -> None:
-    """Two eager members release everything, share, and deliver everything."""
+    """Two eager members release all partitions, share them, and deliver all messages."""
     first = group.join("a", rebalance_mode="eager")
     first.read(40)
     second = group.join("b", rebalance_mode="eager")
@@ -334,7 +334,7 @@ def test_a_stream_without_partitions_raises_one_error_about_the_blocker(group: G
 
 
 def test_streams_with_partitions_continue(group: Group) -> None:
-    """If half of a member's streams are blocked, the others deliver and raise nothing."""
+    """If half of a member's streams are blocked, the others deliver and raise no error."""
     group.hold(2)
     group.hold(3)
     one = group.join(threads=2, rebalance_max_retries=2, rebalance_backoff_s=0.1)
@@ -353,14 +353,14 @@ def test_a_surplus_stream_raises_no_error_about_blockers(group: Group) -> None:
 
 
 def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
-    """More threads than partitions: the stream without one gives the reason."""
+    """With more threads than partitions, the stream without a partition gives the reason."""
     one = group.join(threads=5)
     one.settled(0, 1, 2, 3)
     eventually(lambda: "more consumer threads" in one.readers[4].stream.waiting_for)
 
 
-def test_a_peer_whose_filter_cannot_be_evaluated_is_named(group: Group) -> None:
-    """With an unsupported peer, the member keeps its partitions and claims no more."""
+def test_a_peer_with_an_unsupported_filter_is_named(group: Group) -> None:
+    """If a peer's filter cannot be evaluated, the member keeps its partitions, claims no more."""
     first = group.join("b")
     first.settled(0, 1, 2, 3)
     first.read(40)
@@ -385,7 +385,7 @@ def test_a_peer_whose_filter_cannot_be_evaluated_is_named(group: Group) -> None:
 
 
 def test_an_unknown_topic_is_waited_for(group: Group) -> None:
-    """For a missing topic the member waits with a reason; once created, the topic is served."""
+    """For a missing topic the member waits with a reason; once created, the topic is delivered."""
     topic = f"{group.topic}-later"
     one = group.member()
     one.subscribe(topic)
@@ -399,7 +399,7 @@ def test_an_unknown_topic_is_waited_for(group: Group) -> None:
 
 
 def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
-    """A deleted topic is not fetched, with a warning; created again, it is served."""
+    """A deleted topic is not fetched, with a warning; when it is created again, it is delivered."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     one.connector.commit_offsets()
@@ -454,7 +454,7 @@ def test_an_exception_does_not_commit_the_unfinished_message(group: Group) -> No
 
 
 def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> None:
-    """What the user has committed stays committed, whatever fails afterwards."""
+    """An offset that the user has committed stays committed, whatever fails afterwards."""
     one = group.member(consumer_timeout_s=LIMIT_S)
     try:
         with one.connector as connector:
@@ -470,7 +470,7 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
 
 
 def test_a_commit_during_a_shutdown_is_answered(group: Group) -> None:
-    """A commit during another thread's shutdown never waits without a limit."""
+    """A commit during another thread's shutdown gets an answer within a time limit."""
     one = group.join()
     coordinator = coordinator_of(one.connector)
     one.close()

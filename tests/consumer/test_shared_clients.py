@@ -32,7 +32,7 @@ def offsets(*members: MemberUnderTest) -> dict[int, set[int]]:
 
 
 def test_streams_of_a_large_member_share_two_clients(group: Group, sandbox: Sandbox) -> None:
-    """Eight streams share two fetch threads, hand over without a gap, and end them."""
+    """Eight streams share two fetch threads, lose no message in a hand-over, and end both."""
     topic = f"{group.topic}-wide"
     sandbox.create_topic(topic, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
@@ -43,7 +43,7 @@ def test_streams_of_a_large_member_share_two_clients(group: Group, sandbox: Sand
     assert len(fetch_threads(first)) == 2
     second = group.member("b")
     second.subscribe(topic, PARTITIONS)
-    first.settled(0, 1, 2, 3, 4, 5, 6, 7)  # one per thread, in the order of the ids
+    first.settled(0, 1, 2, 3, 4, 5, 6, 7)  # One connector per thread, in the order of the ids.
     first.close()
     assert not fetch_threads(first)
     second.settled(*range(PARTITIONS))
@@ -86,7 +86,7 @@ with ConsumerConnector(config) as connector:
 
 
 def test_a_lack_of_file_descriptors_is_named(group: Group, unique: Callable[[str], str]) -> None:
-    """Streams with a shared or their own client raise an error that names the limit."""
+    """Streams with shared clients or a client of their own raise an error that names the limit."""
     for streams in (1, 5):
         ended = subprocess.run(
             [

@@ -1,4 +1,4 @@
-"""A shutdown leaves the group first, ends each part within its limit, and leaves nothing open."""
+"""A shutdown leaves the group first, ends each part in time, and leaves nothing open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 
 SESSION_S = 40.0
-# Seconds on a busy machine; the limits are 3 s for the session and 5 s for the clients.
+# Time limit on a busy machine, in seconds; the session may take 3 s and the clients 5 s.
 SOON_S = 20.0
 READ_ONLY = [make_acl("world", "anyone", read=True)]
 
@@ -44,7 +44,7 @@ def took(call: Callable[[], object]) -> float:
 def test_the_group_is_left_before_the_clients_are_closed(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Broker clients that do not close delay neither the leave nor the shutdown, and are named."""
+    """Broker clients that do not close are named, and delay neither the leave nor the shutdown."""
     ids, free = paths.ids(group.name), threading.Event()
     members_at_close: list[list[str]] = []
 
@@ -60,7 +60,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
         one.settled(0, 1, 2, 3)
         eventually(lambda: sum(len(reader.messages) for reader in one.readers) == 40)
         for reader in one.readers:
-            reader.free.clear()  # each user keeps the next message unfinished
+            reader.free.clear()  # Each user leaves the next message unfinished.
         for partition in range(4):
             group.sandbox.produce(group.topic, 1, partition=partition)
         eventually(lambda: sum(len(reader.messages) for reader in one.readers) == 44)
@@ -140,7 +140,7 @@ class Listener:
 def test_a_join_that_fails_leaves_nothing_open(
     group: Group, proxy: Proxy, tmp_path: Any, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A join that raised leaves neither the trace file nor the listener's thread open."""
+    """After a failed join, neither the trace file nor the listener's thread stays open."""
     monkeypatch.setattr(group_member, "REPLY_S", 3.0)
     trace = tmp_path / "trace"
     one: MemberUnderTest = group.member(

@@ -1,4 +1,4 @@
-"""Streams as users see them; every test runs on an in-memory log and on a real broker."""
+"""Streams as users see them; every test runs on a log in memory and on a real broker."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_message_carries_all_that_is_promised(log: Log, reader: Reader) -> Non
 
 
 def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader]) -> None:
-    """A null key or value is None for every decoder (MessageAndMetadata)."""
+    """A null key or value is None whatever the decoder (MessageAndMetadata)."""
     readers.append(Reader(log, codec=Codec(key=bytes.decode, value=int)))
     log.append_keyed(0, None, None)
     log.append_keyed(0, "k", "7")
@@ -116,7 +116,7 @@ def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]
 
 
 def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Reader]) -> None:
-    """Each access to the value raises a DecodeError with the offset; the stream continues."""
+    """Each access to an undecodable value raises a DecodeError; the stream continues."""
     failures: list[str] = []
     readers.append(Reader(log, codec=Codec(value=int, failed=failures.append)))
     log.append(0, ["1", "x", "3"])
@@ -135,7 +135,7 @@ def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Read
 
 
 def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
-    """The first delivered message has the grant's offset."""
+    """The first delivered message has the offset of the grant."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 4)
     assert list(reader.take(6)) == [(0, offset) for offset in range(4, 10)]
@@ -168,7 +168,7 @@ def test_without_a_usable_offset_the_policy_decides(
         epoch,
     )
     assert report.offset == first
-    # The position can be committed although nothing may have been consumed yet (KAFKA-2759).
+    # The position can be committed although no message may have been consumed yet (KAFKA-2759).
     assert (reader.delivered(0) or 0) >= first
     log.append(0, ["new"])
     if reset is Reset.LARGEST:
@@ -210,7 +210,7 @@ def test_largest_of_many_partitions_at_once(
 
 
 def test_the_time_out_can_be_repeated_and_survived(log: Log, readers: list[Reader]) -> None:
-    """ConsumerTimeoutError names topic and thread, and repeats until a message comes."""
+    """ConsumerTimeoutError names topic and thread, and is raised again until a message comes."""
     reader = Reader(log, timeout_s=0.05)
     readers.append(reader)
     reader.grant(0, 0)
@@ -249,7 +249,7 @@ def test_a_time_out_of_zero_still_delivers_what_is_there(log: Log, readers: list
 
 
 def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
-    """The exception and the status give the reason: no partition, or no lease."""
+    """The exception and the status give the reason for waiting: no partition, or no lease."""
     reader = Reader(log, timeout_s=0.01)
     readers.append(reader)
     reader.stream.explain("the group has more threads than partitions: 4 for 3")
@@ -265,7 +265,7 @@ def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
     assert reader.stream.waiting_for == ""
 
 
-def test_no_broker_is_waited_for(log: Log, readers: list[Reader]) -> None:
+def test_a_stream_waits_for_a_broker(log: Log, readers: list[Reader]) -> None:
     """While no broker is known the stream waits with that reason; then it continues."""
     known: list[bool] = []
     reader = Reader(log, connect=lambda: log.fetcher() if known else None)
@@ -319,7 +319,7 @@ def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
 
 
 def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> None:
-    """Without a message within `timeout_s`, a batch is empty, even without a partition."""
+    """Without a message within `timeout_s` a batch is empty, also without a partition."""
     for _ in range(2):
         start = time.monotonic()
         assert len(reader.stream.poll(timeout_s=0.2)) == 0
@@ -328,7 +328,7 @@ def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> N
 
 
 def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
-    """Leaving a loop, polling and iterating again loses and repeats nothing."""
+    """Leaving a loop, polling and iterating again loses and repeats no message."""
     log.append(0, map(str, range(300)))
     reader.grant(0, 0)
     seen: list[int] = []
@@ -431,7 +431,7 @@ def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -
 
 
 def test_two_threads_at_once_are_an_error(log: Log, reader: Reader) -> None:
-    """A second thread in the same stream gets an error; the first is not disturbed."""
+    """A second thread in one stream gets an error; the first thread is not affected."""
     reader.grant(0, 0)
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))

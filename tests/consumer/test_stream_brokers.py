@@ -1,4 +1,4 @@
-"""Streams on brokers that die, move leadership or are old; each test starts its own brokers."""
+"""Streams on brokers that die, lose leadership or are old; each test starts its own brokers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_broker_that_restarts_costs_nothing_but_time(
         eventually(begun_anew)
         log.append(0, map(str, range(100)))
         read_until(reader, seen, 299)
-        # Several kinds of error, each reported at most every 5 s.
+        # Several kinds of error occur, and each is reported at most every 5 s.
         assert len(reader.reports) <= 6 * (1 + (time.monotonic() - started) / 5)
         assert {one.kind for one in reader.reports} == {ReportKind.FETCH_TROUBLE}
         reader.stream.close()
@@ -65,7 +65,7 @@ def test_a_broker_that_restarts_costs_nothing_but_time(
 def test_a_leader_that_dies_hands_over_to_the_other(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """When the leader of two brokers is killed, the stream follows the new one without a gap."""
+    """When a leader is killed, the stream reads from the new leader without a gap."""
     overrides = {"offsets.topic.replication.factor": 1, "unclean.leader.election.enable": "false"}
     with Sandbox(
         tmp_path_factory.mktemp("leaders"), brokers=2, tick_time_s=0.1, overrides=overrides
@@ -100,7 +100,7 @@ def old(
 
 
 def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
-    """0.8 and 0.9: every message in order, nulls, no timestamp; a new partition is found."""
+    """From 0.8 and 0.9, messages are read in order, also nulls; a new partition is found."""
     sandbox, version = old
     sandbox.create_topic("old", partitions=2)
     log = KafkaLog("old", sandbox, version=version)
@@ -120,7 +120,7 @@ def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
 def test_old_brokers_resolve_positions(
     old: tuple[Sandbox, int], reset: Reset, position: int, offset: int | None
 ) -> None:
-    """Missing and out-of-range offsets are resolved with the old protocol too (ListOffsets v0)."""
+    """Missing and out-of-range offsets are resolved with the old protocol, too (ListOffsets v0)."""
     sandbox, version = old
     topic = f"reset-{reset.value}-{offset}"
     sandbox.create_topic(topic, partitions=1)

@@ -1,4 +1,4 @@
-"""The reports and restarts of a stream's fetcher."""
+"""When a stream's fetcher reports errors, and when the stream replaces it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_fault_of_many_partitions_is_one_report() -> None:
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
     for partition in range(600):
         reader.grant(partition, None)
-    reader.stream.poll(timeout_s=0.2)  # asked again every 0.05 s
+    reader.stream.poll(timeout_s=0.2)  # The offsets are requested again every 0.05 s.
     reader.stream.close()
     (report,) = reader.reports
     assert report.kind is ReportKind.FETCH_TROUBLE
@@ -58,7 +58,7 @@ def test_a_stalled_fetcher_is_replaced(
     came: list[int] = []
 
     def comes() -> bool:
-        log.append(0, ["another"])  # the first message may be part of a running fetch
+        log.append(0, ["another"])  # The first message may be part of a running fetch.
         came.extend(one.offset for one in reader.stream.poll(timeout_s=0.2))
         return bool(came)
 
@@ -112,7 +112,7 @@ class Patient(Checked):
     wait_s = 3600.0
 
 
-def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long `fetch.wait.max.ms` the stream waits longer before it checks the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("patient"), list[Checked]()

@@ -19,7 +19,7 @@ from zkconsumer.kafka.fetcher import Fetcher
 
 
 def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
-    """Read until `partition` has reached `until`, and expect no gap in it."""
+    """Read until `partition` has reached `until`; its offsets must have no gap."""
     expected = start
     while expected < until:
         ((number, offset),) = reader.take(1)
@@ -47,7 +47,7 @@ def test_no_message_is_delivered_after_the_withdrawal(log: Log, reader: Reader) 
 def test_a_partition_granted_again_starts_at_its_new_offset(
     log: Log, reader: Reader, again_at: int
 ) -> None:
-    """A new grant within a buffer delivers from its own offset under its own token."""
+    """A partition granted again is delivered from its new offset under its new token."""
     first = reader.grant(0, 0)
     reader.grant(1, 0)
     while next(reader.stream).partition != 0:
@@ -64,7 +64,7 @@ def test_a_partition_granted_again_starts_at_its_new_offset(
 
 
 def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
-    """A partition that is granted twice is served under the newer grant only."""
+    """A partition that is granted twice is delivered under the newer grant only."""
     reader.grant(0, 0)
     list(reader.take(5))
     token = reader.grant(0, 100)
@@ -73,7 +73,7 @@ def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
 
 
 def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
-    """With random withdrawals and grants at the position, every message comes once, in order."""
+    """With random revocations and grants, every message is delivered once, in order."""
     dice = random.Random(7)
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     held = {0, 1, 2}
@@ -99,8 +99,8 @@ def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
     assert seen == {number: list(range(3000)) for number in range(3)}
 
 
-def test_withdrawing_what_is_not_held_does_nothing(log: Log, reader: Reader) -> None:
-    """Unknown partitions may be withdrawn; their release is answered at once."""
+def test_revoking_unknown_partitions_does_nothing(log: Log, reader: Reader) -> None:
+    """Unknown partitions may be revoked; their release is answered at once."""
     reader.withdraw(7)
     done: list[int] = []
     reader.stream.ask_release([reader.tp(7)], lambda: done.append(1))
@@ -113,7 +113,7 @@ def test_withdrawing_what_is_not_held_does_nothing(log: Log, reader: Reader) -> 
 
 
 def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
-    """A shut gate holds the next message of a buffer back until it opens again."""
+    """A shut gate withholds the next message of a buffer until the gate opens again."""
     reader.grant(0, 0)
     read_on(reader, 0, 10, 0)
     reader.gate.shut()
@@ -123,13 +123,13 @@ def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
 
 
 def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader) -> None:
-    """No message is delivered after the deadline; a renewal loses none."""
+    """No message is delivered after the lease's deadline; a renewal loses no message."""
     now = [100.0]
     reader.gate.clock = lambda: now[0]
     reader.gate.open(101.0)
     reader.grant(0, 0)
     read_on(reader, 0, 10, 0)
-    now[0] = 101.0  # at the deadline no message is delivered, even within a buffer
+    now[0] = 101.0  # At the deadline no message is delivered, also not within a buffer.
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
     user.start()
@@ -142,7 +142,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
 
 
 def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> None:
-    """After a withdrawal and a new grant behind a shut gate, no old message is delivered."""
+    """After a revocation and a new grant behind a shut gate, no old message is delivered."""
     reader.grant(0, 0)
     read_on(reader, 0, 50, 0)
     reader.gate.shut()
@@ -157,7 +157,7 @@ def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> N
 
 
 def test_an_idle_user_delays_no_release(log: Log, reader: Reader) -> None:
-    """Before the first message a release is answered at once; nothing is delivered afterwards."""
+    """Before the first message a release is answered at once, and then no message is delivered."""
     reader.grant(0, 0)
     done: list[int] = []
     reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
@@ -169,7 +169,7 @@ def test_an_idle_user_delays_no_release(log: Log, reader: Reader) -> None:
 
 @pytest.mark.parametrize("hand", ["message", "batch"])
 def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, hand: str) -> None:
-    """A release is answered, once, when the next message is asked for; the position covers it."""
+    """A release is answered once, at the user's next request; the position covers the message."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     held = reader.stream.poll(max_messages=40) if hand == "batch" else [next(reader.stream)]
@@ -198,8 +198,8 @@ def test_an_unfinished_message_delays_no_other_partition(log: Log, reader: Reade
     assert done == [1]
 
 
-def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Reader) -> None:
-    """A user that waits for the next message has no unfinished one."""
+def test_the_next_request_finishes_the_message(log: Log, reader: Reader) -> None:
+    """A user that waits for the next message has no unfinished message."""
     reader.grant(0, 2999)
     list(reader.take(1))
     done: list[int] = []
@@ -210,7 +210,7 @@ def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Rea
 
 
 def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
-    """With any timing of releases and grants, each message comes once."""
+    """With any timing of releases and grants, each message is delivered once."""
     # The coordinator's thread revokes every partition some hundred times while the user's thread
     # reads. Each new grant starts at the position read when the release was answered. A message
     # after the answer, or an early answer, would cause a gap or a repetition; a lost answer would
@@ -281,7 +281,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     def watch() -> None:
         while not over.is_set():
             position = reader.finished(0) or 0
-            bound = finished[0]  # read after `position`, so it is equal or higher
+            bound = finished[0]  # It is read after `position`, so it is equal or higher.
             if position > bound:
                 failures.append((position, bound))
 
@@ -289,7 +289,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     watcher = threading.Thread(target=watch)
     watcher.start()
     for count in range(3000):
-        finished[0] = count  # the next request finishes all messages before it
+        finished[0] = count  # The next request finishes all messages before it.
         assert next(reader.stream).offset == count
     over.set()
     watcher.join(LIMIT_S)
@@ -331,7 +331,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
                         break
             except _Interrupt:
                 interrupts += 1
-                if interrupts > 100:  # on a slow machine, signals would arrive before any message
+                if interrupts > 100:  # On a slow machine, signals would arrive before any message.
                     break
     finally:
         reading = False
@@ -341,7 +341,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
 
 
 def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
-    """After an exception that a signal raises in this package, the next loop continues."""
+    """After an exception from a signal in this package's code, the next loop loses no message."""
     # An interrupted message may be redelivered, but none is skipped.
     dice = random.Random(3)
     total = 0

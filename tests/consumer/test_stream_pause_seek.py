@@ -17,7 +17,7 @@ from zkconsumer.kafka.fetcher import Reset
 
 
 def test_a_paused_partition_resumes_without_a_gap(log: Log, reader: Reader) -> None:
-    """A pause stops delivery within a buffer; after resume the next message follows."""
+    """A pause stops delivery within a buffer; after `resume` the next message is delivered."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     seen = [0, 0]
@@ -36,7 +36,7 @@ def test_a_paused_partition_resumes_without_a_gap(log: Log, reader: Reader) -> N
     assert not reader.stream.paused
 
 
-def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -> None:
+def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
     """`resume` wakes a user's thread that waits for a paused partition."""
     reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
@@ -51,7 +51,7 @@ def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -
 
 
 def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
-    """Under a new epoch a paused partition is delivered; under the same epoch it stays paused."""
+    """A partition is paused until its epoch changes: under a new epoch it is delivered."""
     token = reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.withdraw(0)
@@ -66,7 +66,7 @@ def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
 
 
 def test_a_partition_paused_without_an_offset_gets_it_on_resume(log: Log) -> None:
-    """A partition that is paused before its position is known gets it on resume."""
+    """A partition that is paused before its position is known gets its position on `resume`."""
     reader = Reader(log, reset=Reset.LARGEST)
     reader.grant(0, None)
     reader.stream.pause([reader.tp(0)])
@@ -105,7 +105,7 @@ def test_a_paused_partition_is_released_like_any_other(log: Log, reader: Reader)
 def test_after_a_seek_the_next_message_is_the_one_sought(
     log: Log, reader: Reader, target: int, way: str
 ) -> None:
-    """A seek backwards or forwards delivers nothing stale and keeps the token."""
+    """After a seek back or ahead no message of the old position is delivered; the token stays."""
     token = reader.grant(0, 0)
     reader.grant(1, 0)
     while next(reader.stream).partition != 0 or (reader.delivered(0) or 0) < 10:
@@ -125,7 +125,7 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
 
 
 def test_a_seek_does_not_finish_the_unfinished_message(log: Log, reader: Reader) -> None:
-    """The message before a seek is finished by the next call, and a release waits for it."""
+    """The next call finishes the message before a seek, and a release waits for it."""
     reader.grant(0, 0)
     assert list(reader.take(4))[-1] == (0, 3)
     assert reader.stream.seek(reader.tp(0), 1000)
@@ -138,7 +138,7 @@ def test_a_seek_does_not_finish_the_unfinished_message(log: Log, reader: Reader)
 
 
 def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log) -> None:
-    """During the report of a seek the stream has no position; afterwards it has the new one."""
+    """While a seek is reported the stream has no position; afterwards it has the new one."""
     found: list[int | None] = []
     reader = Reader(log, report=lambda _: found.append(reader.delivered(0)))
     reader.grant(0, 0)

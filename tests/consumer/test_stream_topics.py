@@ -46,7 +46,7 @@ def reader(logs: list[Log]) -> Iterator[Reader]:
 def test_every_message_says_its_topic_and_its_token(
     logs: list[Log], reader: Reader, way: str
 ) -> None:
-    """Partitions with equal numbers are distinguished: each has its order, position and token."""
+    """Partitions of equal number in different topics have their own order, position and token."""
     tps = [log.tp(partition) for log in logs for partition in range(2)]
     tokens = {tp: reader.grant(tp, 0) for tp in tps}
     seen: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
@@ -63,7 +63,7 @@ def test_every_message_says_its_topic_and_its_token(
 
 
 def test_topics_come_and_go(logs: list[Log], reader: Reader) -> None:
-    """A withdrawn topic stops within a buffer; a new one is served at once."""
+    """A revoked topic stops within a buffer; a new topic is delivered at once."""
     first, second, third = (log.tp(0) for log in logs)
     reader.grant(first, 0)
     reader.grant(second, 0)
@@ -104,7 +104,7 @@ def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> N
 
 
 def test_a_time_out_names_no_topic(logs: list[Log]) -> None:
-    """ConsumerTimeoutError of a filter's stream names its thread."""
+    """The ConsumerTimeoutError of a filter's stream names its thread, not a topic."""
     reader = Reader(*logs, timeout_s=0.01)
     with pytest.raises(ConsumerTimeoutError, match=r"^no message within 0.01 s \(thread tests_"):
         next(reader.stream)

@@ -25,7 +25,7 @@ TOLERANCE_S = 0.05
 
 @pytest.fixture
 def silent(sandbox: Sandbox) -> Iterator[str]:
-    """The address of a broker that accepts connections and answers nothing."""
+    """The address of a broker that accepts connections and answers no request."""
     with Proxy(sandbox.bootstrap) as proxy:
         proxy.wire = Wire.SILENT
         yield proxy.address
@@ -50,7 +50,7 @@ def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None
 def test_a_poll_returns_in_time_while_its_broker_is_silent(
     silent: str, unique: Callable[[str], str], sandbox: Sandbox, offset: int | None
 ) -> None:
-    """Polls return in time during the look-up of one partition and of another's offset."""
+    """Polls return in time while one partition's leader or another's offset is looked up."""
     reader = Reader(
         KafkaLog(unique("silent"), sandbox), connect=lambda: KafkaFetcher(settings_for(silent))
     )
@@ -79,7 +79,7 @@ def test_a_member_polls_in_time_while_its_brokers_are_silent(
 def test_a_silent_broker_does_not_delay_the_partitions_of_another(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A grant of a partition whose leader is stopped does not delay other partitions' messages."""
+    """A partition whose leader is stopped does not delay other partitions' messages."""
     with Sandbox(tmp_path_factory.mktemp("half"), brokers=2, tick_time_s=0.1) as sandbox:
         placements = sandbox.create_topic("half", partitions=2, replicas=1)
         (flowing,) = [one for one in placements if one.leader == 0]

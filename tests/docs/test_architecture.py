@@ -23,7 +23,7 @@ def _section(page: str, heading: str) -> str:
 
 @cache
 def _names(path: Path) -> frozenset[str]:
-    """The names that a module defines, and its `Class.member` names."""
+    """Return the names that a module defines, and its `Class.member` names."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         found.update(_defined(node))
@@ -43,13 +43,13 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 
 def _file(module: str) -> Path:
-    """The file of a module `a.b` or `a/b`, or of a package."""
+    """Return the file of a module `a.b` or `a/b`, or of a package."""
     path = PACKAGE.joinpath(*re.split(r"[./]", module))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def test_the_layers() -> None:
-    """The table of layers is that of tests/static/test_rooms.py, row by row."""
+    """The table of layers equals the table of tests/static/test_rooms.py, row by row."""
     permitted = runpy.run_path(str(ROOT / "tests" / "static" / "test_rooms.py"))["PERMITTED"]
     names = {"java": "protocol.java", "tables": "spark.tables"}
     expected = {
@@ -65,7 +65,7 @@ def test_the_layers() -> None:
 
 
 def test_the_phases_of_a_rebalance() -> None:
-    """The phases that the page lists are the machine's, in its order."""
+    """The page lists the phases of the machine, in the machine's order."""
     (chain,) = re.findall(r"(?:`[a-z]+`\s+→\s+)+`[a-z]+`", ARCHITECTURE)
     named = re.findall(r"`([a-z]+)`", chain)
     order = _phases()
@@ -74,7 +74,7 @@ def test_the_phases_of_a_rebalance() -> None:
 
 
 def _phases() -> list[str]:
-    """The values of `Phase`, in its order."""
+    """Return the values of `Phase` in their order."""
     classes = [
         node
         for path in (PACKAGE / "member").glob("*.py")
@@ -91,7 +91,7 @@ def _phases() -> list[str]:
     ]
 
 
-def test_the_marked_places() -> None:
+def test_generated_sections() -> None:
     """Each part that a command generates is marked exactly once."""
     lanes = (ROOT / "docs" / "test-lanes.md").read_text(encoding="utf-8")
     for page, name in ((ARCHITECTURE, "phases"), (lanes, "lanes")):
@@ -101,7 +101,7 @@ def test_the_marked_places() -> None:
 
 
 def test_the_path_of_a_watch() -> None:
-    """Each hop is a function that exists, and the path visits at most twelve modules."""
+    """Each step of the path is an existing function; the path visits at most twelve modules."""
     hops = HOP.findall(_section(ARCHITECTURE, "## The path of a watch"))
     modules = set()
     for hop in hops:
@@ -113,7 +113,7 @@ def test_the_path_of_a_watch() -> None:
 
 
 def _file_map() -> Iterator[tuple[list[str], set[str]]]:
-    """The rows of the file map: modules as paths below zkconsumer/, and key types."""
+    """Return the rows of the file map: modules as paths below zkconsumer/, and key types."""
     text = _section(CONTRIBUTING, "## File map")
     for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = part.partition("\n")
@@ -129,7 +129,7 @@ def _file_map() -> Iterator[tuple[list[str], set[str]]]:
 
 
 def test_the_file_map_is_complete() -> None:
-    """The file map names each module of zkconsumer, and no missing one."""
+    """The file map names each module of zkconsumer, and no module that does not exist."""
     listed = {name for names, _ in _file_map() for name in names}
     assert not {one for one in listed if not (PACKAGE / one).is_dir() and not _file(one).exists()}
     # A folder stands for its modules where the map lists none of them.
@@ -160,7 +160,7 @@ def test_the_key_types() -> None:
 
 
 def test_the_questions() -> None:
-    """Each answer opens at most two files, which exist and define the functions named."""
+    """Each answer names at most two files, which exist and define the named functions."""
     rows = [
         line.strip("|").split("|")
         for line in _section(CONTRIBUTING, "## Where is …?").splitlines()
@@ -177,7 +177,7 @@ def test_the_questions() -> None:
 
 
 def test_the_invariants_have_tests() -> None:
-    """Each test that guards an invariant exists, and so does each mutant and each story."""
+    """Each test, mutant and story that the page names as the guard of an invariant exists."""
     text = CONTRIBUTING.split("\n## Non-obvious\n")[1].split("\n## Style\n")[0]
     named = re.findall(r"`(test_\w+): (test_\w+)`", " ".join(text.split()))
     assert len(named) >= 15

@@ -19,12 +19,12 @@ CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 SHARES = re.compile(r"^\| (\d+) \D (\d+) \| (\d+) \| ([\d, ]+) \| ([\d, ]+) \|$", re.MULTILINE)
 COSTS = re.compile(r"^\| (\d+) \| ([\d.,]+) \| ([\d,]+) \| up to ([\d,]+) \|$", re.MULTILINE)
-# The group of the page's table of costs.
+# The group for which the page's table states the costs.
 MEMBERS, PARTITIONS, MESSAGES_PER_S = 100, 20, 1_000
 
 
 def _rows() -> Iterator[list[str]]:
-    """The cells of the table of "What happens when…", without its head."""
+    """Return the cells of the table of "What happens when…", without its header."""
     section = PAGE.split("\n## What happens when…\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     for line in lines[2:]:
@@ -49,10 +49,10 @@ def test_every_row_names_a_test() -> None:
 
 
 def test_every_property_exists() -> None:
-    """The page names only existing properties, with their right defaults."""
+    """The page names only existing properties, with their defaults."""
     rows = re.findall(r"^\| `([\w.]+)` \| `\w+` \| (\S+) ", CONFIGURATION, re.MULTILINE)
     defaults = dict(rows)
-    # Settings of other programs: of the broker, and of Spark's source.
+    # Properties of the broker and of Spark's source, which zkconsumer does not define.
     others = {"offsets.retention.minutes", "revoke.grace.ms"}
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=\w+)?`", PAGE))
     named = {one for one in named if not one.endswith((".md", ".properties", ".jsonl"))}
@@ -71,7 +71,7 @@ def test_every_property_exists() -> None:
 def test_the_stated_shares_are_assigned(
     topics: str, partitions: str, threads: str, by_range: str, by_circle: str
 ) -> None:
-    """Both strategies assign the page's topics in the shares that it states."""
+    """Both strategies assign the page's topics in the shares that the page states."""
     names = [f"topic{number}" for number in range(int(topics))]
     subscriptions = {f"g_c{number}": dict.fromkeys(names, 1) for number in range(int(threads))}
     for strategy, stated in ((Strategy.RANGE, by_range), (Strategy.ROUND_ROBIN, by_circle)):

@@ -22,7 +22,7 @@ from zkconsumer.zk.observer import Observer
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PARTITIONS = 4
 MESSAGES = 400
-# Time limit in seconds. A run takes one or two, and five more if the example waits for a timeout.
+# Time limit in seconds. A run takes 1 or 2 s, and 5 s more if the example waits for a timeout.
 LIMIT_S = 60
 
 
@@ -60,12 +60,12 @@ def _committed(sandbox: Sandbox, group: str) -> int:
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
 def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -> None:
-    """Every message once, a commit after each batch, and a clean end by a signal."""
+    """The example prints every message once, commits after each batch, and ends at a signal."""
     with _running("single_threaded.py", sandbox.zookeeper_connect, topic, topic) as process:
         assert process.stdout is not None
         values = [process.stdout.readline().split()[-1] for _ in range(MESSAGES)]
         assert sorted(values) == sorted(f"b'm{number}'" for number in range(MESSAGES))
-        while _committed(sandbox, topic) < MESSAGES:  # the commit of the last batch may be late
+        while _committed(sandbox, topic) < MESSAGES:  # The commit of the last batch may come late.
             assert process.poll() is None
         os.kill(process.pid, number)
         assert process.stderr is not None
@@ -74,7 +74,7 @@ def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -
 
 
 def test_multi_threaded(sandbox: Sandbox, topic: str) -> None:
-    """Every message once, over several threads; a thread without a partition says why."""
+    """Several threads together print every message once; a thread without a partition says why."""
     threads = str(PARTITIONS + 1)
     arguments = (sandbox.zookeeper_connect, topic, topic, threads)
     with _running("multi_threaded.py", *arguments) as process:
@@ -94,7 +94,8 @@ def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
     lines: list[str] = []
     with _running("multi_threaded.py", *arguments) as process:
         assert process.stdout is not None
-        for line in process.stdout:  # to the end: communicate() would miss what is buffered here
+        # Read to the end: communicate() would miss the text that is buffered here.
+        for line in process.stdout:
             if not lines:
                 process.send_signal(signal.SIGINT)
             lines.append(line)
@@ -104,11 +105,11 @@ def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
         assert process.returncode == 0, err
     values = [line.split()[3] for line in (*lines, *out.splitlines())]
     assert set(values) == {f"m{number}" for number in range(MESSAGES)}
-    assert len(values) <= MESSAGES + 2  # at most one in flight for each thread
+    assert len(values) <= MESSAGES + 2  # Each thread has at most one message in flight.
 
 
 def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
-    """Every message once, over the tasks of one event loop, and all are committed."""
+    """The tasks of one event loop together handle every message once, and commit all."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     with _running("asynchronous.py", *arguments) as process:
         out, err = process.communicate(timeout=LIMIT_S)
@@ -150,7 +151,7 @@ def test_two_topics(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Pa
 
 
 def test_processes(sandbox: Sandbox, topic: str) -> None:
-    """Every message once, over two processes of one group, and all are committed."""
+    """Two processes of one group together handle every message once, and commit all."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     with _running("processes.py", *arguments) as process:
         out, err = process.communicate(timeout=LIMIT_S)
@@ -161,7 +162,7 @@ def test_processes(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_health(sandbox: Sandbox, topic: str) -> None:
-    """The program answers health checks while it consumes, and ends with SIGTERM."""
+    """The program answers health checks while it consumes, and ends at SIGTERM."""
     port = free_port()
     with _running("health.py", sandbox.zookeeper_connect, topic, topic, str(port)) as process:
         assert process.stdout is not None
@@ -172,7 +173,7 @@ def test_health(sandbox: Sandbox, topic: str) -> None:
             try:
                 with urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT_S) as answer:
                     return "lag" in json.load(answer)
-            except OSError:  # 503 until the member has settled
+            except OSError:  # The answer is 503 until the member has settled.
                 return False
 
         eventually(is_healthy)

@@ -1,4 +1,4 @@
-"""docs/history.md: its example runs unchanged, and its tables equal those of the code."""
+"""docs/history.md: its example runs unchanged, and its tables equal the code's tables."""
 
 from __future__ import annotations
 

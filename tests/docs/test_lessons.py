@@ -20,7 +20,7 @@ MAX_LINES = 66
 
 
 def output(command: str) -> str:
-    """The output of a command, without spaces at the ends of lines."""
+    """Return the output of a command, without spaces at the ends of lines."""
     result = CliRunner().invoke(app, shlex.split(command))
     assert result.exit_code == 0, result.output
     return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())

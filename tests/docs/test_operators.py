@@ -45,7 +45,7 @@ VARYING = {
     r"[ \t]+": " ",
 }
 HOURS_S = 3600
-# Time limit in seconds of steps that take no time on an idle machine.
+# Time limit in seconds of steps that take less than a second on an idle machine.
 LIMIT_S = 60
 
 
@@ -56,12 +56,12 @@ class Recipe:
         self.sandbox, self.suffix, self.zk = sandbox, suffix, zk
 
     def real(self, text: str) -> str:
-        """The page's text with the names of this test."""
+        """Return the page's text with the names of this test."""
         text = text.replace(ADDRESS, self.sandbox.zookeeper_connect)
         return re.sub("billing|orders", lambda name: name.group() + self.suffix, text)
 
     def told(self, text: str) -> str:
-        """A text with the page's names, and without values that vary."""
+        """Return a text with the page's names, and without values that vary."""
         text = text.replace(self.suffix, "")
         for pattern, stead in VARYING.items():
             text = re.sub(pattern, stead, text)
@@ -78,7 +78,7 @@ class Recipe:
     # ---- what there is ---------------------------------------------------------------------------
 
     def messages(self, partitions: int = 2) -> None:
-        """Four messages of two hours ago and three of now in each partition."""
+        """Each partition has four messages that are two hours old and three new ones."""
         self.sandbox.create_topic(self.topic, partitions=partitions)
         producer = Producer({"bootstrap.servers": self.sandbox.bootstrap})
         now = int(time.time() * 1000)
@@ -95,7 +95,7 @@ class Recipe:
             self.zk.create(path, str(value).encode(), makepath=True)
 
     def member(self, name: str, threads: int = 1) -> None:
-        """A registered member that lives as long as the test."""
+        """Register a member that stays until the end of the test."""
         data = encode_registration(Registration({self.topic: threads}, Pattern.STATIC, 1))
         path = paths.member(self.group, f"{self.group}_{name}")
         self.zk.create(path, data, ephemeral=True, makepath=True)
@@ -108,7 +108,7 @@ class Recipe:
     # ---- what has become of it -------------------------------------------------------------------
 
     def stored(self, group: str = "billing", topic: str = "orders") -> list[str]:
-        """The contents of the offset znodes, in the order of the partitions."""
+        """Return the contents of the offset znodes, in the order of the partitions."""
         above = paths.offsets_of(self.real(group), self.real(topic))
         if not self.zk.exists(above):
             return []
@@ -121,7 +121,7 @@ class Recipe:
     # ---- the page's commands ---------------------------------------------------------------------
 
     def run(self, line: str) -> tuple[int, str]:
-        """Exit code and terminal output of a command; the named backup is the newest."""
+        """Return exit code and terminal output of a command; the page's backup means the newest."""
         words = shlex.split(BACKUP.sub(newest_backup, self.real(line)))
         assert words.pop(0) == "zkconsumer"
         done = CliRunner().invoke(app, words)
@@ -177,7 +177,7 @@ def lagging(stage: Recipe) -> None:
 
 
 def blocked(stage: Recipe) -> None:
-    """A thread that is not registered owns a partition of another thread."""
+    """Let a thread that is not registered own a partition of another thread."""
     at_rest(stage)
     stage.member("b", threads=2)
     stage.owner(0, "b-0")
@@ -192,7 +192,7 @@ def settled(stage: Recipe) -> None:
 
 
 def idle(stage: Recipe) -> None:
-    """Eight threads for three partitions."""
+    """Let eight threads share three partitions."""
     stage.messages(partitions=3)
     stage.offsets(7, 7, 7)
     stage.member("a", threads=4)
@@ -208,7 +208,7 @@ def gone(stage: Recipe) -> None:
 
 
 def malformed(stage: Recipe) -> None:
-    """An empty registration without a session."""
+    """Write an empty registration without a session."""
     at_rest(stage)
     stage.member("a")
     stage.owner(0, "a-0")
@@ -231,9 +231,10 @@ def in_kafka(stage: Recipe) -> None:
 
 
 def deleted(stage: Recipe) -> None:
-    """The backup restores the group, as the page says."""
+    """Check that the backup restores the group, as the page says."""
     assert not stage.has_group("billing")
-    name = "zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json"  # as the page does
+    # Delete the group as the page does.
+    name = "zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json"
     code, output = stage.run(f"zkconsumer undo {name} --execute")
     assert code == 0, output
     assert stage.stored() == ["7", "7"]
@@ -255,24 +256,24 @@ def exported(stage: Recipe) -> None:
 
 
 def exportable(stage: Recipe) -> None:
-    """Messages, and a compiled reader: else the command says that it compiles one."""
+    """Prepare messages and a compiled decoder: otherwise the command says that it compiles one."""
     stage.messages()
     fastest_engine()
 
 
 def written(stage: Recipe) -> None:
-    """The files contain all messages, and the offsets after them are committed."""
+    """Check that the files contain all messages, and that the offsets after them are committed."""
     names = sorted(path.name for path in Path(stage.topic).glob("*.parquet"))
     assert names == [f"{stage.topic}-{n}-{0:020}..{6:020}.parquet" for n in range(2)]
     assert stage.stored() == ["7", "7"]
 
 
 def nothing(stage: Recipe) -> None:
-    """No effect: the recipe only reads."""
+    """Check nothing: the recipe only reads."""
 
 
 Step = Callable[[Recipe], None]
-# The sessions of the page in their order, each with its set-up and the check of its effect.
+# The sessions of the page in their order, each with its preparation and the check of its effect.
 SCENES: dict[str, list[tuple[Step, Step]]] = {
     "Move a group back an hour": [(at_rest, unmoved), (live, unmoved)],
     "Clone a group for a test": [(at_rest, copied_and_deleted)],
@@ -309,7 +310,7 @@ def steps(session: str) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize(("recipe", "number"), SESSIONS)
 def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
-    """Its commands print what the page shows, with its exit codes and effects."""
+    """The commands of a recipe print what the page shows, with its exit codes and effects."""
     before, after = SCENES[recipe][number]
     before(stage)
     for line, printed, code in steps(SESSION.findall(RECIPES[recipe])[number]):
@@ -321,7 +322,7 @@ def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
 
 
 def test_every_session_is_run() -> None:
-    """Every recipe of the page is run, and each of its sessions."""
+    """The tests run every recipe of the page, and each of its sessions."""
     found = {name: len(SESSION.findall(text)) for name, text in RECIPES.items()}
     assert {name: count for name, count in found.items() if count} == {
         name: len(scenes) for name, scenes in SCENES.items()
@@ -329,7 +330,7 @@ def test_every_session_is_run() -> None:
 
 
 def test_the_alert(stage: Recipe) -> None:
-    """The exporter serves the gauges that the page's rules name."""
+    """The exporter serves the gauges that the page's alert rules use."""
     recipe = RECIPES["See the lag, and alert on it"]
     named = set(re.findall(r"expr: .*?(zkconsumer_\w+)", recipe))
     assert named
@@ -364,7 +365,7 @@ def test_the_alert(stage: Recipe) -> None:
 
 
 def test_every_command_is_in_the_table() -> None:
-    """The table has each command with all its subcommands."""
+    """The table names each command with all its subcommands."""
     section = PAGE.split("\n### Commands\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     root: Any = typer.main.get_command(app)
@@ -402,7 +403,8 @@ def test_the_calls(stage: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     """The Python program of the page runs unchanged except for names."""
     at_rest(stage)
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    exec(compile(stage.real(program), "operators.md", "exec"), {})  # our own page
+    # The page is part of this repository.
+    exec(compile(stage.real(program), "operators.md", "exec"), {})
     said = capsys.readouterr().out
     for line in ("lag [0, 0]", "moved 2", "to import 0", "to forget 3", "settled True"):
         assert line in said

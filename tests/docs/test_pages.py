@@ -1,4 +1,4 @@
-"""The pages quote the code correctly."""
+"""The lists on the pages equal those of the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zkconsumer.trace import VERSION, text, transition
 DOCS = Path(__file__).parents[2] / "docs"
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
 TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
-# Counters of the coordinator itself; the machine and the streams report the others.
+# Counters of the coordinator itself; the machine and the streams count the others.
 OWN_METRICS = [
     "rebalances",
     "commits",
@@ -44,21 +44,21 @@ OWN_METRICS = [
 
 
 def _first_cells(page: str, heading: str) -> list[str]:
-    """The names in backticks in the first column of the last table below a heading."""
+    """Return the names in backticks in the first column of the last table below a heading."""
     section = page.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
 
 
 def _kinds(base: type) -> set[str]:
-    """The classes of a base class's module that derive from it."""
+    """Return the subclasses of a base class in its module."""
     module = inspect.getmodule(base)
     found = inspect.getmembers(module, inspect.isclass)
     return {name for name, one in found if issubclass(one, base) and one is not base}
 
 
 def test_every_error_is_listed() -> None:
-    """docs/library.md lists every exported error, once."""
+    """docs/library.md lists every exported error once."""
     listed = _first_cells(LIBRARY, "Errors")
     assert len(listed) == len(set(listed))
     assert set(listed) == _kinds(errors.ZkConsumerError)
@@ -94,7 +94,7 @@ def test_every_kind_is_listed(heading: str, base: type) -> None:
 
 
 def test_the_version_of_the_trace() -> None:
-    """docs/trace.md describes the version that is written."""
+    """docs/trace.md describes the version of traces that zkconsumer writes."""
     assert TRACE.startswith(f"# The trace, format {VERSION}\n")
 
 
@@ -104,7 +104,7 @@ def test_the_line_of_a_trace() -> None:
     settings = Settings("billing", "billing_c1", {"orders": 1})
     before = State(settings, phase=Phase.SETTLED, connected=True, registered=True, last_op=6)
     event = events.Triggered(now=5123.250417, trigger=events.Trigger.MEMBERS)
-    digest = json.loads(shown)["state"]  # it changes with each field of the state
+    digest = json.loads(shown)["state"]  # The line's size changes with each field of the state.
     assert text(transition(before, event, *step(before, event), digest=digest)) == shown
 
 

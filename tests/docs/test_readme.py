@@ -28,7 +28,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Time limit in seconds of one command or program on a busy machine.
 PROGRAM_LIMIT_S = 60
-SIZE_MAX = 9_000  # bytes; README.md is one page, and every other subject has its own page
+SIZE_MAX = 9_000  # In bytes: README.md is one page, and every other subject has its own page.
 
 
 def _blocks(language: str) -> list[str]:
@@ -40,14 +40,14 @@ def _scripts() -> list[str]:
 
 
 def _steps() -> list[tuple[str, str]]:
-    """The commands of the operator's session, and the output of each."""
+    """Return the commands of the operator's session, and the output of each."""
     (session,) = _blocks("console")
     steps = [part.partition("\n") for part in session.split("$ ")[1:]]
     return [(line, printed) for line, _, printed in steps]
 
 
 def _parse(command: Any, words: list[str], parent: Any = None) -> None:
-    """Parse down to the last subcommand, and run nothing."""
+    """Parse a command down to its last subcommand, without running it."""
     context = command.make_context(command.name, list(words), parent=parent)
     if hasattr(command, "resolve_command"):
         rest = words[-len(context.args) - 1 :]  # from the subcommand's name on
@@ -85,8 +85,8 @@ def test_every_script_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    """Links within the repository name files, and headings of pages, that exist."""
+def test_every_link_has_a_target(page: Path) -> None:
+    """Each link within the repository names an existing file and an existing heading."""
     text = page.read_text(encoding="utf-8")
     for _, target in LINK.findall(text):
         if target.startswith("https://"):
@@ -98,7 +98,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub creates them."""
+    """Return the anchors of a page's headings, as GitHub creates them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
@@ -138,10 +138,10 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
     assert lines[11].startswith("Status(phase='settled'")
 
 
-def test_the_picture(
+def test_the_session(
     sandbox: Sandbox, unique: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two members, offsets and logs as shown, the commands print what the page shows."""
+    """With the scene's members, offsets and logs, the commands print what the README shows."""
     (export, _), (lag, table), *others = _steps()
     variable, _, address = export.removeprefix("export ").partition("=")
     suffix = unique("")

@@ -1,4 +1,4 @@
-"""The tables of results: every figure comes from a file in docs/records/."""
+"""Every figure in the tables of results comes from a file in docs/records/."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ records = importlib.import_module("_records")
 RECORDS = sorted((ROOT / "docs" / "records").glob("*.json"))
 
 
-def test_the_pages_are_what_the_records_say() -> None:
-    """No table of results differs from what scripts/records would write."""
+def test_the_tables_equal_the_records() -> None:
+    """No table of results differs from the table that scripts/records would write."""
     pages = records.pages()
     assert {path.name for path in pages} >= {"verification.md", "compatibility.md"}
     stale = [path.name for path, text in pages.items() if path.read_text("utf-8") != text]
@@ -27,7 +27,7 @@ def test_the_pages_are_what_the_records_say() -> None:
 
 
 def test_every_table_is_shown() -> None:
-    """Each table that the command can write is on exactly one page."""
+    """Each table that scripts/records can write is on exactly one page."""
     texts = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
     found = [match[2] for text in texts for match in records.BLOCK.finditer(text)]
     assert sorted(found) == sorted(records.BLOCKS)
@@ -41,13 +41,13 @@ def test_a_record_is_complete(path: Path) -> None:
     assert record["kind"] in records.KINDS
     assert path.name.startswith(f"{record['kind']}-")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
-    # A record without a commit or a time was made before records were files, and says so.
+    # Records made before records were files have no commit or time, and say so.
     assert re.fullmatch(r"[0-9a-f]{7,}", record["commit"]) or "note" in record
     assert record["seconds"] is not None or "note" in record
 
 
 def test_every_mutant_is_recorded() -> None:
-    """The table of mutants has a row for each mutant, and each row was caught."""
+    """The table of mutants has a row for each mutant, and each mutant was caught."""
     rows = records.mutant_rows()
     missing = [one.name for one in MUTANTS if not rows.get(one.name, {}).get("schedules")]
     assert not missing, "commit, run scripts/bench_sim --case mutants --record, scripts/records"

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and its links lead somewhere."""
+"""The documentation site builds without a warning, and its links have targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ ELEMENTS = ("h2", "h3", "h4", "li", "tr", "pre", "em", "strong")
 
 
 class _Page(HTMLParser):
-    """The anchors of a page, where its links lead, and what a browser loads with it."""
+    """Collects the anchors of a page, the targets of its links, and what a browser loads
+    with it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class _Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site; MkDocs fails if it has a warning, for instance about a link."""
+    """The built site. MkDocs fails at any warning, for instance about a link."""
     out = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "_site.py", out],
@@ -64,11 +65,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, _Page]:
-    """The parsed pages. The page for missing pages has links from the root of a server."""
+    """The parsed pages. In the page for missing pages, links start at the server's root."""
     return {path: _Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
-def test_every_link_leads_somewhere(pages: dict[Path, _Page]) -> None:
+def test_every_link_has_a_target(pages: dict[Path, _Page]) -> None:
     """Each link within the site names a file, and an anchor that its page has."""
     assert len(pages) > 40
     dead = []
@@ -88,8 +89,8 @@ def test_every_link_leads_somewhere(pages: dict[Path, _Page]) -> None:
     assert dead == []
 
 
-def test_no_other_host_is_asked(pages: dict[Path, _Page]) -> None:
-    """A page loads only files of the site."""
+def test_no_other_host_is_contacted(pages: dict[Path, _Page]) -> None:
+    """Each page loads only files of the site."""
     for path, page in pages.items():
         assert not [one for one in page.loaded if "//" in one], path.name
         for one in page.loaded:
@@ -117,7 +118,7 @@ def test_the_search_needs_no_server(site: Path, chromium: Browser) -> None:
 
 
 def test_a_page_shows_what_the_repository_shows(site: Path) -> None:
-    """Each page of the repository has the same lists, tables, code and emphasis in the site."""
+    """Each page has the same lists, tables, code and emphasis in the site as in the repository."""
     markdown = MarkdownIt("commonmark").enable("table")
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         name = page.relative_to(ROOT).with_suffix(".html")

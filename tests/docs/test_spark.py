@@ -23,7 +23,7 @@ ELSEWHERE = {"endOffset", "checkpointLocation", "metadata.broker.list", "from_js
 
 
 def rows(heading: str) -> Iterator[list[str]]:
-    """The cells of the last table below a heading, without its head."""
+    """Return the cells of the last table below a heading, without its header."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     for line in [one for one in section.splitlines() if one.startswith("|")][2:]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
@@ -34,14 +34,14 @@ def code(cell: str) -> list[str]:
 
 
 def test_the_options() -> None:
-    """The table lists every option besides the old properties, once, in their order."""
+    """The table lists every option except the old properties, once, in the code's order."""
     listed = [name for first, *_ in rows("Options") for name in code(first)]
     assert sorted(listed) == sorted([*OPTIONS, "broker.listener", "kafka.*"])
 
 
 @pytest.mark.parametrize(("mode", "word"), [("group", "direct"), ("direct", "group")])
 def test_an_option_of_the_other_mode_is_refused(mode: str, word: str) -> None:
-    """An option of the other mode only is refused by its name."""
+    """An option that applies only to another mode is refused by its name."""
     theirs = (word, f"{word}, batch")
     only = [code(first)[0] for first, _, whom, _ in rows("Options") if whom in theirs]
     assert only
@@ -100,11 +100,11 @@ def test_the_old_names() -> None:
 
 
 def test_the_messages() -> None:
-    """Each message of this package in the last table is in the code."""
+    """Each message in the last table that this package writes is in the code."""
     sources = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "zkconsumer" / "spark").glob("*.py")
     )
-    # As one reads it: literals that are joined, and their fields.
+    # The texts as a reader sees them: adjacent literals joined, with their fields.
     text = re.sub(r'"\s+f?"', "", sources)
     for message, _ in rows("What goes wrong"):
         for said in code(message):

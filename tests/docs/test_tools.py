@@ -1,4 +1,4 @@
-"""The pages' statements about the operator's tools are true."""
+"""What the pages say about the operator's tools is true."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_reading_calls(
     }
     for name, real in names.items():
         example = example.replace(name, real)
-    exec(compile(example, "library.md", "exec"), {})  # our own page
+    exec(compile(example, "library.md", "exec"), {})  # The page is part of this repository.
     said = capsys.readouterr().out
     assert f"[('{group}', None)]" in said
     assert f"{topic} 1 None 0 Source.ZOOKEEPER LogRange(start=0, end=0) 0" in said

@@ -32,7 +32,7 @@ COMMAND_LINES = [line for line in _lines() if line.startswith("zkconsumer ")]
 
 
 def _parse(command: Any, words: list[str], parent: Any = None) -> None:
-    """Parse down to the last subcommand, and run nothing."""
+    """Parse a command down to its last subcommand, without running it."""
     context = command.make_context(command.name, list(words), parent=parent)
     if hasattr(command, "resolve_command"):
         rest = words[-len(context.args) - 1 :]  # from the subcommand's name on
@@ -42,8 +42,8 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_parses(line: str) -> None:
-    """The command line accepts each command with just these options."""
-    with suppress(typer.Exit):  # --help ends the parser
+    """The command line accepts each command with the options that the page gives."""
+    with suppress(typer.Exit):  # --help ends the parser.
         _parse(typer.main.get_command(app), shlex.split(line)[1:])
 
 
@@ -55,7 +55,7 @@ def test_every_command_is_shown() -> None:
 
 
 def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands do what the page says, one after the other, on other ports."""
+    """The commands have the output that the page says, one after the other, on other ports."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     ports = {"2181": str(free_port()), "9092": str(free_port())}
 

@@ -28,7 +28,7 @@ from zkconsumer.sandbox.topics import create_topic
 from zkconsumer.zk.client import ZooKeeperClient
 
 USER, PASSWORD = "carol", "canary-first-8831"
-_SASL = 102  # ZooKeeper's number of a login's request
+_SASL = 102  # ZooKeeper's number for a login request.
 
 
 class Spoiler(Proxy):
@@ -74,7 +74,7 @@ class Guarded:
         )
 
     def password(self, password: str) -> None:
-        """Set the user's password; the server uses it from its next start on."""
+        """Set the user's password, which the server uses from its next start on."""
         self._jaas.write_text(
             "Server { org.apache.zookeeper.server.auth.DigestLoginModule required "
             f'user_{USER}="{password}"; }};\n'
@@ -103,7 +103,7 @@ def broker(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def changed_password(guarded: Guarded) -> Iterator[str]:
-    """Another password, which a test may set; afterwards the user has the first one again."""
+    """Another password, which a test may set; after the test the user has the first one again."""
     yield "canary-second-1190"
     guarded.zookeeper.kill()
     guarded.password(PASSWORD)
@@ -125,7 +125,7 @@ def spoiler(guarded: Guarded) -> Iterator[Spoiler]:
 
 @contextmanager
 def joined(config: ConsumerConfig, topic: str) -> Iterator[MemberUnderTest]:
-    """A settled member of two partitions; `with` ends it, even if it has already ended."""
+    """A settled member with two partitions; `with` ends it, even if it has already ended."""
     one = MemberUnderTest(config)
     try:
         one.subscribe(topic)
@@ -140,7 +140,7 @@ def joined(config: ConsumerConfig, topic: str) -> Iterator[MemberUnderTest]:
 def test_a_credential_that_is_refused_from_now_on(
     guarded: Guarded, topic: str, changed_password: str
 ) -> None:
-    """After a changed password, streams, calls and status get the error."""
+    """After a changed password, the user gets the error from streams, calls and status."""
     config = guarded.config(topic, guarded.zookeeper.connect, auto_commit_enable=False)
     with joined(config, topic) as one, ThreadPoolExecutor() as pool:
         guarded.password(changed_password)
@@ -165,7 +165,7 @@ def test_a_credential_that_is_refused_from_now_on(
 
 
 def _survives(one: MemberUnderTest, admin: KazooClient, spoil: Callable[[], object]) -> None:
-    """The client dies once by `spoil`, and the member keeps its session and its partitions."""
+    """Break the client once through `spoil`; the member keeps its session and its partitions."""
     topic = one.readers[0].stream.topic or ""
     owner = paths.owner(one.connector.config.group_id, TopicPartition(topic, 0))
     session, czxid = one.status.session, admin.exists(owner).czxid
@@ -190,7 +190,7 @@ def admin(guarded: Guarded) -> Iterator[KazooClient]:
 def test_a_login_that_breaks_off(
     guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
 ) -> None:
-    """A server that closes two logins, as during a restart, does not end the session."""
+    """A server that breaks off two logins, as during a restart, does not end the session."""
     config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
     with joined(config, topic) as one:
 
@@ -205,7 +205,7 @@ def test_a_login_that_breaks_off(
 def test_an_exception_that_kazoo_does_not_expect(
     guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
 ) -> None:
-    """If kazoo's loop ends by an exception, a new client continues."""
+    """If kazoo's loop ends with an exception, a new client continues the session."""
     config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
     with joined(config, topic) as one:
         _survives(one, admin, spoiler.spoil.set)
@@ -214,7 +214,7 @@ def test_an_exception_that_kazoo_does_not_expect(
 def test_a_client_that_dies_before_there_are_streams(
     guarded: Guarded, topic: str, spoiler: Spoiler
 ) -> None:
-    """A connector whose client died before its join uses a new one."""
+    """A connector whose client died before the connector joined uses a new client."""
     connector = ConsumerConnector(guarded.config(topic, spoiler.address))
     spoiler.logins = 1
     spoiler.cut()
@@ -227,7 +227,7 @@ def test_a_client_that_dies_before_there_are_streams(
 
 
 def test_a_tool_gets_an_error_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
-    """A tool whose client dies fails before its time limit, with the reason."""
+    """A command whose client dies fails before its time limit, and names the reason."""
     config = guarded.config("g", spoiler.address, zookeeper_connection_timeout_s=LIMIT_S)
     with ZooKeeperClient(config) as connection:
         assert connection.children([paths.CONSUMERS]) is not None

@@ -1,4 +1,4 @@
-"""Connections that are slow, or that work in one direction only."""
+"""Connections that are slow, or that lose data in one direction only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("topic")
 
-# Seconds between the check of the lease and the line in the log, on a busy machine.
+# Seconds from the check of the lease to its log line, on a busy machine.
 HAND_OVER_S = 0.25
 SLOW_S = 0.2
 
@@ -28,7 +28,7 @@ def line(sandbox: Sandbox, stack: ExitStack) -> Iterator[Line]:
 
 
 def test_a_slow_server(crew: Crew, line: Line) -> None:
-    """With delays of up to 0.2 s the group settles, and no partition moves."""
+    """With delays of up to 0.2 s the group settles, and then no partition moves."""
     line.delay_s = SLOW_S
     members = [crew.join(zookeeper=line.address, zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)
@@ -51,10 +51,10 @@ def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
         line.deaf.set()
         crew.settle(first)
     else:
-        # Each attempt to reconnect reaches the server, so the session lives and no member takes
+        # Each attempt to reconnect reaches the server, so the session continues and no member takes
         # over.
         line.wire = Wire.LOSE_REPLIES
-        wait_for(lambda: boottime() > lost_at + 2 * SESSION_S, "two sessions' time to pass")
+        wait_for(lambda: boottime() > lost_at + 2 * SESSION_S, "twice the session timeout to pass")
         crew.flowing(first)
     assert max(one.t for one in second.delivered) < lost_at + SESSION_S * 2 / 3 + HAND_OVER_S
     line.deaf.clear()
@@ -70,7 +70,7 @@ def test_a_connection_that_breaks_at_once(crew: Crew, line: Line) -> None:
     line.pings_only.set()
     with ThreadPoolExecutor() as pool:
         joining = pool.submit(crew.join_here, zookeeper=line.address)
-        wait_for(lambda: line.asked >= 2, "a session, and a first question")
+        wait_for(lambda: line.asked >= 2, "a session, and a first request")
         assert not joining.done()
         line.pings_only.clear()
         line.cut()

@@ -1,4 +1,4 @@
-"""An ensemble of three servers that lose each other, or restart."""
+"""An ensemble of three servers that lose their connections to each other, or restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_SESSION_S = 6.0
 
 
 class Trio(NamedTuple):
-    """Three servers, and the proxy between the first server and the leader, which is the third."""
+    """Three servers, and a proxy between the first server and the leader, which is the third."""
 
     servers: tuple[ZooKeeperServer, ...]
     line: RawProxy
@@ -34,7 +34,7 @@ class Trio(NamedTuple):
 def trio(
     unique: Callable[[str], str], tmp_path: Path, stack: ExitStack, zookeeper_release: str
 ) -> Iterator[Trio]:
-    """A group on three servers; the first server reaches the third through a proxy."""
+    """A group on three servers, of which the first reaches the third through a proxy."""
     peers = {number: Peer(free_port(), free_port()) for number in (1, 2, 3)}
     line = stack.enter_context(RawProxy(f"127.0.0.1:{peers[3].quorum_port}"))
     behind = Peer(int(line.address.rpartition(":")[2]), peers[3].election_port)
@@ -49,7 +49,8 @@ def trio(
         )
         for number in peers
     )
-    # The first starts after the others: of two that vote the third leads, never the second.
+    # The first server starts after the others: of two servers that vote the third leads, never the
+    # second.
     for voters in (servers[1:], servers[:1]):
         for server in voters:
             stack.callback(server.stop)
@@ -66,7 +67,7 @@ def trio(
 
 
 def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
-    """The leader expires the session of a cut-off follower's client: no overlap."""
+    """When a follower loses its leader, the leader expires its client's session: no two owners."""
     crew = trio.crew
     first, second = crew.join(), crew.join(zookeeper=trio.servers[0].address)
     crew.settle(first, second)
@@ -77,14 +78,14 @@ def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
     assert max(one.t for one in second.delivered) < cut_at + SESSION_S * 2 / 3 + HAND_OVER_S
     trio.line.wire = Wire.PASS
     trio.line.cut()
-    wait_for(lambda: trio.servers[0].mode == "follower", "the follower to follow again")
+    wait_for(lambda: trio.servers[0].mode == "follower", "the follower to follow a leader again")
     crew.settle(first, second)
     crew.flowing(first, second)
     crew.finish()
 
 
 def test_all_servers_restart(trio: Trio) -> None:
-    """Servers restart one by one, then all at once: nothing is lost, and the group continues."""
+    """Servers restart one by one, then all at once; no message is lost, and the group continues."""
     crew = trio.crew
     members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*members)

@@ -1,4 +1,5 @@
-"""ZooKeeper changes under the group: deleted data, withdrawn rights, a full disk, clock jumps."""
+"""ZooKeeper changes while the group runs: deleted data, withdrawn rights, a full disk, clock
+jumps."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def pair(crew: Crew, topic: str) -> tuple[LocalMember, LocalMember]:
-    """Two settled members in this process, with a flow of messages."""
+    """Two settled members in this process, with a continuous producer."""
     assert crew.counts == {topic: 8}
     pair = crew.join_here(), crew.join_here()
     crew.settle(*pair)
@@ -44,12 +45,15 @@ def test_all_data_of_the_group_is_wiped(
     assert len(before) == 8
     assert all(after[tp].czxid > before[tp].czxid for tp in before)
     crew.flowing(*pair)
-    wait_for(lambda: len(crew.observer.snapshot().offsets) == 8, "offsets to be stored again")
+    wait_for(
+        lambda: len(crew.observer.snapshot().offsets) == 8, "the members to commit offsets again"
+    )
     crew.finish()
 
 
 def _wipe(admin: KazooClient, path: str) -> bool:
-    """Delete all in one transaction; otherwise members would return before the end."""
+    """Delete all data in one transaction; otherwise members would return before the deletion
+    ends."""
     transaction = admin.transaction()
     for one in [*_below(admin, path), path]:
         transaction.delete(one)
@@ -72,7 +76,7 @@ def _allowed(*rights: int) -> list[ACL]:
 def test_the_right_to_claim_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str
 ) -> None:
-    """Without CREATE a joiner gets nothing and reports it; later its share."""
+    """Without CREATE a joining member reports the refusal; with CREATE it gets its share."""
     first = crew.join_here()
     crew.settle(first)
     crew.flowing(first)
@@ -91,7 +95,7 @@ def test_the_right_to_claim_is_taken_and_given_back(
 def test_the_right_to_commit_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember], topic: str
 ) -> None:
-    """Without WRITE on an offset its owner reports it; later it commits."""
+    """Without WRITE on an offset its owner reports the refusal; with WRITE it commits again."""
     member, tp = pair[0], min(pair[0].owned)
     path = paths.offset(crew.group, tp)
     wait_for(lambda: admin.exists(path), "a first commit")
@@ -102,14 +106,17 @@ def test_the_right_to_commit_is_taken_and_given_back(
     crew.flowing(*pair)
     assert crew.observer.snapshot().offsets[tp] == stored
     admin.set_acls(path, EVERYTHING)
-    wait_for(lambda: crew.observer.snapshot().offsets[tp] > stored, "commits to continue")
+    wait_for(
+        lambda: crew.observer.snapshot().offsets[tp] > stored,
+        "commits to continue after the right was restored",
+    )
     assert crew.finish().duplicates() == 0
 
 
 def test_the_right_to_read_the_group_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without READ on ids no partition moves; the next reading recovers."""
+    """Without READ on ids no partition moves; with READ the next reading recovers the group."""
     # From 3.8.4 on, ZooKeeper silently drops a watch if the client may not read its event.
     assert crew.counts == {topic: 8}
     # Only the session timeout counts, twice.
@@ -140,7 +147,7 @@ def _fill(server: ZooKeeperServer) -> None:
 def lonely(
     tmp_path: Path, stack: ExitStack, unique: Callable[[str], str]
 ) -> Iterator[tuple[ZooKeeperServer, Crew]]:
-    """A group on a separate ZooKeeper."""
+    """A group on a ZooKeeper of its own."""
     server = ZooKeeperServer(tmp_path / "zookeeper", tick_time_s=0.1)
     stack.callback(server.stop)
     server.start()
@@ -154,13 +161,13 @@ def lonely(
 
 
 def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
-    """A failed write ends the server: members pause, and continue when there is space."""
+    """A failed write ends the server; members pause, and continue when there is space again."""
     server, crew = lonely
     members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*members)
     crew.flowing(*members)
     _fill(server)
-    wait_for(lambda: not server.alive, "the server to give up")
+    wait_for(lambda: not server.alive, "the server to end after the failed write")
     server.start()
     crew.settle(*members)
     crew.flowing(*members)
@@ -169,7 +176,7 @@ def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
 def test_the_wall_clock_is_set(crew: Crew, topic: str, by_s: float) -> None:
-    """A member's clock jumps by an hour: nothing moves, no message is redelivered."""
+    """When a member's clock jumps by an hour, no partition moves and no message is redelivered."""
     assert crew.counts == {topic: 8}
     first, second = crew.join(), crew.join()
     crew.settle(first, second)

@@ -1,4 +1,4 @@
-"""The user's code blocks or raises; other clients crowd the group or block a partition."""
+"""User code that blocks or raises, and other clients that crowd the group or block a partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGES = 30
 
 @pytest.fixture
 def connector(sandbox: Sandbox, crew: Crew) -> Iterator[ConsumerConnector]:
-    """A member in this process, alone in its group."""
+    """A member in this process, the only one of its group."""
     more = {**SETTINGS, "zookeeper_session_timeout_s": SESSION_S, "consumer_timeout_s": None}
     config = ConsumerConfig(
         group_id=crew.group, zookeeper_connect=sandbox.zookeeper_connect, **more
@@ -44,7 +44,7 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled: str) -> None:
-    """A user's thread that hangs for three sessions costs neither session nor partition."""
+    """A user's thread that hangs for three sessions costs its member no session or partition."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hang(payload: bytes) -> bytes:
@@ -65,7 +65,9 @@ def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled:
     owners, session = crew.observer.snapshot().owners, connector.status().session
     assert list(owners) == [TopicPartition(filled, 0)]
     hung_at = boottime()
-    wait_for(lambda: boottime() > hung_at + 3 * SESSION_S, "three sessions' time to pass")
+    wait_for(
+        lambda: boottime() > hung_at + 3 * SESSION_S, "three times the session timeout to pass"
+    )
     assert crew.observer.snapshot().owners == owners
     assert connector.status().session == session
     assert connector.status().lease_s > 0
@@ -77,7 +79,7 @@ def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled:
 
 
 def test_a_decoder_that_raises(connector: ConsumerConnector, filled: str) -> None:
-    """If every third value cannot be decoded, all messages are delivered in order."""
+    """Although the decoder raises for every third value, all messages are delivered in order."""
     numbers = iter(range(1, 1 << 30))
 
     def sometimes(payload: bytes) -> bytes:
@@ -105,11 +107,11 @@ def test_a_decoder_that_raises(connector: ConsumerConnector, filled: str) -> Non
 
 @pytest.mark.usefixtures("topic")
 def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
-    """A persistent owner znode is named until it is deleted; other partitions are served."""
+    """A persistent owner znode is reported until it is deleted; other partitions are delivered."""
     stuck = TopicPartition(topic, 3)
     admin.create(paths.owner(crew.group, stuck), b"ghost_1-0", makepath=True)
     member = crew.join(rebalance_max_retries=1)
-    wait_for(lambda: len(member.owned) == 7, "the other partitions")
+    wait_for(lambda: len(member.owned) == 7, "messages of the other partitions")
     assert member.last("status")["blocked"] == [str(stuck)]
     crew.flowing(member)
     assert not any(one.partition == stuck for one in member.delivered)
@@ -123,7 +125,7 @@ def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
 def test_many_members_join_and_leave(
     crew: Crew, sandbox: Sandbox, stack: ExitStack, topic: str
 ) -> None:
-    """200 sessions register and vanish at once: the group settles, nothing is lost."""
+    """After 200 sessions register and vanish at once, the group settles and no message is lost."""
     members = [crew.join(zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)
     crew.flowing(*members)
@@ -135,9 +137,11 @@ def test_many_members_join_and_leave(
         stack.callback(client.stop)
     wait_for(lambda: all(client.connected for client in clients), "200 sessions", 2 * LIMIT_S)
     for number, client in enumerate(clients):
-        # It is before zkconsumer's members in the order of names, so they get no partitions.
+        # Its ids come before those of zkconsumer's members, so these get no partitions.
         client.create_async(paths.member(crew.group, f"a_{number:03}"), payload, ephemeral=True)
-    wait_for(lambda: not any(one.owned for one in members), "the crowd to be seen", 2 * LIMIT_S)
+    wait_for(
+        lambda: not any(one.owned for one in members), "the 200 members to be seen", 2 * LIMIT_S
+    )
     for client in clients:
         client.stop()
     crew.settle(*members)

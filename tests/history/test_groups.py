@@ -1,4 +1,5 @@
-"""What rows mean: each table and each kind of incident, on small logs written for the purpose."""
+"""The meaning of rows: each table and each kind of incident, on small logs written for each
+test."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ TOPIC = b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
 
 
 class Story(LogWriter):
-    """A group `g` of a topic `t` with two partitions below the chroot /kafka."""
+    """The log of a group `g` that consumes a topic `t` of two partitions below the chroot
+    /kafka."""
 
     def begin(self) -> None:
         self.add(tx.CREATE, created(ROOT + paths.topic("t"), TOPIC))
@@ -58,7 +60,7 @@ class Story(LogWriter):
         self.add(tx.CLOSE_SESSION, b"", session=session, cxid=cxid, ms=ms)
 
     def two(self) -> None:
-        """Two members, one partition each."""
+        """Let two members join and claim one partition each."""
         self.begin()
         self.join(1, "g_a")
         self.join(2, "g_b")
@@ -77,7 +79,7 @@ def story() -> Story:
 
 @pytest.fixture
 def described(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Describe:
-    """The description of a story; the compiled loops must give the same as plain Python."""
+    """Return the description of a story; check that the compiled loops and plain Python agree."""
 
     def describe() -> Described:
         story.write(tmp_path)
@@ -99,7 +101,7 @@ def kinds(found: Described) -> list[str]:
 
 
 def test_a_rebalance_settles(story: Story, described: Describe) -> None:
-    """A rebalance ends when the owners are what the assignor assigns, and names the assignor."""
+    """A rebalance ends when the owners equal an assignor's result; its row names the assignor."""
     story.two()
     (rebalance,) = described().tables.rebalances
     assert rebalance.triggers == ["g_a joined", "g_b joined"]
@@ -109,7 +111,7 @@ def test_a_rebalance_settles(story: Story, described: Describe) -> None:
 
 
 def test_an_expiry_and_its_gap(story: Story, described: Describe) -> None:
-    """An expiry deregisters the member, frees its partition, and the gap is counted."""
+    """An expiry deregisters the member; the time of its partition without an owner is measured."""
     story.two()
     story.end(2, 1000)
     story.claim(1, "g_a", 1, 2500)
@@ -123,8 +125,8 @@ def test_an_expiry_and_its_gap(story: Story, described: Describe) -> None:
     assert (rebalance.unowned_s, rebalance.moved, rebalance.moved_without_need) == (2.5, 1, 0)
 
 
-def test_a_close_is_no_expiry(story: Story, described: Describe) -> None:
-    """A session that its client closes has the client's number of the request, and is `closed`."""
+def test_a_close_is_not_an_expiry(story: Story, described: Describe) -> None:
+    """For a session that its client closed, the member `left` and its ownership was `closed`."""
     story.two()
     story.end(2, 1000, cxid=9)
     found = described().tables
@@ -133,7 +135,7 @@ def test_a_close_is_no_expiry(story: Story, described: Describe) -> None:
 
 
 def test_refused_writes_are_counted_by_session(story: Story, described: Describe) -> None:
-    """A refused write during a rebalance is counted for its session; the log names no path."""
+    """A refused write in a rebalance is counted for its session, as the log names no path."""
     story.two()
     story.end(2, 1000)
     story.add(tx.ERROR, number(-110), session=1)
@@ -143,7 +145,7 @@ def test_refused_writes_are_counted_by_session(story: Story, described: Describe
 
 
 def test_a_move_without_need(story: Story, described: Describe) -> None:
-    """A partition that moves between two members that stay is moved without need."""
+    """A partition that moves between two members that both stay counts as moved without need."""
     story.two()
     for partition, session in ((0, 1), (1, 2)):
         story.release(session, partition, 60_000)
@@ -155,7 +157,7 @@ def test_a_move_without_need(story: Story, described: Describe) -> None:
 
 
 def test_commits_are_runs(story: Story, described: Describe) -> None:
-    """Commits of one session are one row, with their number, positions and longest pause."""
+    """Commits of one session are one row with their count, positions and longest pause."""
     story.two()
     for n in range(10):
         story.commit(1, 0, 100 * n, 1000 if n != 5 else 9000)
@@ -165,7 +167,7 @@ def test_commits_are_runs(story: Story, described: Describe) -> None:
 
 
 def test_an_offset_moves_back(story: Story, described: Describe) -> None:
-    """A lower commit begins a new run and is an incident that names the session's member."""
+    """A lower commit begins a new row, and is an incident that names the session's member."""
     story.two()
     story.commit(1, 0, 100)
     story.commit(1, 0, 40)
@@ -177,7 +179,7 @@ def test_an_offset_moves_back(story: Story, described: Describe) -> None:
 
 
 def test_a_marked_edit(story: Story, described: Describe) -> None:
-    """An offset that a tool writes together with an edit mark is an edit, and no incident."""
+    """An offset that a tool writes together with an edit mark is an edit, not an incident."""
     story.two()
     story.commit(1, 0, 100)
     story.session(9)
@@ -219,7 +221,7 @@ def test_a_zombie(story: Story, described: Describe) -> None:
 
 
 def test_flapping(story: Story, described: Describe) -> None:
-    """A consumer id whose session expires again and again is flapping."""
+    """A consumer id whose session expires several times is an incident `flapping`."""
     story.two()
     for session in (2, 3, 4):
         story.end(session, 20_000)
@@ -233,7 +235,7 @@ def test_flapping(story: Story, described: Describe) -> None:
 
 
 def test_a_storm(story: Story, described: Describe) -> None:
-    """Many changes of members within minutes are one storm; a group that starts is none."""
+    """Many joins and leaves within minutes are one storm, but not the joins of a new group."""
     story.two()
     for session in range(2, 9):
         story.end(session, 8000)
@@ -256,7 +258,7 @@ def test_a_member_gives_up(story: Story, described: Describe) -> None:
 
 
 def test_a_blocked_partition(story: Story, described: Describe) -> None:
-    """A partition whose owner is not registered blocks the group, and its holder is named."""
+    """A partition whose owner is not registered blocks the group; the incident names the owner."""
     story.two()
     path = ROOT + paths.member("g", "g_b")
     story.add(tx.DELETE, sized(path), session=2, ms=1000)
@@ -267,7 +269,7 @@ def test_a_blocked_partition(story: Story, described: Describe) -> None:
 
 
 def test_a_member_that_does_not_release_blocks(story: Story, described: Describe) -> None:
-    """A registered owner that keeps what another member should own blocks it, and is named."""
+    """A registered owner that keeps another member's partition is named as blocking it."""
     story.two()
     story.join(3, "g_aa", 60_000)
     story.release(1, 0, 100)
@@ -279,7 +281,7 @@ def test_a_member_that_does_not_release_blocks(story: Story, described: Describe
 
 
 def test_a_blocked_partition_that_became_free(story: Story, described: Describe) -> None:
-    """A partition that was blocked for a time is reported with this time, also if it got free."""
+    """A partition that was blocked for a while is reported with that time, although now free."""
     story.two()
     path = ROOT + paths.member("g", "g_b")
     story.add(tx.DELETE, sized(path), session=2, ms=1000)
@@ -293,7 +295,7 @@ def test_a_blocked_partition_that_became_free(story: Story, described: Describe)
 
 
 def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
-    """A partition that was blocked in the snapshot is reported from the first log on."""
+    """A partition that is blocked in the snapshot is reported from the first log's beginning on."""
     data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
     tree = Tree.fresh()
     tree.zxid = 10
@@ -319,7 +321,7 @@ def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
 
 
 def test_an_owner_without_a_registration_is_not_settled(story: Story, described: Describe) -> None:
-    """Without the topic's znode a group has not settled while an owner is not registered."""
+    """Without the topic's znode, a group with an unregistered owner does not count as settled."""
     story.two()
     story.add(tx.DELETE, sized(ROOT + paths.topic("t")), session=9, ms=60_000)
     story.add(tx.DELETE, sized(ROOT + paths.member("g", "g_b")), session=2, ms=1000)
@@ -327,7 +329,7 @@ def test_an_owner_without_a_registration_is_not_settled(story: Story, described:
 
 
 def test_a_refused_write_after_a_rebalance(story: Story, described: Describe) -> None:
-    """A write that is refused long after a group has settled belongs to no rebalance."""
+    """A write that is refused long after a group has settled counts for no rebalance."""
     story.two()
     story.add(tx.ERROR, number(-103), session=1, ms=4000)
     story.add(tx.ERROR, number(-103), session=1, ms=60_000)
@@ -335,7 +337,7 @@ def test_a_refused_write_after_a_rebalance(story: Story, described: Describe) ->
 
 
 def test_a_registration_that_outlives_its_session(story: Story, described: Describe) -> None:
-    """A registration that is not ephemeral stays when the session that created it ends."""
+    """A registration that is not ephemeral remains when the session that created it ends."""
     story.two()
     story.session(3)
     path = ROOT + paths.member("g", "g_c")
@@ -345,7 +347,7 @@ def test_a_registration_that_outlives_its_session(story: Story, described: Descr
 
 
 def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe) -> None:
-    """A topic that grows is a trigger, also if nobody has computed the assignment before it."""
+    """Added partitions trigger a rebalance, also if no assignment was computed before."""
     story.two()
     story.end(2, 60_000)
     more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
@@ -354,13 +356,15 @@ def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe)
 
 
 @pytest.mark.parametrize("claimed", [True, False])
-def test_who_gave_up_by_unknown_rules(story: Story, described: Describe, claimed: bool) -> None:
-    """Before a group has settled once, a member is named only if it gave up by all likely rules."""
+def test_gave_up_needs_every_possible_assignor(
+    story: Story, described: Describe, claimed: bool
+) -> None:
+    """Before a group settles, a member is named only if it fails every possible assignment."""
     partitions = b",".join(b'"%d":[1]' % n for n in range(3))
     story.add(tx.CREATE, created(ROOT + paths.topic("t"), b'{"partitions":{%b}}' % partitions))
     story.join(1, "g_a")
     story.join(2, "g_b")
-    if claimed:  # range gives partition 2 to the second member, round-robin partition 1
+    if claimed:  # range gives partition 2 to the second member, round-robin gives it partition 1
         story.claim(2, "g_b", 1)
     story.commit(9, 0, 1, 20_000)
     named = [one.what.split()[0] for one in described().tables.incidents]
@@ -368,7 +372,7 @@ def test_who_gave_up_by_unknown_rules(story: Story, described: Describe, claimed
 
 
 def test_commits_stop(story: Story, described: Describe) -> None:
-    """An owner that commits no more while another member does is an incident."""
+    """An owner that stops committing while another member commits is an incident."""
     story.two()
     for n in range(10):
         story.commit(1, 0, n, 500)
@@ -379,7 +383,7 @@ def test_commits_stop(story: Story, described: Describe) -> None:
 
 
 def test_a_new_leader(story: Story, described: Describe) -> None:
-    """A new epoch is an incident with the time in which nothing was written."""
+    """An election (a new epoch) is an incident with the time in which nothing was written."""
     story.two()
     story.zxid = 1 << 32
     story.commit(1, 0, 5, 12_000)
@@ -391,7 +395,7 @@ def test_a_new_leader(story: Story, described: Describe) -> None:
 
 
 def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> None:
-    """Groups that are not asked for have no rows."""
+    """Groups that were not requested have no rows."""
     story.two()
     story.write(tmp_path)
     description = Description(find_servers([tmp_path]), ["other"])
@@ -401,12 +405,12 @@ def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> Non
 
 
 def test_every_kind_is_documented() -> None:
-    """Each kind of incident that the code makes is in `KINDS`."""
+    """Each kind of incident that the code reports is listed in `KINDS`."""
     assert {"late commit", "member gave up", "new leader", "offset deleted"} <= KINDS.keys()
 
 
 def test_many_partitions_and_sessions(story: Story, described: Describe) -> None:
-    """Commits of 1,200 sessions to 600 partitions: the compiled loops enlarge their tables."""
+    """With commits of 1,200 sessions to 600 partitions, the compiled loops enlarge their tables."""
     chance = random.Random(7)
     story.begin()
     story.two()

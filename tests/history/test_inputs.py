@@ -1,4 +1,4 @@
-"""Finding the files of servers, and reading several logs and servers as one sequence."""
+"""Finding the files of servers, and reading several logs and servers as one history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def entry(zxid: int, name: str = "") -> bytes:
 
 
 def server(directory: Path, logs: dict[int, Sequence[bytes]]) -> Path:
-    """Write the logs of a server: first zxid -> transactions."""
+    """Write the logs of a server, given as first zxid -> transactions."""
     folder = directory / "version-2"
     folder.mkdir(parents=True)
     for first, entries in logs.items():
@@ -76,7 +76,7 @@ def test_an_archive(tmp_path: Path, ending: str) -> None:
 
 
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
-    """A file named .tar with other content is an error that names it."""
+    """A file named .tar that is not an archive is an error that names the file."""
     file = tmp_path / "a.tar"
     file.write_bytes(b"no archive" * 100)
     with pytest.raises(Exception, match=r"a\.tar"):
@@ -84,7 +84,7 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
 
 
 def test_nothing_is_found(tmp_path: Path) -> None:
-    """A directory without logs is an error that says what to give."""
+    """A directory without logs is an error that says which directory to give."""
     with pytest.raises(BadFileError, match="dataDir"):
         find_servers([tmp_path])
 
@@ -93,20 +93,20 @@ def test_nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_logs_continue_each_other(tmp_path: Path) -> None:
-    """Logs are read in the order of the zxids in their names, as hexadecimal numbers."""
+    """Logs are read in the order of the hexadecimal zxids in their names."""
     logs = {n: [entry(n)] for n in (1, 2, *range(3, 20))}
     rows, history = read(server(tmp_path, logs))
     assert (zxids(rows), history.problems) == (list(range(1, 20)), [])
 
 
 def test_a_beginning_in_the_middle(tmp_path: Path) -> None:
-    """With `after`, rows up to that zxid are left out, within a log too."""
+    """With `after`, rows up to that zxid are left out, also within a log."""
     rows, history = read(server(tmp_path, {1: map(entry, (1, 2)), 3: map(entry, (3, 4))}), after=3)
     assert (zxids(rows), history.problems) == ([4], [])
 
 
 def test_a_gap_is_named(tmp_path: Path) -> None:
-    """Missing transactions are a problem that names the file and their number."""
+    """Missing transactions are a problem that names the file and the number of transactions."""
     rows, history = read(server(tmp_path, {1: [entry(1)], 5: [entry(5)]}))
     (problem,) = history.problems
     assert zxids(rows) == [1, 5]
@@ -116,7 +116,7 @@ def test_a_gap_is_named(tmp_path: Path) -> None:
 
 
 def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
-    """The first transaction of a new leader follows any transaction; its second must be there."""
+    """The first transaction of a new leader may follow any other; a missing second one is a gap."""
     first = 2 << 32
     _, history = read(server(tmp_path / "a", {1: [entry(1), entry(first + 1)]}))
     assert history.problems == []
@@ -125,7 +125,7 @@ def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
 
 
 def test_damage_ends_a_file_and_not_the_history(tmp_path: Path) -> None:
-    """After a damaged file the next one is read; the damage and the gap are problems."""
+    """After a damaged file the next file is read; the damage and the gap are problems."""
     folder = server(tmp_path, {1: map(entry, (1, 2, 3)), 4: [entry(4)]}) / "version-2"
     log = folder / "log.1"
     content = bytearray(log.read_bytes())
@@ -138,7 +138,7 @@ def test_damage_ends_a_file_and_not_the_history(tmp_path: Path) -> None:
 
 
 def test_a_second_reading_continues(tmp_path: Path) -> None:
-    """What a server writes after a reading, also into a new log, comes with the next one."""
+    """A later reading returns what was written since the previous one, also in a new log."""
     folder = server(tmp_path, {1: [entry(1)]}) / "version-2"
     rows, history = read(tmp_path)
     with (folder / "log.1").open("ab") as log:
@@ -157,14 +157,14 @@ def ensemble(tmp_path: Path, *servers: Sequence[bytes]) -> list[Path]:
 
 
 def test_servers_are_merged(tmp_path: Path) -> None:
-    """Each transaction of an ensemble comes once, although some servers lag or began later."""
+    """Each transaction of an ensemble is returned once, although some servers lag."""
     all_ = [entry(n) for n in range(1, 9)]
     rows, history = read(*ensemble(tmp_path, all_, all_[:5], all_[3:]))
     assert (zxids(rows), history.problems) == (list(range(1, 9)), [])
 
 
 def test_a_gap_of_one_server_is_filled(tmp_path: Path) -> None:
-    """What one server lacks comes from the others, and the server is named."""
+    """Transactions that one server lacks are read from the others, and the server is named."""
     all_ = [entry(n) for n in range(1, 9)]
     rows, history = read(*ensemble(tmp_path, all_, [*all_[:3], *all_[5:]], all_))
     assert zxids(rows) == list(range(1, 9))
@@ -187,7 +187,7 @@ def test_transactions_of_a_deposed_leader_are_left_out(tmp_path: Path) -> None:
 
 
 def test_different_contents(tmp_path: Path) -> None:
-    """If a server has another transaction under a zxid, that of the majority is taken."""
+    """If servers have different transactions under one zxid, that of the majority is returned."""
     all_ = [entry(1), entry(2), entry(3)]
     other = [entry(1), entry(2, "other"), entry(3)]
     rows, history = read(*ensemble(tmp_path, other, all_, all_))
@@ -197,7 +197,7 @@ def test_different_contents(tmp_path: Path) -> None:
 
 
 def test_a_multi_stays_whole(tmp_path: Path) -> None:
-    """The parts of a multi come together from each server."""
+    """All parts of a multi are read from the same server."""
     log = LogWriter()
     log.add(tx.CREATE, created("/a"))
     parts = b"".join(number(tx.DELETE) + sized(sized(f"/{n}")) for n in range(3))
@@ -210,7 +210,7 @@ def test_a_multi_stays_whole(tmp_path: Path) -> None:
 
 
 def test_servers_of_an_ensemble_have_their_names(tmp_path: Path) -> None:
-    """A server is named by its directory."""
+    """Each server of an ensemble is named by its directory."""
     servers: list[Server] = find_servers(ensemble(tmp_path, [entry(1)], [entry(1)]))
     assert [one.name for one in servers] == [
         str(tmp_path / "s0" / "version-2"),

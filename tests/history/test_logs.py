@@ -38,7 +38,7 @@ def source(content: bytes, name: str = "log.1") -> Source:
 
 
 def read(content: bytes, fast: ColumnDecoder | None = None) -> tuple[list[Row], object]:
-    """Return the rows, and how the log ends: an End, or the offset and the words of damage."""
+    """Return the rows, and the end of the log: an End, or the offset and the text of the damage."""
     reader = LogReader(source(content), fast)
     rows: list[Row] = []
     try:
@@ -60,7 +60,7 @@ def both(content: bytes) -> tuple[list[Row], object]:
 
 
 def test_every_kind() -> None:
-    """Both decoders read each type of transaction, with a digest and without, alike."""
+    """Both decoders read each type of transaction alike, with a digest and without."""
     log = every_kind()
     rows, end = both(log.content())
     assert end is End.COMPLETE
@@ -70,7 +70,7 @@ def test_every_kind() -> None:
 
 
 def test_a_failed_multi_is_one_row() -> None:
-    """Nothing of a failed multi happened: it is one row with the error of its failed part."""
+    """A failed multi had no effect: it is one row with the error of its failed part."""
     log = LogWriter()
     failed = [(tx.CREATE, created("/x")), (tx.ERROR, number(-103)), (tx.ERROR, number(-2))]
     log.add(tx.MULTI, multi(*failed))
@@ -79,8 +79,9 @@ def test_a_failed_multi_is_one_row() -> None:
 
 
 def test_a_failed_multi_that_was_applied_before_it_was_written() -> None:
-    """A part of type ERROR may keep the record of its operation; the multi's row is the same."""
-    # A killed leader wrote this into its log when it had caught up with the new leader (3.8.4).
+    """A part of type ERROR may contain the record of its operation; the multi is still one row."""
+    # ZooKeeper 3.8.4: a killed leader wrote this into its log after it had caught up with the new
+    # leader.
     logs = []
     for check, change in ((tx.CHECK, tx.SET_DATA), (tx.ERROR, tx.ERROR)):
         log = LogWriter()
@@ -101,7 +102,7 @@ def test_a_multi_has_a_row_per_part() -> None:
 
 
 def test_closed_sessions() -> None:
-    """A list of 12 bytes is told from a digest of 12 bytes: it is a list if it fits exactly."""
+    """A list of 12 bytes differs from a digest of 12 bytes: it is a list if it fits exactly."""
     log = LogWriter()
     log.add(tx.CLOSE_SESSION, number(1) + sized("/abc"))
     log.add(tx.CLOSE_SESSION, struct.pack(">iq", 2, -5))
@@ -111,7 +112,7 @@ def test_closed_sessions() -> None:
 
 
 def test_access_lists() -> None:
-    """`decode_acl` returns the rights of a creation."""
+    """`decode_acl` returns the access list of a create transaction."""
     log = LogWriter()
     log.add(tx.CREATE, created("/a"))
     (row,), _ = both(log.content())
@@ -119,13 +120,13 @@ def test_access_lists() -> None:
 
 
 def test_rows_and_columns() -> None:
-    """Rows survive the way into columns and back."""
+    """Rows that are converted to columns and back are unchanged."""
     rows, _ = read(every_kind().content())
     assert to_rows(to_batch(rows)) == rows
 
 
 def test_a_large_transaction() -> None:
-    """A transaction larger than a window and than the arrays of a batch is read by both."""
+    """Both decoders read a transaction larger than a window and than the arrays of a batch."""
     log = LogWriter()
     log.add(tx.CREATE, created("/small"))
     log.add(tx.SET_DATA, changed("/large", bytes(20 << 20)))
@@ -167,7 +168,7 @@ def test_cut_at_every_byte() -> None:
 
 
 def test_zeros_after_a_torn_transaction() -> None:
-    """A crash in a preallocated file leaves half a transaction before zeros, which is normal."""
+    """Half a transaction before zeros is not damage: a crash leaves it in a preallocated file."""
     log = every_kind()
     content = log.content()
     rows, end = both(content[:-5] + bytes(1000))
@@ -175,7 +176,7 @@ def test_zeros_after_a_torn_transaction() -> None:
 
 
 def test_data_after_zeros() -> None:
-    """Data behind zeros is damage: the file's name and the offset of the zeros are in the error."""
+    """Data behind zeros is damage; the error names the file and the offset of the zeros."""
     log = every_kind()
     content = log.content()
     rows, end = both(content + bytes(40) + content[16:])
@@ -194,7 +195,7 @@ def flips(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def test_each_flipped_bit_is_found() -> None:
-    """A wrong bit in any field is damage at its transaction; the rows before it are right."""
+    """A wrong bit in any field is damage at its transaction; the rows before that are returned."""
     log = every_kind()
     starts = [16]
     for entry in log.entries:
@@ -202,7 +203,7 @@ def test_each_flipped_bit_is_found() -> None:
     whole, _ = read(log.content())
     for at, content in flips(log.content()):
         if 8 <= at < 16:
-            continue  # the id of the database has no checksum
+            continue  # The database id has no checksum.
         rows, end = both(content)
         number_of = max((n for n, start in enumerate(starts) if start <= at), default=-1)
         assert rows == [row for row in whole if row.zxid <= number_of], at
@@ -243,7 +244,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_false_contents_with_a_right_checksum(case: str) -> None:
-    """A malformed record is damage within its transaction, and the one before it is used."""
+    """A malformed record is damage in its transaction; the transaction before it is returned."""
     kind, body = WRONG[case]
     content = sealed(body, kind)
     rows, end = both(content)
@@ -255,7 +256,7 @@ def test_false_contents_with_a_right_checksum(case: str) -> None:
 
 @pytest.mark.parametrize("size", [2**31 - 1, -1, -(2**31), 1, 31, tx.MAX_TRANSACTION + 1])
 def test_impossible_lengths(size: int) -> None:
-    """A transaction with an impossible length is damage, and costs no memory."""
+    """A transaction with an impossible length is damage, and allocates no memory of that size."""
     good = transaction(1, tx.CREATE, created("/good"))
     content = HEADER + good + struct.pack(">Qi", 1, size) + good * 3
     tracemalloc.start()
@@ -278,7 +279,7 @@ def test_other_files(content: bytes, offset: int) -> None:
 
 
 def test_a_deep_path() -> None:
-    """A path of 100,000 levels is read as any other."""
+    """A path of 100,000 levels is read like any other path."""
     log = LogWriter()
     path = "/a" * 100_000
     log.add(tx.SET_DATA, changed(path, b"1"))
@@ -287,7 +288,7 @@ def test_a_deep_path() -> None:
 
 
 def test_random_bytes() -> None:
-    """Random bytes behind a header never raise another error than DamagedFileError."""
+    """Random bytes behind a header raise DamagedFileError or nothing."""
     chance = random.Random(7)
     for _ in range(200):
         both(HEADER + chance.randbytes(chance.randrange(400)))
@@ -297,7 +298,7 @@ def test_random_bytes() -> None:
 
 
 def test_a_growing_file(tmp_path: Path) -> None:
-    """A second call continues behind the last whole transaction, also within a torn one."""
+    """A second call continues behind the last whole transaction, also after a torn transaction."""
     log = every_kind()
     whole, _ = read(log.content())
     file = log.write(tmp_path)
@@ -313,21 +314,21 @@ def test_a_growing_file(tmp_path: Path) -> None:
 
 
 def test_a_compressed_log() -> None:
-    """A log that was compressed with gzip is read as its content."""
+    """A log that was compressed with gzip gives the rows of the uncompressed log."""
     content = every_kind().content()
     reader = LogReader(source(gzip.compress(content), "log.1.gz"))
     assert rows_of(reader.batches()) == read(content)[0]
 
 
 def test_a_truncated_compressed_log() -> None:
-    """A broken compressed file is an error that names the file."""
+    """A truncated gzip file is an error that names the file."""
     content = gzip.compress(every_kind().content())[:-30]
     with pytest.raises(HistoryError, match=r"log\.1\.gz"):
         list(LogReader(source(content, "log.1.gz")).batches())
 
 
 def test_memory_does_not_depend_on_the_size(tmp_path: Path) -> None:
-    """Reading 12 MB needs no more memory at a time than a few windows."""
+    """Reading 12 MB needs at most the memory of a few windows."""
     entry = transaction(1, tx.SET_DATA, changed("/consumers/g/offsets/t/0", b"1" * 1000))
     file = tmp_path / "log.1"
     with file.open("wb") as out:

@@ -1,7 +1,6 @@
-"""The tables of simulated groups, compared with what the simulator and its members know of them.
-
-`scripts/bench_history --case incidents` compares more of them, and real groups.
-"""
+"""The tables of simulated groups, compared with the events that the simulator and its members
+recorded. `scripts/bench_history --case incidents` compares more simulated groups, and real
+groups."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from support.history.truth import Differences, differences
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 
-# The last six showed defects: a block that ended, refused writes after a rebalance, an owner that
-# is not registered, and rules that are unknown.
+# The last six seeds once showed defects: a block that ended, refused writes after a rebalance, an
+# owner that is not registered, and unknown rules.
 SEEDS = (*range(5), 30, 39, 56, 135, 154, 235)
 
 
 def compare(seed: int, directory: Path) -> Differences:
-    """Compare all tables of one seed with the truth."""
+    """Compare all tables of one seed with the simulator's record."""
     log, result = simulated(seed)
     assert result.violation is None
     log.log.write(directory)
@@ -30,7 +29,7 @@ def compare(seed: int, directory: Path) -> Differences:
 
 
 def test_tables_of_random_groups(tmp_path: Path) -> None:
-    """For each seed, every table says what the simulator's history says: no more, no less."""
+    """For each seed, every table contains exactly what the simulator recorded."""
     for seed in SEEDS:
         found = compare(seed, tmp_path / str(seed))
         assert (seed, found.missed, found.invented) == (seed, [], [])

@@ -1,4 +1,5 @@
-"""Logs and snapshots of real servers of each release, as ZooKeeper's own tools print them."""
+"""Logs and snapshots of real servers of each release, compared with the output of ZooKeeper's
+tools."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from zkconsumer.history.transactions import KINDS, Values
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES
 
 HEAD = struct.Struct(">Qiqiqqi")
-# Names of types that differ from those of `KINDS`, by release.
+# Names of transaction types that differ from those in `KINDS`, by release.
 NAMES = {"createTTL": "createTtl"}  # until 3.8
 
 
@@ -28,7 +29,8 @@ NAMES = {"createTTL": "createTtl"}  # until 3.8
 
 
 def log_lines(source: Source, release: str) -> Iterator[str]:
-    """Print a log as ZooKeeper's tool of the release does; times have seconds."""
+    """Return a log's lines as ZooKeeper's tool of the release prints them. Times have whole
+    seconds."""
     content = source.open().read()
     reader = LogReader(source)
     rows = [row for batch in reader.batches() for row in batch.rows]
@@ -50,7 +52,7 @@ def log_lines(source: Source, release: str) -> Iterator[str]:
 
 
 def check_rows(kind: int, parts: list[tuple[int, Values]], rows: list[tx.Row]) -> None:
-    """Check that the rows are the parts, or one row if the multi failed."""
+    """Check that the rows are the parts of the multi, or one row if the multi failed."""
     if any(part == tx.ERROR for part, _ in parts) and kind == tx.MULTI:
         assert [(row.kind, row.path) for row in rows] == [(tx.MULTI, None)]
     else:
@@ -81,7 +83,7 @@ def record(kind: int, parts: list[tuple[int, Values]], release: str) -> str:
 
 
 def plain(kind: int, values: Values, release: str) -> str:
-    """The text of jute's records, of which strings begin with a single quote."""
+    """Return jute's text of a record, in which strings begin with a single quote."""
     path, data, version, number, acl = values
     rights = ",".join(f"s{{{r},s{{'{s},'{i}}}}}" for r, s, i in tx.decode_acl(acl))
     match kind:
@@ -103,7 +105,7 @@ def plain(kind: int, values: Values, release: str) -> str:
 
 
 def pretty(kind: int, values: Values, release: str) -> str:
-    """The text of `TxnLogToolkit`."""
+    """Return the text that `TxnLogToolkit` prints."""
     path, data, version, number, acl = values
     text = (data or b"").decode()
     rights = ", ".join(f"{r},s{{'{s},'{i}}}" for r, s, i in tx.decode_acl(acl))
@@ -121,12 +123,12 @@ def pretty(kind: int, values: Values, release: str) -> str:
 
 
 def hexed(data: bytes | None) -> str:
-    """Jute prints each byte as a sign-extended integer, without leading zeros."""
+    """Return bytes as jute prints them: sign-extended integers without leading zeros."""
     return "#" + "".join(f"{b if b < 128 else b | 0xFFFFFF00:x}" for b in data) if data else ""
 
 
 def encoded(kind: int, values: Values) -> bytes:
-    """Encode a part of a multi, as the server does."""
+    """Encode a part of a multi as the server does."""
     path, data, version, number, acl = values
     if kind == tx.ERROR:
         return struct.pack(">i", number)
@@ -176,7 +178,7 @@ def snapshot_blocks(tree: Tree, release: str) -> set[tuple[str, ...]]:
 
 
 def printed_blocks(lines: list[str]) -> set[tuple[str, ...]]:
-    """The znodes that `SnapshotFormatter` prints, each with its lines."""
+    """Return the znodes that `SnapshotFormatter` prints, each with its lines."""
     text = "\n".join(line.rstrip() for line in lines)
     body = text.partition("----\n")[2].partition("----\nSession Details")[0]
     return {tuple(block.strip("\n").split("\n")) for block in body.split("----\n") if block.strip()}
@@ -220,7 +222,7 @@ def golden(release: str) -> tuple[Server, dict[str, list[str]]]:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_recorded_logs(release: str) -> None:
-    """Each log of a release is decoded as the release's own tool printed it, line by line."""
+    """Each log of a release is decoded as that release's own tool printed it, line by line."""
     server, printed = golden(release)
     assert server.logs
     for log in server.logs:
@@ -238,7 +240,7 @@ def test_recorded_snapshots(release: str) -> None:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_a_replay_gives_the_next_snapshot(release: str) -> None:
-    """The logs lead from an empty tree, and from each snapshot, to the same tree at their end."""
+    """Replaying the logs from an empty tree, or from any snapshot, gives the same tree."""
     server, _ = golden(release)
     trees = [Tree.fresh(), *map(read_snapshot, server.snapshots)]
     for tree in trees:
@@ -264,7 +266,7 @@ def comparable(tree: Tree) -> dict[str, tuple[object, ...]]:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_a_live_server(release: str, tmp_path: Path) -> None:
-    """A server of the release writes logs and snapshots anew, and they are decoded likewise."""
+    """A running server of the release writes logs and snapshots, which are decoded correctly."""
     corpus.serve(release, tmp_path)
     (server,) = find_servers([tmp_path / "data"])
     for log in server.logs:

@@ -1,4 +1,4 @@
-"""A lab's server as a process of its own, as users start it."""
+"""A lab's server in a process of its own, as users start it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
 LIMIT_MS = 20_000
-"""How long a test waits for what the page should show; a busy machine is slow."""
+"""How long a test waits for the page, in seconds. A busy machine is slow."""
 
 
 class LabProcess:
@@ -30,7 +30,7 @@ class LabProcess:
                 break
         else:
             raise AssertionError("the lab ended before it printed its address")
-        # The rest must be read, so that the process never waits for the pipe.
+        # The rest of the output must be read, so that the process never waits for the pipe.
         threading.Thread(target=process.stdout.read, daemon=True).start()
 
     @property
@@ -54,16 +54,16 @@ def running_lab(*arguments: str) -> Iterator[LabProcess]:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[LabProcess]:
-    """One lab for all tests that do not end it."""
+    """One lab for all tests that do not stop it."""
     with running_lab() as process:
         yield process
 
 
-CUT = "ERR_NETWORK_CHANGED"
+NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 OPENINGS = 5
 
 
-class Opened:
+class LabPage:
     """A page of the lab; errors of its scripts fail the test."""
 
     def __init__(self, page: Page) -> None:
@@ -71,16 +71,22 @@ class Opened:
         self.errors: list[str] = []
         self._is_cut = False
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", self._said)
+        page.on("console", self._on_console)
 
-    def _said(self, message: ConsoleMessage) -> None:
-        self._is_cut |= CUT in message.text
-        # The page itself handles a server that is away, or that has another token.
-        handled = ("ERR_CONNECTION", "403 (Forbidden)", "ERR_EMPTY_RESPONSE", "CHUNKED", CUT)
+    def _on_console(self, message: ConsoleMessage) -> None:
+        self._is_cut |= NETWORK_CHANGED in message.text
+        # The page itself handles a server that does not answer, or that has another token.
+        handled = (
+            "ERR_CONNECTION",
+            "403 (Forbidden)",
+            "ERR_EMPTY_RESPONSE",
+            "CHUNKED",
+            NETWORK_CHANGED,
+        )
         if message.type == "error" and not any(one in message.text for one in handled):
             self.errors.append(message.text)
 
-    def go(self, address: str, ready: str = ".picture", limit_ms: int = LIMIT_MS) -> Opened:
+    def go(self, address: str, ready: str = ".picture", limit_ms: int = LIMIT_MS) -> LabPage:
         """Open an address, and wait until the page shows the element `ready` and takes keys.
 
         Chromium ends all its requests when a network interface of this machine appears or
@@ -89,7 +95,9 @@ class Opened:
         for _ in range(OPENINGS):
             self._is_cut = False
             try:
-                self.page.goto("about:blank")  # else an address with another fragment loads nothing
+                # Load a blank page first: if only the fragment of the URL changes, the browser does
+                # not reload.
+                self.page.goto("about:blank")
                 self.page.goto(address)
                 expect(self.page.locator(ready).first).to_be_visible(timeout=limit_ms)
                 # Until then the page ignores keys.
@@ -97,18 +105,18 @@ class Opened:
                     1, timeout=limit_ms
                 )
             except (Error, AssertionError) as error:
-                if not self._is_cut and CUT not in str(error):
+                if not self._is_cut and NETWORK_CHANGED not in str(error):
                     raise
             else:
                 return self
-        raise AssertionError(f"{address} could not be opened {OPENINGS} times: {CUT}")
+        raise AssertionError(f"{address} could not be opened {OPENINGS} times: {NETWORK_CHANGED}")
 
     def keys(self, *names: str) -> None:
         for name in names:
             self.page.keyboard.press(name)
 
     def at(self, move: int) -> None:
-        """Wait until the page shows this move."""
+        """Wait until the page shows this move of the run."""
         expect(self.page.locator(".place")).to_contain_text(f"move {move} of", timeout=LIMIT_MS)
 
     def shows(self, text: str) -> None:
@@ -116,22 +124,22 @@ class Opened:
         expect(self.page.locator(".happens")).to_contain_text(text, timeout=LIMIT_MS)
 
     def has(self, selector: str, count: int) -> None:
-        """Wait until so many elements match."""
+        """Wait until this number of elements matches."""
         expect(self.page.locator(selector)).to_have_count(count, timeout=LIMIT_MS)
 
 
 @pytest.fixture
-def open_page(chromium: Browser) -> Iterator[Callable[..., Opened]]:
+def open_page(chromium: Browser) -> Iterator[Callable[..., LabPage]]:
     """Return a function that opens a new page; its keywords are those of `new_context`."""
     contexts = []
     opened = []
 
-    def make(**options: Any) -> Opened:
+    def make(**options: Any) -> LabPage:
         context = chromium.new_context(
             **{"viewport": {"width": 1280, "height": 720}, "reduced_motion": "reduce", **options}
         )
         contexts.append(context)
-        opened.append(Opened(context.new_page()))
+        opened.append(LabPage(context.new_page()))
         return opened[-1]
 
     yield make

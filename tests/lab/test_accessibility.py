@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.conftest import LabProcess, Opened, running_lab
+from lab.conftest import LabPage, LabProcess, running_lab
 from lab.test_recorded import history, traces
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 
 AXE = "4.14.1"
 AXE_SHA512 = (
@@ -35,7 +35,7 @@ VIEWS = {
 
 @pytest.fixture(scope="session")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The script of axe-core, which npm fetches at a pinned hash."""
+    """The script of axe-core, which npm fetches with a pinned hash."""
     if shutil.which("npm") is None:
         assert not os.environ.get("CI"), "CI needs npm"
         pytest.skip("there is no npm")
@@ -51,7 +51,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         return member.read().decode()
 
 
-def violations(one: Opened, axe: str) -> list[str]:
+def violations(one: LabPage, axe: str) -> list[str]:
     one.page.evaluate(axe)
     found = one.page.evaluate("async () => (await axe.run()).violations")
     return [f"{it['id']}: {it['help']}: {it['nodes'][0]['html'][:200]}" for it in found]
@@ -60,7 +60,7 @@ def violations(one: Opened, axe: str) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view(lab: LabProcess, open_page: Open, axe: str, view: str, scheme: str) -> None:
-    """A view has no violation of any rule of axe-core."""
+    """A view violates no rule of axe-core."""
     one = open_page(color_scheme=scheme).go(lab.url + VIEWS[view])
     if view == "table":
         one.has(".counted", 1)
@@ -70,7 +70,7 @@ def test_a_view(lab: LabProcess, open_page: Open, axe: str, view: str, scheme: s
 
 
 def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) -> None:
-    """Each panel, a menu, and each dialog have no violation."""
+    """Each panel, a menu, and each dialog violate no rule of axe-core."""
     one = open_page().go(lab.url + VIEWS["many"])
     one.keys("ArrowLeft", "ArrowLeft", "k")
     for name in ("next", "log", "runs"):
@@ -88,7 +88,7 @@ def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) ->
 
 
 def test_recorded_runs(tmp_path: Path, open_page: Open, axe: str) -> None:
-    """Two traces side by side, and the page of a history, have no violation."""
+    """Two traces side by side, and the page of a history, violate no rule of axe-core."""
     logs = tmp_path / "logs"
     logs.mkdir()
     group = history(logs)
@@ -105,7 +105,7 @@ def test_recorded_runs(tmp_path: Path, open_page: Open, axe: str) -> None:
 
 
 def test_on_a_phone(lab: LabProcess, open_page: Open, axe: str) -> None:
-    """A phone shows everything by scrolling down only, without a violation."""
+    """A phone shows everything by vertical scrolling only, without a violation."""
     one = open_page(viewport={"width": 390, "height": 844}).go(lab.url + VIEWS["tour"])
     assert violations(one, axe) == []
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390

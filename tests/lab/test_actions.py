@@ -1,17 +1,17 @@
-"""Every action that the page offers on an object happens, and each situation has a key."""
+"""The page performs every action that it offers on an object; each situation has a key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from lab.conftest import LIMIT_MS, LabProcess, Opened
+from lab.conftest import LIMIT_MS, LabPage, LabProcess
 from playwright.sync_api import expect
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 
 START = 30
-"""The move after which each action happens; the members have committed before."""
+"""The move after which each action is performed; the members have committed before it."""
 
 WORLD = '#world={"members":3,"partitions":6,"auto_commit_s":1}&moves=' + str(START)
 
@@ -49,7 +49,7 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("what", [*OBJECTS, *OF_COORDINATORS])
 def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) -> None:
-    """Each entry of an object's menu makes a move, or shows an explanation."""
+    """Each entry of an object's menu makes a move or shows an explanation."""
     one = open_page().go(lab.url + (WORLD if what in OBJECTS else COORDINATED))
     item = one.page.locator({**OBJECTS, **OF_COORDINATORS}[what]).first
     item.click()

@@ -84,7 +84,7 @@ def test_the_address_gives_the_same_run(world: Json) -> None:
 
 @pytest.mark.parametrize("world", [{"members": 3}, MIXED])
 def test_an_action_in_the_past_forks(world: Json) -> None:
-    """A fork keeps the moves before it, and the other run stays as it is."""
+    """A fork keeps the moves before it, and the first run is unchanged."""
     lab = Lab()
     run = lab.open(world=world)
     lab.do("step", run=run, count=300)
@@ -101,7 +101,7 @@ def test_an_action_in_the_past_forks(world: Json) -> None:
 
 
 def test_any_possible_action_can_be_next() -> None:
-    """Each choice can be taken, and one of them is what the rule takes."""
+    """Each listed action can be performed, and the default action is one of them."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="kill:1")
@@ -137,7 +137,7 @@ def test_messages_of_a_delayed_member_do_not_arrive() -> None:
 
 
 def test_a_lost_reply_breaks_the_connection_after_the_request() -> None:
-    """The request is executed, then the connection breaks before its reply arrives."""
+    """The request is executed, and the connection breaks before its reply arrives."""
     lab = Lab()
     run = lab.open(world={"members": 1})
     lab.do("act", run=run, at=0, move="lose_reply:0")
@@ -147,7 +147,7 @@ def test_a_lost_reply_breaks_the_connection_after_the_request() -> None:
 
 
 def test_an_offset_that_another_client_writes_is_shown() -> None:
-    """The picture has the offset that the move wrote."""
+    """The frame shows the offset that another client's move wrote."""
     lab = Lab()
     run = lab.open(world={"members": 1, "partitions": 1})
     lab.do("step", run=run, until=7)
@@ -156,7 +156,7 @@ def test_an_offset_that_another_client_writes_is_shown() -> None:
 
 
 def test_the_leader_dies() -> None:
-    """All connections break, and half a second later there is a leader again."""
+    """When the leader dies, all connections break; half a second later a new leader is elected."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="leader_dies")
@@ -168,7 +168,7 @@ def test_the_leader_dies() -> None:
 
 
 def _with_a_watch(lab: Lab) -> tuple[int, list[str]]:
-    """Open a group into which a member comes; stop when a watch is on its way to `g_0`."""
+    """Open a group that a member joins; stop when a watch event is on its way to `g_0`."""
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="join:2")
     for _ in range(100):
@@ -180,7 +180,7 @@ def _with_a_watch(lab: Lab) -> tuple[int, list[str]]:
 
 
 def test_one_watch_is_delayed() -> None:
-    """The watch and what follows it wait until the delay ends; requests still arrive."""
+    """A delayed watch event and the replies after it wait until the delay ends; requests arrive."""
     lab = Lab()
     run, items = _with_a_watch(lab)
     at = next(n for n, text in enumerate(items) if text.startswith("watch"))
@@ -209,7 +209,7 @@ def test_one_request_is_delayed() -> None:
 
 @pytest.mark.parametrize("way", ["reply", "request"])
 def test_a_dropped_message_ends_the_connection(way: str) -> None:
-    """What precedes the message arrives; then the connection breaks, as TCP requires."""
+    """Replies before the dropped one arrive; then the connection breaks, as TCP requires."""
     lab = Lab()
     run, items = _with_a_watch(lab)
     at = next(n for n, text in enumerate(items) if text.startswith("watch"))
@@ -224,7 +224,7 @@ def test_a_dropped_message_ends_the_connection(way: str) -> None:
     assert moves == ["receive:0"] * at + ["cut:0", "notice:0"]
     lab.do("step", run=run, until="rest")
     owners = {row[0] for one in lab.frames[run] for row in one.get("p", {}).values()}
-    assert 2 in owners, "the group settles with the new member all the same"
+    assert 2 in owners, "the group settles with the new member despite the dropped message"
     other = Lab()
     copy = other.open(world={"members": 2}, moves=lab.moves[run])
     assert other.frames[copy] == lab.frames[run]
@@ -237,7 +237,7 @@ COORDINATED = ["classic-eager", "classic-cooperative", "consumer"]
 
 @pytest.mark.parametrize("protocol", COORDINATED)
 def test_a_group_with_a_coordinator(protocol: str) -> None:
-    """A killed member keeps its partitions until its session times out; then they move."""
+    """In a coordinated group, a killed member keeps its partitions until its session ends."""
     lab = Lab()
     world = {"protocol": protocol, "members": 3, "partitions": 6}
     opened, _ = lab.do("open", world=world)
@@ -266,7 +266,7 @@ def test_a_group_with_a_coordinator(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", COORDINATED)
 def test_every_move_of_a_coordinated_group(protocol: str) -> None:
-    """Each choice and each fault that is offered can be made, and the run continues after it."""
+    """Each offered action and fault can be performed, and the run continues after it."""
     lab = Lab()
     run = lab.open(world={"protocol": protocol, "members": 2, "seed": 3})
     lab.do("act", run=run, at=0, move="join:2")
@@ -280,7 +280,7 @@ def test_every_move_of_a_coordinated_group(protocol: str) -> None:
 
 
 def test_a_coordinated_group_without_members() -> None:
-    """Time passes in steps although nothing happens, and a member can come."""
+    """Time advances in steps although nothing happens, and a member can join."""
     lab = Lab()
     run = lab.open(world={"protocol": "consumer", "members": 0})
     lab.do("step", run=run, count=20)
@@ -291,7 +291,7 @@ def test_a_coordinated_group_without_members() -> None:
 
 
 def test_the_coordinator_moves() -> None:
-    """Another broker becomes the coordinator; the members find it and keep their partitions."""
+    """When another broker becomes coordinator, members find it and keep their partitions."""
     lab = Lab()
     run = lab.open(world={"protocol": "classic-eager", "members": 2})
     lab.do("act", run=run, at=0, move="coordinate:1")
@@ -304,7 +304,7 @@ def test_the_coordinator_moves() -> None:
 
 @pytest.mark.parametrize("do", ["delay", "drop"])
 def test_a_reply_of_a_coordinator_in_transit(do: str) -> None:
-    """A delayed reply comes ten seconds later; a dropped one breaks the connections."""
+    """A delayed reply arrives ten seconds later; a dropped reply breaks the connections."""
     lab = Lab()
     run = lab.open(world={"protocol": "classic-eager", "members": 1, "flow": 0})
     while "i" not in (lab.frames[run] or [{}])[-1].get("m", {}).get("0", {}):
@@ -354,7 +354,7 @@ def test_a_reply_of_a_coordinator_in_transit(do: str) -> None:
     ],
 )
 def test_a_refusal_says_what_is_wrong(do: str, keys: Json, words: str) -> None:
-    """A command that makes no sense returns one error with what, where and a remedy."""
+    """An invalid command gives one error that says what is wrong, where, and what to do."""
     lab = Lab()
     lab.open()
     assert words in lab.refused(do, **keys)
@@ -362,7 +362,7 @@ def test_a_refusal_says_what_is_wrong(do: str, keys: Json, words: str) -> None:
 
 @pytest.mark.parametrize("name", TOURS)
 def test_a_tour_reaches_its_situations(name: str) -> None:
-    """Each step of a tour is a later moment than the one before it."""
+    """Each step of a tour is a later moment than the step before."""
     lab = Lab()
     *_, tour = lab.do("tour", tour=name)
     at = [step["at"] for step in tour["steps"]]
@@ -371,7 +371,7 @@ def test_a_tour_reaches_its_situations(name: str) -> None:
 
 
 def test_every_scenario_opens() -> None:
-    """A scenario opens with a frame of each move, and its last picture has owners."""
+    """A scenario opens with one frame for each move, and the last frame has owners."""
     lab = Lab()
     for name in SCENARIOS:
         run = lab.open(scenario=name)
@@ -379,7 +379,7 @@ def test_every_scenario_opens() -> None:
 
 
 def test_a_scenario_can_be_cut_and_continued() -> None:
-    """An address names a scenario, where it was left, and the moves after that."""
+    """An address contains a scenario, the move where the user left it, and the later moves."""
     lab = Lab()
     run = lab.open(scenario="a-jvm-peer-has-given-up")
     *_, frames = lab.do("act", run=run, at=40, move="kill:0")
@@ -400,7 +400,7 @@ def test_the_trace_can_be_replayed() -> None:
 
 
 def test_why_a_thread_owns_a_partition() -> None:
-    """The explanation names the strategy, the thread's place, and the owner znode."""
+    """The explanation names the strategy, the thread's number in its order, and the owner znode."""
     lab = Lab()
     run = lab.open(world={"members": 3, "partitions": 6})
     (event,) = lab.do("explain", run=run, at=0, partition=2)
@@ -408,7 +408,7 @@ def test_why_a_thread_owns_a_partition() -> None:
 
 
 def test_protocols_are_compared_on_one_axis() -> None:
-    """Each protocol's run has the script's length, and ends with the owners that it computes."""
+    """Each protocol's run has the script's length and ends with the owners that it computes."""
     lab = Lab()
     script = "join; kill g_1; freeze g_0 20s"
     *events, table = lab.do("compare", script=script, protocols=list(PROTOCOLS))
@@ -430,7 +430,7 @@ def test_protocols_are_compared_on_one_axis() -> None:
 
 
 def test_moves_as_text() -> None:
-    """Moves survive the way through an address; a run is not longer than the limit."""
+    """Moves are read back from an address; a run is at most as long as the limit."""
     moves = [
         None,
         None,

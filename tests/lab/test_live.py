@@ -1,4 +1,4 @@
-"""A live group in the lab: it follows, it writes nothing, and hostile names stay text."""
+"""A live group in the lab: the lab follows it without writes, and names are never markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from lab.conftest import LIMIT_MS, Opened, running_lab
+from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
 
 from zkconsumer.protocol import paths
@@ -15,7 +15,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -78,7 +78,7 @@ def members(zookeeper: ZooKeeperServer) -> Iterator[LiveMembers]:
 def test_the_lab_follows_a_group_without_writes(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
-    """Owners, new members and holes appear at once; the lab's reading changes no znode."""
+    """The page shows new owners, members and free partitions at once; the lab changes no znode."""
     before = members.writes()
     with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
         one, two = (open_page().go(lab.url) for _ in range(2))
@@ -127,7 +127,7 @@ def test_hostile_names_are_text(
 def test_the_lab_follows_after_a_restart(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
-    """After a restart of the lab's server, the page shows the present group again."""
+    """After a restart of the lab's server, the page shows the group's present state again."""
     with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
         one = open_page().go(lab.url)
         one.has(".partitions .cell.read", 2)

@@ -1,4 +1,4 @@
-"""A trace in the lab: owners, phases and words of a recorded run."""
+"""A trace in the lab: owners, phases and texts of a recorded run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.conftest import LIMIT_MS, Opened, running_lab
+from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
 from support.history.simulated import simulated
 
@@ -18,7 +18,7 @@ from zkconsumer.lab.recorded import entries_of, events_of, read_trace
 from zkconsumer.sim.scenarios import SCENARIOS, run_scenario
 from zkconsumer.trace import text
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 
 
 def traces(name: str, directory: Path) -> None:
@@ -44,7 +44,7 @@ def history(directory: Path) -> str:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_trace_of_the_simulator(name: str) -> None:
-    """The frames end with the owners that the story ends with."""
+    """The last frame has the owners with which the simulated story ended."""
     lines: list[str] = []
     run_scenario(SCENARIOS[name], jvm=None, emit=lambda entry: lines.append(text(entry) + "\n"))
     run, frames = events_of(read_trace(lines, name=name), name)
@@ -57,13 +57,13 @@ def test_a_trace_of_the_simulator(name: str) -> None:
 
 
 def test_a_line_that_is_no_trace(tmp_path: Path) -> None:
-    """An unreadable line is named with its number."""
+    """The error for an unreadable line has the line's number."""
     with pytest.raises(TraceError, match="x:2"):
         read_trace(['{"v": 2}\n', "oops\n"], name="x")
 
 
 def test_the_logs_of_zookeeper(tmp_path: Path) -> None:
-    """A group's history ends with the owners that the simulated group ends with."""
+    """The frames of ZooKeeper's logs end with the owners of the simulated group."""
     log, _ = simulated(3)
     log.log.write(tmp_path)
     description = Description(find_servers([tmp_path]))
@@ -85,7 +85,7 @@ def test_the_logs_of_zookeeper(tmp_path: Path) -> None:
 
 
 def test_two_traces_side_by_side(tmp_path: Path, open_page: Open) -> None:
-    """The page shows two recorded runs, and goes to the first move that differs."""
+    """The page shows two recorded runs, and goes to the first move at which they differ."""
     for name in ("a-consumer-dies", "a-consumer-leaves"):
         with (tmp_path / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             run_scenario(
@@ -101,7 +101,7 @@ def test_two_traces_side_by_side(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:
-    """The traces of all members are one run, in the order of time."""
+    """The traces of all members in a directory are one run, in the order of time."""
     traces("a-consumer-joins", tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} >= {"g_0", "g_1"}
     with running_lab("--trace", str(tmp_path)) as lab:
@@ -112,7 +112,7 @@ def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_the_page_of_a_history(tmp_path: Path, open_page: Open) -> None:
-    """The page plays what ZooKeeper's logs say about a group, and cannot act on it."""
+    """The page plays ZooKeeper's logs of a group, and offers no action on it."""
     group = history(tmp_path)
     with running_lab("--history", str(tmp_path), "--group", group) as lab:
         one = open_page().go(lab.url)

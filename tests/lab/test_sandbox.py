@@ -1,4 +1,4 @@
-"""`zkconsumer lab --sandbox`: actions of the page are real, and everything ends with the lab."""
+"""`zkconsumer lab --sandbox`: the page's actions change a real group, which ends with the lab."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.conftest import Opened, running_lab
+from lab.conftest import LabPage, running_lab
 from playwright.sync_api import expect
 from support.wait import eventually
 from typer.testing import CliRunner
@@ -19,10 +19,11 @@ from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.sandboxed import JOINED, KINDS, PARTITIONS
 from zkconsumer.sandbox.real_group import MemberKind
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 
 SETTLE_MS = 120_000
-"""A session must time out, and a JVM member sleeps between its attempts; a busy machine is slow."""
+"""Time limit in seconds: a session must time out, a JVM member sleeps between its attempts, and a
+busy machine is slow."""
 
 ACTIONS = {
     "kill:1": ("[data-member='1'] .head", "kill"),
@@ -38,7 +39,7 @@ ACTIONS = {
 
 
 class Simulated:
-    """The same group in the simulator."""
+    """A simulated group with the members of the real one."""
 
     def __init__(self) -> None:
         jvm = [who for who, kind in enumerate(KINDS) if kind is MemberKind.JVM]
@@ -50,7 +51,7 @@ class Simulated:
         self.length = 0
 
     def act(self, move: str) -> list[str]:
-        """Return the owners when the group has settled after a move."""
+        """Perform a move; return the owners when the group has settled."""
         self._take(
             self.engine.command({"do": "act", "run": self.run, "at": self.length, "move": move})
         )
@@ -69,7 +70,7 @@ class Simulated:
 
 
 def test_the_real_group_does_what_the_simulated_one_does(open_page: Open) -> None:
-    """After each action on JVM members and others, the owners are those of the simulated group."""
+    """After each action on JVM and other members, the real owners equal those of the simulation."""
     simulated = Simulated()
     with running_lab("--sandbox") as lab:
         one, two = open_page().go(lab.url), open_page().go(lab.url)
@@ -98,13 +99,13 @@ def test_ctrl_c_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def processes(directory: Path) -> list[int]:
-    """Return the processes whose command names a directory."""
+    """Return the processes whose command line names a directory."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes()
         except OSError:
-            continue  # the process ended meanwhile
+            continue  # The process has ended meanwhile.
         if str(directory).encode() in command:
             found.append(int(path.parent.name))
     return found

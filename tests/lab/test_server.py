@@ -1,4 +1,4 @@
-"""The lab's server: who may call it, and what it serves."""
+"""The lab's server: who may call it, and which files it serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = tuple[int, dict[str, str], bytes]
 def ask(
     lab: LabProcess, path: str, *, body: bytes | None = None, host: str = "", **headers: str
 ) -> Answer:
-    """Send one request; keywords are headers with `_` in place of `-`."""
+    """Send one request; a keyword is a header, with `_` in place of `-`."""
     connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=30)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -48,13 +48,13 @@ def command(lab: LabProcess, **keys: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost:1"])
 def test_another_host_is_refused(lab: LabProcess, host: str) -> None:
-    """A name that resolves to 127.0.0.1 does not reach the lab (DNS rebinding)."""
+    """A request for another host is refused, even if it reaches 127.0.0.1 (DNS rebinding)."""
     for path in ("/", "/about.json", "/app.js"):
         assert ask(lab, path, host=host)[0] == 403
 
 
 def test_another_origin_is_refused(lab: LabProcess) -> None:
-    """A foreign page cannot send commands, not even with the token."""
+    """A page of another origin cannot send commands, even with the token."""
     body = b'{"do": "catalogue"}'
     mine = f"http://localhost:{lab.port}"
     key = token(lab)
@@ -65,14 +65,14 @@ def test_another_origin_is_refused(lab: LabProcess) -> None:
 
 
 def test_a_command_needs_the_token(lab: LabProcess) -> None:
-    """Without this server's token, no command is carried out."""
+    """A command without this server's token is not executed."""
     for wrong in ("", "x" * 32):
         assert ask(lab, "/command", body=b'{"do": "open"}', x_lab_token=wrong)[0] == 403
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"{", b'"x"', b" " * 2_000_000])
 def test_a_body_that_is_no_command_is_refused(lab: LabProcess, body: bytes) -> None:
-    """A body that is no command gets an error, and the server stays up."""
+    """A body that is not a command gets an error, and the server continues."""
     assert ask(lab, "/command", body=body, x_lab_token=token(lab))[0] == 400
     assert command(lab, do="open")[0]["event"] == "run"
 

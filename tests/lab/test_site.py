@@ -1,4 +1,4 @@
-"""Pages without a server: the static site with Pyodide, and a run as one file."""
+"""Pages without a server: the static site with Pyodide, and a run exported as one file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from lab.conftest import LabProcess, Opened
+from lab.conftest import LabPage, LabProcess
 from playwright.sync_api import expect
 from typer.testing import CliRunner
 
@@ -25,14 +25,14 @@ from zkconsumer.lab.runs import open_scenario
 from zkconsumer.lab.site import MODULES, WEB, build, player, recorded, unpack_runtime, write_modules
 from zkconsumer.sim.scenarios import SCENARIOS
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 SLOW_MS = 120_000
-"""How long a loaded machine may take to start Python in a browser."""
+"""How long a loaded machine may take to start Python in a browser, in seconds."""
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """The static site, and a server that knows nothing but files; returns its address."""
+    """The static site on a server that only sends files; yields its address."""
     build(tmp_path)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -44,7 +44,7 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_static_site(site: str, open_page: Open) -> None:
-    """The production code runs in the browser: the same moves give the same pictures as here."""
+    """The code in the browser gives the same frames for the same moves as this process."""
     one = open_page()
     foreign: list[str] = []
     one.page.on(
@@ -71,7 +71,7 @@ def test_the_static_site(site: str, open_page: Open) -> None:
 
 
 def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
-    """The archives hold the code of what the engine imports, so that no browser compiles it."""
+    """The archives contain compiled code of all imports, so that no browser compiles it."""
     done = CliRunner().invoke(app, ["lab", "build", str(tmp_path), "--output", "json"])
     assert done.exit_code == 0, done.output
     Draft202012Validator(schemas()["lab-build"]).validate(json.loads(done.stdout))
@@ -83,7 +83,7 @@ def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
 
 
 def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
-    """The archive of modules is reproducible, and holds the engine without any connection."""
+    """Equal sources give equal archives, which contain the engine without network modules."""
     write_modules(tmp_path / "a.zip")
     write_modules(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -93,7 +93,7 @@ def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
 
 
 def test_another_archive_is_refused(tmp_path: Path) -> None:
-    """A runtime with another hash is not unpacked."""
+    """A runtime with an unexpected hash is not unpacked."""
     wrong = tmp_path / "pyodide.tgz"
     wrong.write_bytes(b"x")
     with pytest.raises(ConfigError, match="not that of pyodide"):
@@ -117,7 +117,7 @@ def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_path: Path) -> None:
-    """Each export can be used: the page plays, SVG is drawn, JSON lines are frames and a trace."""
+    """Each export can be used: the page plays, SVG is drawn, JSON Lines are frames and a trace."""
     one = open_page().go(lab.url + "#scenario=a-consumer-joins")
     saved = {}
     for kind in ("html", "svg", "jsonl", "frames.jsonl"):
@@ -136,7 +136,7 @@ def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_pa
 
 
 def test_both_exports_list_the_same_scripts() -> None:
-    """`site.player` and `exports.js` inline the same files, which are all scripts of the page."""
+    """`site.player` and `exports.js` inline the same files: all scripts of the page."""
     text = (WEB / "exports.js").read_text()
     found = re.search(r"const MODULES = \[(.*?)\]", text)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Each run keeps a picture of every view at two sizes; long live sessions do not grow."""
+"""The views fit their windows at two sizes, and a long live session needs no more memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from lab.conftest import LIMIT_MS, LabProcess, Opened, running_lab
+from lab.conftest import LIMIT_MS, LabPage, LabProcess, running_lab
 from playwright.sync_api import CDPSession, expect
 
 from zkconsumer.lab.live import MAX_MESSAGES
@@ -18,7 +18,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
-Open = Callable[..., Opened]
+Open = Callable[..., LabPage]
 
 SIZES = {"laptop": (1280, 720), "4k": (3840, 2160)}
 
@@ -32,7 +32,7 @@ VIEWS = {
     "scenario": ("#scenario=a-zombie-wakes&at=60", ".picture"),
     "compare": ("#compare=join;kill g_1&protocols=zookeeper-jvm,zookeeper,consumer", ".protocol"),
 }
-"""Name -> address and what the page shows when it is ready."""
+"""Name -> address, and the element that the page shows when it is ready."""
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -43,7 +43,7 @@ def test_every_view_fits(
     capsys: pytest.CaptureFixture[str],
     size: str,
 ) -> None:
-    """No view needs scrolling sideways; its picture is kept below pytest's directory."""
+    """No view needs horizontal scrolling; its screenshot is kept below pytest's directory."""
     width, height = SIZES[size]
     one = open_page(viewport={"width": width, "height": height})
     for name, (address, ready) in VIEWS.items():
@@ -55,7 +55,7 @@ def test_every_view_fits(
 
 
 GROWTH = 1.5
-"""Most that memory may grow while the kept events are replaced by as many others."""
+"""Limit for the growth of memory while all kept events are replaced by new ones."""
 
 BYTES_OF_NOISE = 8_000_000
 
@@ -74,8 +74,8 @@ def resident(process: int) -> int:
 
 
 def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page: Open) -> None:
-    """Beyond the limit of kept events, as many further events need no more memory."""
-    # A group that commits twelve partitions each second has as many events in half an hour.
+    """Beyond the limit of kept events, further events need no more memory."""
+    # A group that commits twelve partitions each second produces this many events in half an hour.
     group = f"g{uuid.uuid4().hex[:8]}"
     client = KazooClient(zookeeper.connect)
     client.start()
@@ -86,7 +86,7 @@ def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page
         client.create(path, b"0", makepath=True)
     sent = 0
 
-    def commit(one: Opened, events: int) -> None:
+    def commit(one: LabPage, events: int) -> None:
         """Write offsets, and wait until the page shows the last one."""
         nonlocal sent
         while events > 0:

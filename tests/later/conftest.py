@@ -1,4 +1,4 @@
-"""A member of a coordinated group that a test drives, event by event."""
+"""A member of a coordinated group that a test drives event by event."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from zkconsumer.protocol.later import messages as msg
 
 
 class DrivenMember:
-    """Gives events to a member's state machine, and keeps the commands of the last one."""
+    """Gives events to a member's state machine, and keeps the commands that the last event
+    caused."""
 
-    def __init__(self, machine: ModuleType, state: Any) -> None:  # Any: each machine has its State
+    # Any, because each machine has its own State class
+    def __init__(self, machine: ModuleType, state: Any) -> None:
         self.machine = machine
         self.state = state
         self.commands: ev.Commands = ()

@@ -1,4 +1,4 @@
-"""`scripts/bench_protocols --json`: one client, a small group, on real servers."""
+"""`scripts/bench_protocols --json` with one client and a small group, on real servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRICS = ("settled_s", "unowned_partition_seconds", "moved")
 
 @pytest.mark.server
 def test_json() -> None:
-    """Standard output is one document: each case with each figure and the model's prediction."""
+    """Standard output is one JSON document: each case with its figures and its prediction."""
     words = ["--members", "2", "--partitions", "4", "--clients", "zkconsumer", "--json"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *words],

@@ -1,4 +1,4 @@
-"""The member of the classic protocol: its answer to each event, one decision at a time."""
+"""The member of the classic protocol: its commands in answer to each event."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COOPERATIVE = ("cooperative-sticky",)
 
 
 class Member(DrivenMember):
-    """A member of this protocol, and the situations of the tests."""
+    """A member of the classic protocol, and the situations of the tests."""
 
     def __init__(self, **properties: object) -> None:
         settings = replace(Settings("g", "c", ("t",), ("range",)), **properties)
         super().__init__(machine, State(settings))
 
     def calls(self) -> list[Callback]:
-        """The listener's methods in the last commands."""
+        """Return the calls of the listener in the last commands."""
         return [one.callback for one in self.commands if isinstance(one, ev.Call)]
 
     # ---- situations ------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Member(DrivenMember):
 
 
 def test_requests_before_the_first_message() -> None:
-    """Look-up, JoinGroup, SyncGroup, OffsetFetch; then delivery starts at the stored offsets."""
+    """The member sends FindCoordinator, JoinGroup, SyncGroup, OffsetFetch; then it delivers."""
     member = Member().searching()
     assert [one.broker for one in member.commands if isinstance(one, ev.Send)] == [0]
     member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
@@ -97,7 +97,7 @@ def test_the_leader_assigns() -> None:
 
 
 def test_a_restarted_static_leader_keeps_the_assignment() -> None:
-    """With `skip_assignment` the leader sends no assignment."""
+    """With `skip_assignment` a restarted static leader sends no assignment."""
     member = Member(instance="i").joining()
     joined = msg.Joined(
         member="c-1", generation=3, protocol="range", leader="c-1", skip_assignment=True
@@ -130,7 +130,7 @@ def test_a_member_with_an_eager_assignor_is_eager(assignors: tuple[str, ...], mo
     ],
 )
 def test_a_join_is_repeated(error: Error, again: bool) -> None:
-    """Some errors cause another JoinGroup at once, the others after a pause."""
+    """Some errors cause another JoinGroup at once, other errors after a back-off."""
     member = Member().joining().answer(msg.Joined(error, "c-1"), msg.JoinGroup)
     assert bool(member.sent(msg.JoinGroup)) is again
     if not again:
@@ -142,7 +142,7 @@ def test_a_join_is_repeated(error: Error, again: bool) -> None:
     [Error.INCONSISTENT_GROUP_PROTOCOL, Error.FENCED_INSTANCE_ID, Error.GROUP_MAX_SIZE_REACHED],
 )
 def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
-    """The user's `poll` raises an error that no other attempt could avoid."""
+    """`poll` raises the error of a join that no other attempt could avoid."""
     member = Member().joining().answer(msg.Joined(error), msg.JoinGroup)
     assert member.state.phase is Phase.FAILED
     assert member.commands == (ev.Fail(error),)
@@ -150,7 +150,7 @@ def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
 
 
 def test_the_coordinator_has_moved_before_the_join() -> None:
-    """NOT_COORDINATOR: the member looks for its coordinator, and then joins there."""
+    """After NOT_COORDINATOR the member looks for its coordinator, and then joins there."""
     member = Member().joining().answer(msg.Joined(Error.NOT_COORDINATOR), msg.JoinGroup)
     assert member.sent(msg.FindCoordinator)
     member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
@@ -159,7 +159,7 @@ def test_the_coordinator_has_moved_before_the_join() -> None:
 
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_sync_is_refused(error: Error) -> None:
-    """The generation is over: the member joins again, without its id if that is unknown."""
+    """If its generation has ended, the member joins again, without its id if that is unknown."""
     member = Member().joining().completing()
     member.answer(msg.Synced(error), msg.SyncGroup)
     (join,) = member.sent(msg.JoinGroup)
@@ -182,7 +182,7 @@ def test_the_look_up_backs_off() -> None:
 
 
 def test_an_eager_member_revokes_all_before_it_joins() -> None:
-    """It stops delivery, commits, calls the listener, and only then sends JoinGroup."""
+    """An eager member stops delivery, commits, calls the listener, and then sends JoinGroup."""
     member = Member().stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     assert member.commands[0] == ev.StopFetching(BOTH) and member.sent(msg.OffsetCommit)
@@ -193,7 +193,7 @@ def test_an_eager_member_revokes_all_before_it_joins() -> None:
 
 
 def test_a_cooperative_member_keeps_delivering() -> None:
-    """It revokes only what the new assignment takes away, and then joins once more."""
+    """It revokes only the partitions that the new assignment removes, and then joins once more."""
     member = Member(assignors=COOPERATIVE).stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
@@ -207,7 +207,7 @@ def test_a_cooperative_member_keeps_delivering() -> None:
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_lost_generation(error: Error, assignors: tuple[str, ...]) -> None:
-    """A fenced member gives up everything without a commit (`onPartitionsLost`), and joins."""
+    """A fenced member loses all partitions without a commit (`onPartitionsLost`) and rejoins."""
     member = Member(assignors=assignors).stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(error), msg.Heartbeat)
     assert member.calls() == [Callback.LOST] and not member.sent(msg.OffsetCommit)
@@ -215,7 +215,7 @@ def test_a_lost_generation(error: Error, assignors: tuple[str, ...]) -> None:
 
 
 def test_an_old_heartbeat_s_answer_is_ignored() -> None:
-    """UNKNOWN_MEMBER_ID for an earlier membership does not concern the new one."""
+    """UNKNOWN_MEMBER_ID for an earlier membership does not affect the present one."""
     member = Member().stable().give(ev.Tick, after_s=3.0)
     member.state = replace(member.state, generation=2)
     member.answer(msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID), msg.Heartbeat)
@@ -223,7 +223,7 @@ def test_an_old_heartbeat_s_answer_is_ignored() -> None:
 
 
 def test_a_user_that_does_not_poll_delays_the_join() -> None:
-    """The heartbeat thread learns of the rebalance; the user's thread joins at its next poll."""
+    """The heartbeat's reply reports the rebalance; the member joins at the user's next poll."""
     member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     assert member.commands == ()
@@ -238,7 +238,7 @@ def test_a_user_that_never_polls_is_no_member_any_more() -> None:
 
 
 def test_the_leader_watches_its_topics() -> None:
-    """A leader whose topic has got partitions joins again; other members do not."""
+    """A leader joins again when its topic has new partitions; other members do not."""
     more = (0, 1), {"t": Topic(3)}
     leader = Member().joining().completing(leads=True).assigned(T0, T1)
     assert leader.give(ev.MetadataChanged, *more).state.rejoin
@@ -249,7 +249,7 @@ def test_the_leader_watches_its_topics() -> None:
 
 
 def test_a_lost_connection_ends_no_membership() -> None:
-    """The member looks for its coordinator, and delivers meanwhile."""
+    """After a lost connection the member looks for its coordinator, and continues to deliver."""
     member = Member().stable().give(ev.Disconnected, 1)
     assert member.sent(msg.FindCoordinator) and member.state.owned == BOTH
     member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
@@ -257,7 +257,7 @@ def test_a_lost_connection_ends_no_membership() -> None:
 
 
 def test_a_coordinator_without_answers_is_looked_up_again() -> None:
-    """Without an answer for a session, the member looks for its coordinator again."""
+    """Without an answer for a session timeout, the member looks for its coordinator again."""
     member = Member(session_s=10.0).stable()
     for _ in range(3):
         member.give(ev.Tick, after_s=3.0)
@@ -267,7 +267,7 @@ def test_a_coordinator_without_answers_is_looked_up_again() -> None:
 
 
 def test_automatic_commits() -> None:
-    """Each interval the positions of all owned partitions are committed, in this generation."""
+    """At each interval the member commits the positions of all its partitions in its generation."""
     member = Member(auto_commit_s=5.0).stable().give(ev.Consumed, T0, 9)
     (commit,) = member.give(ev.Tick, after_s=5.0).sent(msg.OffsetCommit)
     assert isinstance(commit, msg.OffsetCommit) and commit.generation == 1
@@ -282,14 +282,14 @@ def test_without_automatic_commits() -> None:
 
 
 def test_a_commit_of_an_old_generation() -> None:
-    """The refusal of a commit ends the membership: the group goes on without this member."""
+    """A refused commit ends the membership, since the group has continued without this member."""
     member = Member(auto_commit_s=2.0).stable().give(ev.Tick, after_s=2.0)
     member.answer(msg.OffsetsCommitted(Error.ILLEGAL_GENERATION), msg.OffsetCommit)
     assert member.calls() == [Callback.LOST] and member.sent(msg.JoinGroup)
 
 
 def test_a_commit_before_a_join_is_repeated() -> None:
-    """If the coordinator moves meanwhile, the commit goes to the new one before the join."""
+    """If the coordinator moves, the member sends the commit to the new one before it joins."""
     member = Member().stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     member.answer(msg.OffsetsCommitted(Error.NOT_COORDINATOR), msg.OffsetCommit)
@@ -302,7 +302,7 @@ def test_a_commit_before_a_join_is_repeated() -> None:
 
 
 def test_closing() -> None:
-    """The last commit, the listener, then LeaveGroup."""
+    """A closing member commits, calls the listener, and sends LeaveGroup, in this order."""
     member = Member().stable().give(ev.CloseRequested)
     assert member.sent(msg.OffsetCommit) and not member.sent(msg.LeaveGroup)
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
@@ -317,13 +317,13 @@ def test_a_static_member_does_not_leave() -> None:
 
 
 def test_closing_without_a_coordinator() -> None:
-    """The last commit is tried for 30 s; then the member closes without it."""
+    """A closing member tries its last commit for 30 s; then it closes without the commit."""
     member = Member().stable().give(ev.Disconnected, 1).give(ev.CloseRequested)
     assert member.state.phase is Phase.STABLE
     assert member.give(ev.Tick, after_s=30.0).state.phase is Phase.CLOSED
 
 
 def test_an_unknown_event() -> None:
-    """An event of another class is a defect of the caller."""
+    """An event of an unknown class is a defect of the caller, and raises an error."""
     with pytest.raises(machine.ImpossibleEventError):
         machine.step(Member().state, ev.Event(0.0))

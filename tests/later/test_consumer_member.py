@@ -1,4 +1,4 @@
-"""The member of KIP-848's protocol: its answer to each event, one decision at a time."""
+"""The member of KIP-848's protocol: its commands in answer to each event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = frozenset({T0, T1})
 
 
 class Member(DrivenMember):
-    """A member of this protocol, and the situations of the tests."""
+    """A member of KIP-848's protocol, and the situations of the tests."""
 
     def __init__(self, **properties: object) -> None:
         settings = replace(Settings("g", "c", ("t",), auto_commit_s=None), **properties)
@@ -35,7 +35,7 @@ class Member(DrivenMember):
         error: Error = Error.NONE,
         same: bool = False,
     ) -> Member:
-        """Answer the pending heartbeat, with a target or, if it is the same, without."""
+        """Answer the pending heartbeat, with a target assignment or, if unchanged, without."""
         target = None if same or error is not Error.NONE else frozenset(partitions)
         answer = msg.ConsumerGroupAnswer(
             error=error, member="m", epoch=epoch, heartbeat_interval_s=5.0, assignment=target
@@ -43,7 +43,7 @@ class Member(DrivenMember):
         return self.answer(answer, msg.ConsumerGroupHeartbeat)
 
     def load(self, **offsets: int) -> Member:
-        """Answer the pending OffsetFetch; `p0=7` is the offset of partition 0."""
+        """Answer the pending OffsetFetch; `p0=7` means offset 7 for partition 0."""
         stored = {
             TopicPartition("t", int(name[1:])): OffsetAndMetadata(at)
             for name, at in offsets.items()
@@ -51,13 +51,13 @@ class Member(DrivenMember):
         return self.answer(msg.OffsetsFetched(offsets=stored), msg.OffsetFetch)
 
     def heartbeat(self) -> msg.ConsumerGroupHeartbeat:
-        """The only heartbeat in the last commands."""
+        """Return the only heartbeat in the last commands."""
         (one,) = self.sent(msg.ConsumerGroupHeartbeat)
         assert isinstance(one, msg.ConsumerGroupHeartbeat)
         return one
 
     def calls(self) -> list[tuple[Callback, frozenset[TopicPartition]]]:
-        """The listener's methods in the last commands, with their partitions."""
+        """Return the calls of the listener in the last commands, with their partitions."""
         return [(one.callback, one.partitions) for one in self.commands if isinstance(one, ev.Call)]
 
     # ---- situations ------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ class Member(DrivenMember):
         return self.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
 
     def stable(self) -> Member:
-        """Owns both partitions, and the coordinator knows it."""
+        """A member that owns both partitions and has reported this to the coordinator."""
         self.joining().hear(T0, T1).load(p0=7)
         self.hear(same=True)
         assert self.state.phase is Phase.STABLE
         return self
 
     def consumed(self) -> Member:
-        """Has delivered messages of both partitions, which it may commit."""
+        """A member that has delivered messages of both partitions, which it may commit."""
         return self.stable().give(ev.Consumed, T0, 9).give(ev.Consumed, T1, 3)
 
 
@@ -83,7 +83,7 @@ class Member(DrivenMember):
 
 
 def test_requests_before_the_first_message() -> None:
-    """A heartbeat with epoch 0 and all fields; the target is taken over, and acknowledged."""
+    """The first heartbeat has epoch 0 and all fields; then the member acknowledges the target."""
     member = Member().joining()
     first = member.heartbeat()
     assert (first.epoch, first.topics, first.owned) == (0, ("t",), frozenset())
@@ -99,7 +99,7 @@ def test_requests_before_the_first_message() -> None:
 
 
 def test_heartbeats_keep_the_interval_of_the_coordinator() -> None:
-    """A stable member sends nothing before the interval is over, and then no unchanged field."""
+    """A stable member sends no heartbeat before the interval ends, and then only changed fields."""
     member = Member().stable()
     assert not member.give(ev.Tick, after_s=4.9).sent(msg.ConsumerGroupHeartbeat)
     again = member.give(ev.Tick, after_s=0.2).heartbeat()
@@ -107,7 +107,7 @@ def test_heartbeats_keep_the_interval_of_the_coordinator() -> None:
 
 
 def test_one_heartbeat_at_a_time() -> None:
-    """As long as one is not answered, no other one is sent."""
+    """While a heartbeat is not answered, the member sends no other heartbeat."""
     member = Member().stable()
     member.give(ev.Tick, after_s=6.0)
     assert not member.give(ev.Tick, after_s=6.0).sent(msg.ConsumerGroupHeartbeat)
@@ -117,7 +117,7 @@ def test_one_heartbeat_at_a_time() -> None:
 
 
 def test_only_reassigned_partitions_are_revoked() -> None:
-    """A smaller target: the listener revokes one partition, and the other one is delivered on."""
+    """For a smaller target the listener revokes one partition; the other is still delivered."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, epoch=1)
     assert (Callback.REVOKED, frozenset({T1})) in member.calls()
     assert ev.StopFetching(frozenset({T1})) in member.commands
@@ -137,7 +137,7 @@ def test_reassigned_partitions_are_committed_before_they_are_revoked() -> None:
 
 
 def test_a_commit_refused_for_good_is_given_up() -> None:
-    """A commit that the coordinator refuses for good is given up, and the member revokes."""
+    """A commit that the coordinator refuses permanently is dropped, and the member revokes."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     refused = msg.OffsetsCommitted(error=Error.UNKNOWN_MEMBER_ID)
     member.answer(refused, msg.OffsetCommit)
@@ -145,7 +145,7 @@ def test_a_commit_refused_for_good_is_given_up() -> None:
 
 
 def test_a_commit_with_a_stale_epoch_is_repeated() -> None:
-    """STALE_MEMBER_EPOCH: the member sends the commit again after the back-off."""
+    """After STALE_MEMBER_EPOCH the member repeats the commit after the back-off."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     member.answer(msg.OffsetsCommitted(error=Error.STALE_MEMBER_EPOCH), msg.OffsetCommit)
     assert member.state.owned == BOTH
@@ -162,7 +162,7 @@ def test_nothing_is_revoked_while_the_user_does_not_poll() -> None:
 
 
 def test_a_newer_target_replaces_one_that_waits() -> None:
-    """The member moves to the target of its first move, acknowledges it, and then moves on."""
+    """The member completes and acknowledges its present target before it starts the next one."""
     member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0).hear(T0)
     member.give(ev.Tick, after_s=6.0).hear(T0, T1, T2, epoch=2)
     member.give(ev.Polls)
@@ -173,7 +173,7 @@ def test_a_newer_target_replaces_one_that_waits() -> None:
 
 
 def test_an_unchanged_target_is_acknowledged_without_a_move() -> None:
-    """The epoch increases, nothing moves, and the listener is not called."""
+    """The epoch increases, no partition moves, and the listener is not called."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, T1, epoch=2)
     assert member.calls() == []
     assert (member.state.phase, member.state.epoch) == (Phase.STABLE, 2)
@@ -184,7 +184,7 @@ def test_an_unchanged_target_is_acknowledged_without_a_move() -> None:
 
 @pytest.mark.parametrize("error", [Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID])
 def test_a_fenced_member_loses_all_and_joins_again(error: Error) -> None:
-    """Nothing is committed; `onPartitionsLost` is called, and the member joins with epoch 0."""
+    """A fenced member commits nothing, calls `onPartitionsLost`, and joins with epoch 0."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(error=error)
     assert member.calls() == [(Callback.LOST, BOTH)]
     assert member.sent(msg.OffsetCommit) == []
@@ -193,7 +193,7 @@ def test_a_fenced_member_loses_all_and_joins_again(error: Error) -> None:
 
 
 def test_a_fenced_member_waits_for_the_user() -> None:
-    """While the user does not poll, a fenced member calls no listener, and does not join."""
+    """While the user does not poll, a fenced member calls no listener and does not join."""
     member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0)
     member.hear(error=Error.FENCED_MEMBER_EPOCH)
     assert member.state.phase is Phase.FENCED and member.commands == ()
@@ -203,7 +203,7 @@ def test_a_fenced_member_waits_for_the_user() -> None:
 
 @pytest.mark.parametrize("error", [Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE])
 def test_the_coordinator_has_moved(error: Error) -> None:
-    """The member keeps its partitions, looks for the coordinator, and repeats all fields."""
+    """When the coordinator moves, the member keeps its partitions and repeats all fields there."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(error=error)
     assert member.state.owned == BOTH and member.state.epoch == 1
     member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
@@ -212,7 +212,7 @@ def test_the_coordinator_has_moved(error: Error) -> None:
 
 
 def test_a_coordinator_that_loads_is_asked_again() -> None:
-    """COORDINATOR_LOAD_IN_PROGRESS: the same coordinator gets all fields after the back-off."""
+    """After COORDINATOR_LOAD_IN_PROGRESS the coordinator gets all fields after the back-off."""
     member = Member().stable().give(ev.Tick, after_s=6.0)
     member.hear(error=Error.COORDINATOR_LOAD_IN_PROGRESS)
     assert member.state.link.coordinator == 1 and member.commands == ()
@@ -220,7 +220,7 @@ def test_a_coordinator_that_loads_is_asked_again() -> None:
 
 
 def test_an_error_that_no_retry_avoids() -> None:
-    """The member loses its partitions, and the user's `poll` raises the error."""
+    """After a permanent error the member loses its partitions, and `poll` raises the error."""
     member = Member().stable().give(ev.Tick, after_s=6.0)
     member.hear(error=Error.GROUP_MAX_SIZE_REACHED)
     assert member.calls() == [(Callback.LOST, BOTH)]
@@ -230,7 +230,7 @@ def test_an_error_that_no_retry_avoids() -> None:
 
 
 def test_a_lost_connection_ends_no_membership() -> None:
-    """The member looks for its coordinator, and delivers meanwhile."""
+    """After a lost connection the member looks for its coordinator, and continues to deliver."""
     member = Member().stable().give(ev.Disconnected, 1)
     assert member.state.owned == BOTH and member.calls() == []
     assert member.sent(msg.FindCoordinator)
@@ -249,7 +249,7 @@ def test_a_user_that_never_polls_is_no_member_any_more() -> None:
 
 
 def test_automatic_commits() -> None:
-    """Each interval the positions of all owned partitions are committed, with the epoch."""
+    """At each interval the member commits the positions of all its partitions with its epoch."""
     member = Member(auto_commit_s=5.0).consumed().give(ev.Tick, after_s=5.1)
     (commit,) = member.sent(msg.OffsetCommit)
     assert isinstance(commit, msg.OffsetCommit)
@@ -264,7 +264,7 @@ def test_automatic_commits() -> None:
     ("instance", "epoch"), [(None, msg.LEAVE_EPOCH), ("i", msg.LEAVE_STATIC_EPOCH)]
 )
 def test_closing(instance: str | None, epoch: int) -> None:
-    """The last commit, the listener, then a heartbeat that leaves; a static member comes back."""
+    """A closing member commits, calls the listener, and sends a last heartbeat."""
     member = Member(auto_commit_s=60.0, instance=instance).consumed().give(ev.CloseRequested)
     assert member.sent(msg.OffsetCommit) and member.calls() == []
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
@@ -274,14 +274,14 @@ def test_closing(instance: str | None, epoch: int) -> None:
 
 
 def test_closing_without_an_answer() -> None:
-    """The last commit is awaited for 30 s; then the member closes without it."""
+    """A closing member waits 30 s for its last commit; then it closes without an answer."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.CloseRequested)
     assert not machine.is_over(member.give(ev.Tick, after_s=CLOSE_S - 1).state)
     assert machine.is_over(member.give(ev.Tick, after_s=1.0).state)
 
 
 def test_the_next_deadline() -> None:
-    """A stable member waits for its next heartbeat; a closed one waits for nothing."""
+    """A stable member waits for its next heartbeat; a closed member has no deadline."""
     member = Member().stable()
     assert machine.next_deadline(member.state, member.now) == pytest.approx(5.0)
     member.give(ev.CloseRequested)

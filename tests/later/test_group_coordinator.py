@@ -1,4 +1,4 @@
-"""What the texts say about the group coordinator, as short histories of one group."""
+"""What Kafka's texts say about the group coordinator, as short histories of one group."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ DAY_S = 86_400.0
 
 @pytest.fixture(autouse=True)
 def _enforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every change of phase is compared with the table."""
+    """Let every change of phase be compared with the table of legal changes."""
     monkeypatch.setattr(group_phases, "enforced", True)
 
 
 class Broker:
-    """A coordinator with a clock, and the answers that have come so far."""
+    """A coordinator with a clock, and the answers received so far."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.state, self.now_s, self.number = Coordinator(), now_s, 0
@@ -115,7 +115,7 @@ class Broker:
     # ---- what several tests do -------------------------------------------------------------------
 
     def newcomer(self, **fields: Any) -> tuple[str, int]:
-        """Join as a new dynamic member: in two steps, of which the second is parked."""
+        """Join as a new dynamic member in two steps, of which the second waits for the group."""
         asked = self.ask(JoinGroup(GROUP, "", RANGE, **fields))
         assert asked.error is Error.MEMBER_ID_REQUIRED
         return asked.member, self.send(JoinGroup(GROUP, asked.member, RANGE, **fields))
@@ -126,7 +126,7 @@ class Broker:
         return found
 
     def stable(self, **fields: Any) -> tuple[str, str]:
-        """A stable group of a leader and a follower, in generation 1."""
+        """A stable group of a leader and a follower in generation 1."""
         leader, one = self.newcomer(**fields)
         follower, two = self.newcomer(**fields)
         self.until(self.now_s + 10.0)
@@ -170,7 +170,7 @@ def test_a_newcomer_extends_the_first_rebalance(broker: Broker) -> None:
 
 
 def test_a_later_rebalance_waits_for_the_members_only(broker: Broker) -> None:
-    """JoinGroup is parked until the last member has joined, without any delay."""
+    """JoinGroup waits until the last member has joined, without an additional delay."""
     leader, follower = broker.stable()
     _, new = broker.newcomer()
     for member in (leader, follower):
@@ -180,7 +180,7 @@ def test_a_later_rebalance_waits_for_the_members_only(broker: Broker) -> None:
     two = broker.send(JoinGroup(GROUP, follower, RANGE))
     assert [broker.joined(number).generation for number in (one, two, new)] == [2, 2, 2]
     lists = [len(broker.joined(number).members) for number in (one, two, new)]
-    assert lists == [3, 0, 0]  # the leader alone gets the list
+    assert lists == [3, 0, 0]  # Only the leader gets the list of members.
 
 
 def test_a_slow_leader_loses_its_place(broker: Broker) -> None:
@@ -197,7 +197,7 @@ def test_a_slow_leader_loses_its_place(broker: Broker) -> None:
 
 
 def test_a_member_without_a_common_assignor_is_refused(broker: Broker) -> None:
-    """INCONSISTENT_GROUP_PROTOCOL keeps the group as it is."""
+    """INCONSISTENT_GROUP_PROTOCOL leaves the group unchanged."""
     broker.stable()
     before = broker.group
     other = JoinGroup(GROUP, "", (Protocol("sticky"),))
@@ -209,7 +209,7 @@ def test_a_member_without_a_common_assignor_is_refused(broker: Broker) -> None:
 
 
 def test_followers_wait_for_the_leader(broker: Broker) -> None:
-    """SyncGroup of a follower is parked; a member that the leader forgot gets nothing."""
+    """SyncGroup of a follower waits; a member that the leader left out gets an empty assignment."""
     leader, one = broker.newcomer()
     follower, two = broker.newcomer()
     broker.until(10.0)
@@ -221,7 +221,7 @@ def test_followers_wait_for_the_leader(broker: Broker) -> None:
 
 
 def test_a_member_frozen_past_its_session_cannot_commit(broker: Broker) -> None:
-    """A member that was frozen past its session cannot overwrite its successor's offsets."""
+    """A member that was frozen beyond its session cannot overwrite its successor's offsets."""
     leader, zombie = broker.stable(session_timeout_s=10.0)
     partition = TopicPartition("t", 0)
 
@@ -245,7 +245,7 @@ def test_a_member_frozen_past_its_session_cannot_commit(broker: Broker) -> None:
 
 
 def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
-    """It gets its old assignment in the same generation, and its old member id is fenced."""
+    """A restarted static member keeps assignment and generation; its old member id is fenced."""
     number = broker.send(JoinGroup(GROUP, "", RANGE, "i1"))
     broker.until(10.0)
     old = broker.joined(number).member
@@ -261,7 +261,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
 
 
 def test_another_broker_continues_with_the_last_stable_generation() -> None:
-    """Parked requests get NOT_COORDINATOR; generation, assignment and offsets are read again."""
+    """Waiting requests get NOT_COORDINATOR; generation, assignment and offsets are read again."""
     old, new = Broker().start(), Broker()
     leader, follower = old.stable()
     offsets = {TopicPartition("t", 0): OffsetAndMetadata(5)}
@@ -273,7 +273,8 @@ def test_another_broker_continues_with_the_last_stable_generation() -> None:
     assert old.ask(Heartbeat(GROUP, leader, 1)).error is Error.NOT_COORDINATOR
     loading = new.ask(SyncGroup(GROUP, leader, 1))
     assert loading.error is Error.COORDINATOR_LOAD_IN_PROGRESS
-    assert new.ask(Heartbeat(GROUP, leader, 1)).error is Error.NONE  # it cannot know better
+    # The new coordinator does not know the lost request.
+    assert new.ask(Heartbeat(GROUP, leader, 1)).error is Error.NONE
     new.handle(Loaded(PLACE, records))
     assert new.ask(Heartbeat(GROUP, follower, 1)).error is Error.NONE
     assert new.ask(SyncGroup(GROUP, follower, 1)).assignment == b"second"
@@ -301,7 +302,7 @@ T = [TopicPartition("t", number) for number in range(4)]
 
 
 def beat(broker: Broker, member: str, epoch: int, **fields: Any) -> ConsumerGroupAnswer:
-    """Send a heartbeat; a joining one is complete."""
+    """Send a heartbeat; a heartbeat that joins has all fields."""
     if epoch == JOIN_EPOCH:
         fields = {"rebalance_timeout_s": 30.0, "topics": ("t",), "owned": frozenset(), **fields}
     found = broker.ask(ConsumerGroupHeartbeat(GROUP, member, epoch, **fields))
@@ -311,27 +312,29 @@ def beat(broker: Broker, member: str, epoch: int, **fields: Any) -> ConsumerGrou
 
 @pytest.fixture
 def consumers(broker: Broker) -> Broker:
-    """A group of KIP-848 whose first member `a` owns four partitions; `b` has just joined."""
+    """A KIP-848 group whose first member `a` owns four partitions; `b` has just joined."""
     broker.handle(TopicsChanged({"t": Topic(4, id=(1, 0))}))
     assert beat(broker, "a", JOIN_EPOCH).assignment == frozenset(T)
     assert broker.consumers.phase is ConsumerPhase.STABLE
-    assert beat(broker, "b", JOIN_EPOCH).assignment == frozenset()  # all are still held
+    # `a` still holds all partitions.
+    assert beat(broker, "b", JOIN_EPOCH).assignment == frozenset()
     return broker
 
 
 def test_a_partition_is_given_after_it_was_revoked(consumers: Broker) -> None:
-    """The new member waits without a partition, and the old one continues with what it keeps."""
+    """The new member waits without the partition until its owner has reported the revocation."""
     kept = beat(consumers, "a", 1).assignment
     assert kept is not None and len(kept) == 2
     assert beat(consumers, "b", 2).assignment is None
-    assert beat(consumers, "a", 1, owned=frozenset(T)).epoch == 1  # not revoked yet
+    # `a` has not reported the revocation yet.
+    assert beat(consumers, "a", 1, owned=frozenset(T)).epoch == 1
     assert beat(consumers, "a", 1, owned=kept).epoch == 2
     assert beat(consumers, "b", 2).assignment == frozenset(T) - kept
     assert consumers.consumers.phase is ConsumerPhase.STABLE
 
 
 def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
-    """Its own rebalance timeout ends, although it sends heartbeats, and the others continue."""
+    """A member that does not revoke within its timeout is fenced, although it sends heartbeats."""
     assert beat(consumers, "a", 1).epoch == 1
     consumers.until(29.0)
     assert beat(consumers, "a", 1, owned=frozenset(T)).error is Error.NONE
@@ -341,7 +344,7 @@ def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
 
 
 def test_a_wrong_epoch_is_fenced_unless_a_reply_was_lost(consumers: Broker) -> None:
-    """The previous epoch is accepted with a subset of the assignment."""
+    """The previous epoch is accepted only with a subset of the assignment."""
     assert beat(consumers, "b", 3).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", 1).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", JOIN_EPOCH).error is Error.NONE
@@ -367,7 +370,7 @@ def test_a_static_member_that_returns_keeps_its_partitions(broker: Broker) -> No
 
 
 def test_the_bytes_of_the_members() -> None:
-    """What is encoded is decoded, and bytes that end early are refused."""
+    """Encoded members are decoded unchanged, and truncated bytes are refused."""
     subscription = Subscription(("b", "é"), (T[0], T[2]), 7, "r1")
     data = encode_subscription(subscription, b"user")
     assert decode_subscription(data) == (subscription, b"user")

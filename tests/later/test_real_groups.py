@@ -86,14 +86,14 @@ SCENARIOS = {
         fails={1: "InconsistentGroupProtocolException"},
     ),
     "both clients": Scenario(("join 0", "join 1", "leave 0"), ("jvm", "confluent")),
-    # The leader keeps the stored assignment, and takes the new number of partitions as its basis.
+    # The leader keeps the stored assignment, and adapts it to the new number of partitions.
     "a static leader overlooks a partition": Scenario(
         ("join 0", "join 1", "leave 0", "grow", "revive 0"),
         JVM,
         is_static=True,
         waits=(30.0, 30.0, 1.0, 1.0, 30.0),
     ),
-    # It stays in the group, but the group goes on without it: its generation is fenced.
+    # The member stays in the group, but the group continues without it: its generation is fenced.
     "a static member misses a rebalance": Scenario(
         ("join 0", "join 1", "freeze 1", "join 2", "thaw 1"),
         ("jvm",) * 3,
@@ -119,7 +119,7 @@ CONSUMER = {
 
 
 class States(Watcher):
-    """Collects the group's states and generations, without those of a rebalance in progress."""
+    """Collects the group's states and generations, except states of a rebalance in progress."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -171,7 +171,7 @@ class Epochs(Watcher):
 
 
 def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
-    """The model's assignment after each step, and its states."""
+    """Return the model's assignment after each step, and its states."""
 
     def settings(one: Settings, who: int) -> Settings:
         return replace(
@@ -278,7 +278,7 @@ class RealGroup:
         return found
 
     def owned(self) -> Owned:
-        """The partitions of each member that has not failed and is not frozen."""
+        """Return the partitions of each member that has not failed and is not frozen."""
         found: Owned = {}
         for who, member in self.members.items():
             events = member.events
@@ -303,7 +303,8 @@ class RealGroup:
             return file.read().decode(errors="replace")
 
     def epochs(self) -> object:
-        """The epochs of the target assignments and the members' states in the broker's log."""
+        """Return the epochs of the target assignments and the members' states in the
+        broker's log."""
         found = Epochs()
         lines = re.compile(
             rf"GroupId {re.escape(self._topic)}\] "
@@ -320,7 +321,7 @@ class RealGroup:
         return found.seen
 
     def states(self) -> object:
-        """The states and generations in the broker's log."""
+        """Return the states and generations in the broker's log."""
         text = self._logged()
         name = re.escape(self._topic)
         lines = re.compile(
@@ -351,7 +352,7 @@ Make = Callable[[Scenario, Sandbox | KraftBroker], RealGroup]
 
 @pytest.fixture
 def group_for(unique: Callable[[str], str], tmp_path: Path) -> Iterator[Make]:
-    """Makes a group on a topic of its own; its members are ended after the test."""
+    """Creates a group on a topic that only this test uses; ends its members after the test."""
     with ExitStack() as ends:
 
         def make(scenario: Scenario, servers: Sandbox | KraftBroker) -> RealGroup:

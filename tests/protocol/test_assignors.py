@@ -1,4 +1,4 @@
-"""Range and round-robin: vectors from JVMs, textbook examples, and properties."""
+"""Range and round-robin: vectors from JVMs, published examples, and properties."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _owned(
     sizes: Mapping[str, int],
     key_form: KeyForm = BRACKET,
 ) -> Owned:
-    """Return thread -> topic -> partitions, for topics with the given numbers of partitions."""
+    """Return thread -> topic -> partitions for topics with the given numbers of partitions."""
     owned: Owned = {}
     for tp, thread in sorted(
         assign(
@@ -94,7 +94,8 @@ def test_textbook_two_topics_of_ten_over_three_threads() -> None:
 
 # ---- golden vectors of the JVM ------------------------------------------------------------------
 
-MIXED = {"g_a": {"foo": 2}, "g_b": {"foo": 1}, "g_c": {"foo": 1}}  # filters, already expanded
+# topic filters, replaced by the topics that they match
+MIXED = {"g_a": {"foo": 2}, "g_b": {"foo": 1}, "g_c": {"foo": 1}}
 UNEQUAL = {"c1": {"topic1": 1, "topic2": 1}, "c2": {"topic1": 1}, "c3": {"topic2": 2}}
 THREE = {f"c{n}": {"topic1": 1} for n in (1, 2, 3)}
 ALL_A_B = {"a": {"foo": 1, "bar": 1}, "b": {"foo": 1, "bar": 1}}
@@ -240,7 +241,7 @@ BY_FORM += [(form, *vector) for vector in BOTH_FORMS for form in KeyForm]
 def test_round_robin_vectors(
     form: KeyForm, subscriptions: Subscriptions, sizes: dict[str, int], owned: Owned
 ) -> None:
-    """Round-robin gives what JVMs of both generations computed for the same members."""
+    """Round-robin gives what JVMs of 0.8.2-0.11 and of 1.0-1.1 computed for the same members."""
     assert _owned(ROUND_ROBIN, subscriptions, sizes, form) == owned
 
 
@@ -249,7 +250,7 @@ def test_round_robin_vectors(
     [(BRACKET, list(range(20))), (DASH, [*range(10, 20), *range(10)])],
 )
 def test_round_robin_order_of_one_topic(form: KeyForm, order: list[int]) -> None:
-    """The key form decides the order in which the twenty partitions of my.topic are assigned."""
+    """The text hashed for a partition decides the order of my.topic's twenty partitions."""
     dealt = assign(
         ROUND_ROBIN,
         subscriptions={"c": {"my.topic": 1}},
@@ -261,7 +262,8 @@ def test_round_robin_order_of_one_topic(form: KeyForm, order: list[int]) -> None
 
 # ---- properties ---------------------------------------------------------------------------------
 
-TOPICS = st.sampled_from(["Aa", "BB", "t", "topic1", "my.topic", "é"])  # Aa and BB hash alike
+# `Aa` and `BB` have the same hash code.
+TOPICS = st.sampled_from(["Aa", "BB", "t", "topic1", "my.topic", "é"])
 CONSUMERS = st.text("ab1-_Zé￠", min_size=1, max_size=4).map("g_".__add__)
 GROUPS = st.dictionaries(CONSUMERS, st.dictionaries(TOPICS, st.integers(1, 12)), max_size=6)
 CLUSTERS = st.dictionaries(TOPICS, st.lists(st.integers(0, 40), unique=True, max_size=15))
@@ -311,7 +313,7 @@ def test_order_of_input_does_not_matter(
 
 @given(GROUPS, CLUSTERS)
 def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, list[int]]) -> None:
-    """Within a topic, shares differ by at most one and are slices of the sorted partitions."""
+    """Within a topic shares differ by at most one and are contiguous ranges of the partitions."""
     result = assign(RANGE, subscriptions=group, partitions=cluster)
     for topic, numbers in cluster.items():
         owners = [result[tp] for n in sorted(numbers) if (tp := TopicPartition(topic, n)) in result]
@@ -327,7 +329,7 @@ def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, l
 def test_round_robin_of_equals_is_even(
     streams: dict[str, int], cluster: dict[str, list[int]], form: KeyForm
 ) -> None:
-    """With equal subscriptions both variants agree, and shares differ by at most one."""
+    """With equal subscriptions both variants give the same, and shares differ by at most one."""
     group = {consumer: dict.fromkeys(cluster, count) for consumer, count in streams.items()}
     skipping, identical = (
         assign(ROUND_ROBIN, subscriptions=group, partitions=cluster, key_form=form, variant=v)
@@ -352,7 +354,7 @@ def test_round_robin_of_equals_is_even(
     ],
 )
 def test_old_round_robin_refuses_unequal_subscriptions(group: Subscriptions) -> None:
-    """As in Kafka 0.8.2-0.10.1, unequal topics or stream counts raise an error with two topics."""
+    """With two topics, unequal topics or stream counts raise an error, as in Kafka 0.8.2-0.10.1."""
     with pytest.raises(ConfigError, match="topics t and u"):
         assign(ROUND_ROBIN, subscriptions=group, partitions={}, variant=Variant.IDENTICAL)
 
@@ -367,7 +369,7 @@ def test_nothing_to_assign(strategy: Strategy, group: Subscriptions) -> None:
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_ten_thousand_partitions_are_quick(strategy: Strategy) -> None:
-    """The time is not quadratic in the number of partitions; that would take about ten seconds."""
+    """The time is not quadratic in the number of partitions, which would take about ten seconds."""
     group = {f"g_{n}": {f"t{n % 2}": 4} | ({"t0": 4, "t1": 4} if n % 3 else {}) for n in range(50)}
     cluster = {"t0": range(5000), "t1": range(5000)}
     start = time.thread_time()

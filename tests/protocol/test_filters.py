@@ -1,4 +1,4 @@
-"""White and black lists: the JVM's normalisation, internal topics, and rejected filters."""
+"""Whitelists and blacklists: the JVM's normalisation, internal topics, and rejected filters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_white_list_that_looks_ahead() -> None:
 
 
 def test_black_lists() -> None:
-    """Upstream TopicFilterTest.testBlacklists: all topics that the regex does not match."""
+    """Upstream TopicFilterTest.testBlacklists: all topics match that the regex does not match."""
     topic_filter = black_list("black1")
     for internal in (INTERNAL, NONE):
         assert _allowed(topic_filter, "white2", internal)
@@ -84,7 +84,7 @@ def test_a_mirror_maker_s_list() -> None:
     ],
 )
 def test_normalising(written: str, regex: str) -> None:
-    """Java's trim, bars for commas, no blanks, no outer quotes."""
+    """Java's trim is applied, commas become bars, and blanks and outer quotes are removed."""
     assert normalise(written) == regex
     assert normalise(regex) == regex
 
@@ -106,7 +106,7 @@ def test_constructors_normalise_the_regex() -> None:
 
 @pytest.mark.parametrize("regex", ["[", "{", "a{1,3}", "*", "(?#c)", "a\\"])
 def test_what_java_refuses_is_a_configuration_error(regex: str) -> None:
-    """Constructors and evaluation reject an invalid filter with the JVM's words."""
+    """Constructors and evaluation reject an invalid filter with the JVM's error text."""
     words = re.escape(f"{normalise(regex)} is an invalid regex")
     with pytest.raises(ConfigError, match=words):
         white_list(regex)
@@ -128,13 +128,13 @@ COSTLY, TOPICS = white_list("(a|aa)+b"), [f"{'a' * 200}{n}" for n in range(50)]
 
 
 def test_a_filter_that_takes_too_long_is_given_up() -> None:
-    """Catastrophic backtracking ends at the time limit for the list, which the error names."""
+    """The list's time limit ends catastrophic backtracking, and the error names the limit."""
     with pytest.raises(FilterTooCostlyError, match="more than 1 s on 50 topics"):
         matching(COSTLY, TOPICS, internal=NONE)
 
 
 def test_a_time_out_is_not_remembered() -> None:
-    """A filter that has exceeded its time limit once is evaluated again."""
+    """A filter that has exceeded its time limit is evaluated again at the next request."""
     slow, topics = white_list("(a|aa)+b|a+1"), ["a" * 22 + "1"]
     with pytest.raises(FilterTooCostlyError):
         matching(slow, topics, internal=NONE, budget_s=0.000_001)
@@ -143,7 +143,7 @@ def test_a_time_out_is_not_remembered() -> None:
 
 @given(st.lists(st.text(alphabet="ab.-_1", min_size=1, max_size=8), max_size=20))
 def test_a_black_list_is_the_rest_of_a_white_list(topics: list[str]) -> None:
-    """For one regular expression, every topic is in exactly one of the two lists."""
+    """A topic passes the blacklist of a regex if and only if it fails the whitelist."""
     white = matching(white_list("a.*|.*1"), topics, internal=NONE)
     black = matching(black_list("a.*|.*1"), topics, internal=NONE)
     assert sorted(white + black) == sorted(topics)

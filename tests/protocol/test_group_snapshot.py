@@ -1,4 +1,4 @@
-"""The assignment that a member computes from its reading of the group."""
+"""The assignment that a member computes from its snapshot of the group."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_round_robin_needs_every_topic_of_the_group() -> None:
 
 
 def test_names_that_zookeeper_refuses_are_not_read() -> None:
-    """A registered topic name that no path can contain is never read (members before 0.10.2)."""
+    """A topic name that cannot be a znode is never read from ZooKeeper (members before 0.10.2)."""
     assert needed_topics([{"": 1, "\ud800": 1, "u": 1}], OWN, Strategy.ROUND_ROBIN) == ("t", "u")
 
 
 def test_the_parts_of_two_members_are_disjoint() -> None:
-    """Two members that read the same group compute disjoint parts that together are the whole."""
+    """Two members with the same snapshot compute disjoint assignments that cover all partitions."""
     group = view([ME, PEER], {"t": 5})
     parts = [
         assignment(group, consumer=name, own=OWN, strategy=strategy)
@@ -51,7 +51,7 @@ def test_the_parts_of_two_members_are_disjoint() -> None:
 
 
 def test_a_pattern_has_streams_for_each_matching_topic() -> None:
-    """A member with a pattern has its streams for each matching topic, and for no other."""
+    """A member with a pattern has all its streams for each matching topic, and none for others."""
     group = view([ME], {"t": 2, "u": 2}, wildcards={"g_w": {"u": 3}})
     assert group.counts() == {ME: {"t": 1, "u": 1}, "g_w": {"u": 3}}
     theirs = assignment_of_others(group, consumer=ME, strategy=Strategy.RANGE)
@@ -59,7 +59,7 @@ def test_a_pattern_has_streams_for_each_matching_topic() -> None:
 
 
 def test_a_pattern_over_its_limits_cannot_be_evaluated() -> None:
-    """A member whose pattern costs too much is reported with the reason."""
+    """A member whose pattern exceeds the limits of cost is reported with the reason."""
     assert undecidable(view(wildcards={"g_w": "over 1 s"})) == ("g_w", "over 1 s")
     assert undecidable(view()) == ("", "")
 
@@ -70,7 +70,7 @@ def test_a_malformed_topic_cannot_be_evaluated() -> None:
 
 
 def test_a_recreated_topic_is_known_by_its_czxid() -> None:
-    """A changed czxid means that the topic was re-created; a new topic does not count."""
+    """A changed czxid means that the topic was re-created; a topic seen first does not count."""
     assert recreated({"t": 1}, view(czxid=2)) == {"t"}
     assert recreated({"t": 1}, view(czxid=1)) == frozenset()
     assert recreated({}, view(czxid=2)) == frozenset()

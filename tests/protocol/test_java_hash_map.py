@@ -1,4 +1,5 @@
-"""The order of `java.util.HashMap`; tests/golden/test_later.py compares results with Java's."""
+"""The order of keys in `java.util.HashMap`. tests/golden/test_later.py compares with Java's
+results."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from zkconsumer.protocol.java.text import java_hash
 
 
 def test_order_of_a_small_map() -> None:
-    """Keys are in the order of their bins; keys of one bin keep the order of insertion."""
+    """Keys are sorted by bin; keys of one bin are in the order of insertion."""
     numbers: HashSet[int] = HashSet(int, elements=[33, 17, 2, 1])
     assert list(numbers) == [33, 17, 1, 2]
 
 
 def test_a_removed_key_returns_at_the_end_of_its_bin() -> None:
-    """A key that is inserted again comes after the other keys of its bin."""
+    """A key that is removed and inserted again comes after the other keys of its bin."""
     numbers: HashSet[int] = HashSet(int, elements=[1, 17])
     numbers.discard(1)
     numbers.discard(5)
@@ -36,7 +37,7 @@ def test_a_cleared_map_keeps_its_table() -> None:
 
 
 def test_trees_hold_what_was_inserted() -> None:
-    """Bins become trees, are split, shrink to lists, and lose no key on the way."""
+    """Bins become trees, are split and shrink to lists, without losing a key."""
     names = ["".join(parts) for parts in itertools.product(["Aa", "BB", "C#"], repeat=4)]
     assert len({java_hash(name) for name in names}) == 1
     found: StringMap[int] = StringMap()

@@ -43,14 +43,14 @@ def test_matches_stop_at_the_ends_of_a_topic() -> None:
 @given(st.lists(st.text(alphabet="ab\u2028\n_", max_size=4), max_size=8), st.integers(0, 7))
 @pytest.mark.parametrize("pattern", [r"\ba.*", "(?m)^a$.*", r".*b\Z", r"(a|b)\1?", r"(?>a*)[^a]*"])
 def test_a_text_matches_alone_as_among_others(pattern: str, texts: list[str], at: int) -> None:
-    """The result for a text does not depend on its neighbours."""
+    """The result for a text is the same whether it is matched alone or in a list of texts."""
     hits = compile_java(pattern).matches(texts, timeout_s=10.0)
     for text, hit in list(zip(texts, hits, strict=True))[at : at + 1]:
         assert compile_java(pattern).matches([text], timeout_s=10.0) == [hit]
 
 
 def test_any_character_of_a_topic_name() -> None:
-    r"""`\X` matches one character of a topic name, repeated and beside others, and no boundary."""
+    r"""`\X` matches one character of a topic name, repeated or beside others, not a boundary."""
     names = ("a", "ab", "a.b-1_", "", "9")
     assert _matches(r"\X", *names) == ["a", "9"]
     assert _matches(r"\X{2}", *names) == ["ab"]
@@ -166,7 +166,7 @@ def test_limits_are_named(pattern: str, limit: str) -> None:
 
 
 def test_what_is_within_the_limits_compiles() -> None:
-    """Patterns just within the limits of size, depth and counts compile."""
+    """Patterns just within the limits of size, depth and counts are compiled."""
     assert _matches("(" * MAX_DEPTH + "a" + ")" * MAX_DEPTH, "a", "b") == ["a"]
     assert _matches(f"a{{0,{MAX_COUNT}}}", "a" * 249, "b") == ["a" * 249]
     assert _matches("b" + "|a" * (MAX_ALTERNATIVES - 1), "a", "b", "c") == ["a", "b"]
@@ -250,7 +250,7 @@ def _random_bombs() -> list[str]:
 
 
 def test_hostile_patterns_cost_little() -> None:
-    """150 patterns made to stall or fill a member: each ends in time and within bounded memory."""
+    """Each of 150 patterns made to stall a member or fill its memory ends within its limits."""
     topics = ["a" * 249, "a" * 40 + "!", "ab" * 60, "x" * 200, "a.b.c.d" * 20, "t1"] * 20
     bombs = [*_BOMBS, *_random_bombs()]
     assert len(bombs) >= 150
@@ -265,9 +265,9 @@ def test_hostile_patterns_cost_little() -> None:
         except TimeoutError:
             ended += 1
         assert time.process_time() - started < 2.0, bomb[:60]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kB on Linux
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # Linux reports kB.
     assert grown < 200_000
-    assert ended > 5  # what only time can end
+    assert ended > 5  # Only the time limit can end this pattern.
 
 
 @settings(deadline=None, max_examples=300)
@@ -298,6 +298,6 @@ def test_quoted_text_matches_itself(text: str) -> None:
     st.lists(st.text(alphabet="ab", max_size=6), max_size=10),
 )
 def test_plain_patterns_match_as_everywhere(parts: list[str], texts: list[str]) -> None:
-    """Patterns that all engines share match as in Python's `re`."""
+    """Patterns that all engines read alike match as in Python's `re`."""
     pattern = "".join(parts)
     assert _matches(pattern, *texts) == [text for text in texts if re.fullmatch(pattern, text)]

@@ -14,7 +14,7 @@ from zkconsumer.protocol.java.text import (
     utf16_key,
 )
 
-HASHES = {  # computed by a JVM
+HASHES = {  # The values were computed by a JVM.
     "": 0,
     "t-0": 112919,
     "[t,0]": 87540032,
@@ -41,12 +41,12 @@ def test_hash_code(text: str, expected: int) -> None:
 
 @given(st.text(), st.text())
 def test_hash_code_continues_from_a_prefix(before: str, after: str) -> None:
-    """Hashing in two steps gives the hash of the whole."""
+    """Hashing a text in two steps gives the hash of the whole text."""
     assert java_hash(after, prefix_hash=java_hash(before)) == java_hash(before + after)
 
 
 def test_order_is_by_utf16_units() -> None:
-    """Strings sort by code units: digits as text, capitals first, surrogates before U+FFE0."""
+    """Strings are sorted by code units: digits as text, then capitals, surrogates before U+FFE0."""
     ordered = ["g_C1", "g_a", "g_a-1-0", "g_c10", "g_c2", "g_é", "g_\U0001f600", "g_￠"]
     assert sorted(reversed(ordered), key=utf16_key) == ordered
     assert sorted(f"c-{n}" for n in range(12))[2:5] == ["c-10", "c-11", "c-2"]
@@ -68,7 +68,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("text", "value"), ACCEPTED.items(), ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_accepts(text: str, value: int) -> None:
-    """What `Long.parseLong` accepts is accepted: signs, leading zeros, digits of any script."""
+    """Every text that `Long.parseLong` accepts is accepted: signs, zeros, digits of any script."""
     assert parse_int64(text) == value
 
 
@@ -79,20 +79,20 @@ REFUSED += ["3\0", "\U0001d7d3", "²", "½"]
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_refuses(text: str) -> None:
-    """What `Long.parseLong` rejects is rejected, even if Python's int() accepts it."""
+    """Every text that `Long.parseLong` rejects is rejected, even if Python's int() accepts it."""
     with pytest.raises(ValueError, match="number"):
         parse_int64(text)
 
 
 def test_integer_range() -> None:
-    """`Integer.parseInt` ends at 32 bits."""
+    """`Integer.parseInt` accepts only numbers of 32 bits."""
     assert parse_int32("2147483647") == 2**31 - 1
     with pytest.raises(ValueError, match="range"):
         parse_int32("2147483648")
 
 
 def test_scala_map_order() -> None:
-    """Up to four keys keep their order; five and more follow the hash trie."""
+    """A map of up to four keys keeps their order; a larger one has Scala's hash order."""
     assert scala_map_order(["d", "c", "b", "a"]) == ["d", "c", "b", "a"]
     for keys in (["t1", "t2", "t3", "t4", "t5"], ["t5", "t4", "t3", "t2", "t1"]):
         assert scala_map_order(keys) == ["t4", "t5", "t3", "t2", "t1"]

@@ -33,25 +33,25 @@ OTHERS += [f"/consumers/g/owners/t/{number}" for number in NUMBERS]
 
 @pytest.mark.parametrize(("path", "located"), EVERY.items())
 def test_locate_undoes_the_builders(path: str, located: Located) -> None:
-    """Every path that a builder returns is recognised."""
+    """`locate` recognises every path that a builder returns."""
     assert paths.locate(path) == located
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=ascii)
 def test_locate_recognises_unknown_paths(path: str) -> None:
-    """Other paths, and partition numbers in another form, are OTHER."""
+    """Unknown paths, and partition numbers in another notation, are OTHER."""
     assert paths.locate(path) == Located(Kind.OTHER)
 
 
 @given(st.text() | st.lists(st.text(), max_size=6).map("/".join))
 def test_locate_never_raises(path: str) -> None:
-    """Any text has a kind, at least OTHER."""
+    """`locate` returns a kind for any text, at least OTHER."""
     assert isinstance(paths.locate(path), Located)
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_every_partition_is_found_again(partition: int) -> None:
-    """Every partition number that the JVM can read in a topic is read back from a path."""
+    """Every partition number that the JVM can read in a topic is read back from its path."""
     tp = TopicPartition("t", partition)
     assert paths.locate(paths.owner("g", tp)).partition == partition
 
@@ -76,7 +76,7 @@ ODD = ["a b", "a,b", "a:b", 'a"b', "\u00a0", "\ud7ff", "\uf900", "\uffe0"]
 
 @pytest.mark.parametrize("name", ODD, ids=ascii)
 def test_odd_consumer_ids_pass(name: str) -> None:
-    """A consumer id may contain whatever ZooKeeper accepts, as in the captures."""
+    """A consumer id may contain every character that ZooKeeper accepts, as in the captures."""
     assert paths.validate_consumer_id(name) == name
 
 
@@ -86,13 +86,13 @@ REFUSED += ["\ud800", "\ue000", "\uf8ff", "\ufff0", "\U0001f600"]
 
 @pytest.mark.parametrize("name", REFUSED, ids=ascii)
 def test_impossible_consumer_ids_are_refused(name: str) -> None:
-    """A consumer id that cannot be one znode is rejected before any request."""
+    """A consumer id that cannot be the name of a znode is rejected before any request."""
     with pytest.raises(InvalidNameError, match="consumer id"):
         paths.validate_consumer_id(name)
 
 
 def test_topics_of_two_levels() -> None:
-    """A topic with a slash is a path of two levels, as in the JVM, but must not contain ".."."""
+    """As in the JVM, a topic with a slash is a path of two levels; ".." is rejected."""
     assert paths.znode_fault("a/b") == ""
     for name in ("a//b", "/a", "a/", "a/../b"):
         assert paths.znode_fault(name)

@@ -1,4 +1,4 @@
-"""Payloads: what the decoders accept and reject, and how much work they do."""
+"""Payloads of znodes: what the decoders accept and reject, and how much work they do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _registration(**fields: object) -> bytes:
 def test_a_registration_is_decoded_to_the_same_value(
     regex: str, streams: int, pattern: Pattern
 ) -> None:
-    """An encoded registration is decoded to the same value, whatever must be escaped."""
+    """An encoded registration is decoded to the same value, whatever characters it escapes."""
     subscription = {regex: streams}
     payload = registrations.encode_registration(Registration(subscription, pattern, 1400000000000))
     decoded = registrations.decode_registration(payload, where=WHERE)
@@ -52,26 +52,26 @@ def test_a_registration_is_decoded_to_the_same_value(
 
 
 def test_a_registration_is_written_with_its_time() -> None:
-    """Encoding without a timestamp is a programming error."""
+    """Encoding a registration without a timestamp is a programming error."""
     with pytest.raises(ValueError, match="time"):
         registrations.encode_registration(Registration({"t": 1}))
 
 
 @pytest.mark.parametrize("pattern", ["whatever", "WHITE_LIST", "", None])
 def test_unknown_patterns_are_static(pattern: str | None) -> None:
-    """A pattern that the JVM does not know, or null, means static."""
+    """A pattern that the JVM does not know, or null, means a static subscription."""
     decoded = registrations.decode_registration(_registration(pattern=pattern), where=WHERE)
     assert decoded.pattern is Pattern.STATIC
 
 
 def test_empty_subscription_is_static() -> None:
-    """A list pattern without an entry counts as a static member without topics."""
+    """A list pattern without an entry counts as a static subscription without topics."""
     payload = _registration(pattern="white_list", subscription={})
     assert registrations.decode_registration(payload, where=WHERE) == Registration({})
 
 
 def test_wildcards_are_kept() -> None:
-    """Of another member's pattern, only the first entry is decoded."""
+    """For a member with a pattern, only the first entry of the subscription is decoded."""
     payload = rb'{"subscription":{"te\\st\d/.*":2,"x":0},"pattern":"black_list"}'
     decoded = registrations.decode_registration(payload, where=WHERE)
     assert decoded == Registration({r"te\st\d/.*": 2}, Pattern.BLACK_LIST)
@@ -82,7 +82,7 @@ def test_wildcards_are_kept() -> None:
     [("1400000000000", 1400000000000), (1400000000000, 1400000000000), ("x", None), (1.5, None)],
 )
 def test_timestamps_are_never_a_fault(timestamp: object, expected: int | None) -> None:
-    """No reader needs the timestamp, so any value is accepted, and usable ones are kept."""
+    """No reader needs the timestamp: any value is accepted, and a valid one is returned."""
     payload = _registration(timestamp=timestamp)
     assert registrations.decode_registration(payload, where=WHERE).timestamp_ms == expected
 
@@ -112,7 +112,7 @@ BAD_REGISTRATIONS = [
 
 @pytest.mark.parametrize("payload", BAD_REGISTRATIONS, ids=lambda p: ascii(p)[:60])
 def test_bad_registrations(payload: bytes | None) -> None:
-    """A registration that would fail the JVM is rejected with the znode and a remedy."""
+    """A registration at which the JVM would fail is rejected with the znode's name and a remedy."""
     with pytest.raises(MalformedZnodeError) as caught:
         registrations.decode_registration(payload, where=WHERE)
     assert caught.value.where == WHERE
@@ -138,7 +138,7 @@ def test_bad_registrations(payload: bytes | None) -> None:
     ],
 )
 def test_topics(payload: str, partitions: tuple[int, ...]) -> None:
-    """Partitions are returned ascending; a text that the JVM cannot parse means none."""
+    """Partitions are returned in ascending order; a text that the JVM cannot parse has none."""
     assert payloads.decode_topic(payload.encode(), where=WHERE) == partitions
 
 
@@ -171,7 +171,7 @@ BROKERS = {
 
 @pytest.mark.parametrize(("payload", "broker"), BROKERS.items())
 def test_brokers(payload: str, broker: Broker) -> None:
-    """All versions are decoded; host and port are those of the PLAINTEXT listener."""
+    """All versions of brokers' registrations are decoded, to the PLAINTEXT listener's address."""
     assert payloads.decode_broker(payload.encode(), where=WHERE) == broker
 
 
@@ -181,7 +181,7 @@ BAD_BROKERS += [b'{"host":"","port":1,"endpoints":[1]}', b'{"host":"h","port":99
 
 @pytest.mark.parametrize("payload", BAD_BROKERS)
 def test_bad_brokers(payload: bytes | None) -> None:
-    """A registration without a usable address is rejected."""
+    """A broker's registration without a usable address is rejected."""
     with pytest.raises(MalformedZnodeError, match=WHERE):
         payloads.decode_broker(payload, where=WHERE)
 
@@ -190,7 +190,7 @@ def test_bad_brokers(payload: bytes | None) -> None:
 
 
 def test_owners_are_any_text() -> None:
-    """Any text in an owner znode is a thread id; no payload is an empty one."""
+    """Any text in an owner znode is a thread id; a missing payload is an empty thread id."""
     assert payloads.decode_owner(payloads.encode_owner("g_é-0"), where=WHERE) == "g_é-0"
     assert payloads.decode_owner(None, where=WHERE) == ""
     assert payloads.decode_owner(b"\xff", where=WHERE) == "\ufffd"
@@ -218,7 +218,7 @@ JSON_LIKE = st.text('{}[],:"\\0129-tu \n')
 
 @given(st.binary() | (st.text() | JSON_LIKE).map(str.encode))
 def test_decoders_raise_only_malformed_znode_error(payload: bytes) -> None:
-    """Any bytes either decode or raise MalformedZnodeError, in every decoder."""
+    """Every decoder decodes any bytes or raises MalformedZnodeError."""
     _decode_with_all(payload)
 
 
@@ -233,7 +233,7 @@ FIELDS = st.sampled_from(["subscription", "pattern", "partitions", "host", "port
 
 @given(st.dictionaries(FIELDS, JSON_VALUES))
 def test_decoders_survive_wrong_types(document: dict[str, object]) -> None:
-    """Fields of any type either decode or raise MalformedZnodeError."""
+    """Every decoder decodes fields of any type or raises MalformedZnodeError."""
     _decode_with_all(json.dumps(document).encode())
 
 
@@ -260,7 +260,7 @@ HOSTILE = {
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda d: d.__name__)
 def test_work_is_bounded(decode: Callable[..., object], payload: bytes) -> None:
-    """A payload of 1 MiB made to be slow costs less than two seconds of processor time."""
+    """Decoding 1 MiB that was made to be slow takes less than two seconds of processor time."""
     start = time.thread_time()
     try:
         decode(payload, where=WHERE)

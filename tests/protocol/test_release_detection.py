@@ -1,4 +1,4 @@
-"""The detection of members' releases from the owner znodes."""
+"""Detecting the releases of a group's members from the owner znodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTERNAL = "__consumer_offsets"
 def group(
     strategy: Strategy, members: Mapping[str, Registration], sizes: Mapping[str, int]
 ) -> GroupInput:
-    """A group whose members registered with the default layout."""
+    """Return a group whose members registered with the default layout."""
     return GroupInput(
         strategy,
         {name: encode_registration(one, profile=DEFAULT) for name, one in members.items()},
@@ -41,24 +41,24 @@ def group(
 
 
 def static(**counts: int) -> Registration:
-    """The registration of a member that names its topics."""
+    """Return the registration of a member that names its topics."""
     return Registration(counts, timestamp_ms=1)
 
 
 def wildcard(regex: str) -> Registration:
-    """The registration of a member with a white list."""
+    """Return the registration of a member with a whitelist."""
     return Registration({regex: 1}, Pattern.WHITE_LIST, 1)
 
 
 def part(one: GroupInput, consumer: str, release: Profile) -> MemberAssignment:
-    """The partitions that a member of a release would own."""
+    """Return the partitions that a member of a release would own."""
     found = assign_each_member(one, release)[consumer]
     assert not isinstance(found, Failure)
     return found
 
 
 def all_parts(one: GroupInput, release: Profile) -> MemberAssignment:
-    """The partitions that all members of a release would own."""
+    """Return the partitions that all members of a release would own."""
     return owned(*(part(one, consumer, release) for consumer in one.registrations))
 
 
@@ -70,7 +70,7 @@ OLD, NEW = profile("0.11"), profile("1.1.1")
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if profile(one).internal_topics])
 def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
-    """From owner znodes alone, each release is detected as 0.8.2-0.11 or as 1.0-1.1."""
+    """From owner znodes alone, a group of any release is detected as 0.8.2-0.11 or as 1.0-1.1."""
     found = detect(TWO, all_parts(TWO, profile(release)))
     assert found.profile.key_form is profile(release).key_form
     assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")
@@ -78,8 +78,8 @@ def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
     assert not found.disagreements
 
 
-def test_what_is_found_is_written_and_read_as_by_default() -> None:
-    """The detected profile keeps the default layout and parser, which all releases can read."""
+def test_a_detected_profile_keeps_the_default_format() -> None:
+    """A detected profile registers and parses as the default does, which all releases can read."""
     found = detect(TWO, all_parts(TWO, NEW)).profile
     assert found.layout is DEFAULT.layout
     assert found.parser is DEFAULT.parser
@@ -111,7 +111,7 @@ def test_the_default_without_evidence(
 
 
 def test_an_owned_internal_topic_means_0_10_or_before() -> None:
-    """A member with a pattern that owns partitions of __transaction_state is of 0.10 or before."""
+    """A member with a pattern that owns partitions of __transaction_state is 0.10 or older."""
     one = group(RANGE, {"g_a": wildcard(".*")}, {"t": 1, "__transaction_state": 2, INTERNAL: 2})
     found = detect(one, all_parts(one, profile("0.10.2.2")))
     assert found.profile.internal_topics == {INTERNAL}
@@ -119,27 +119,27 @@ def test_an_owned_internal_topic_means_0_10_or_before() -> None:
 
 
 def owned(*held: MemberAssignment) -> MemberAssignment:
-    """All owner znodes of members that own what each computed for itself."""
+    """Return the owner znodes of members that each own what they computed for themselves."""
     return {tp: thread for of_member in held for tp, thread in of_member.items()}
 
 
 def test_round_robin_across_1_0() -> None:
-    """A joining member with the other order that could claim nothing is reported."""
+    """A joining member whose round-robin order differs, so that it owns nothing, is reported."""
     found = detect(TWO, part(TWO, "g_a", OLD))
     assert list(found.disagreements) == ["g_b"]
     assert "1.0-1.1" in found.disagreements["g_b"]
     assert found.profile is DEFAULT
 
 
-def test_members_with_the_other_order_are_reported() -> None:
-    """If the members follow the other order, both are reported, also the one that owns nothing."""
+def test_members_with_another_order_are_reported() -> None:
+    """If no member uses this member's round-robin order, all members are reported."""
     found = detect(TWO, part(TWO, "g_a", NEW))
     assert "this member follows roundrobin of 0.8.2-0.11" in found.disagreements["g_a"]
     assert "0.8.2-0.11" in found.disagreements["g_b"]
 
 
-def test_the_profile_that_we_deal_by() -> None:
-    """A member of 1.1.1 reports members with the other order, and none of its own release."""
+def test_members_of_the_own_release_are_not_reported() -> None:
+    """A member of 1.1.1 reports members with the order of 0.11, and none with its own order."""
     assert not detect(TWO, all_parts(TWO, NEW), own=NEW).disagreements
     found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
     assert "this member follows roundrobin of 1.1.1" in found.disagreements["g_a"]
@@ -184,7 +184,7 @@ def _captured() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", _captured(), ids=lambda case: ",".join(case["members"]))
 def test_groups_of_real_members(case: dict[str, Any]) -> None:
-    """In captures of real members, those that failed or follow other rules are reported."""
+    """In captures of real groups, members that failed or follow other rules are reported."""
     owners = {
         TopicPartition(name, int(number)): thread
         for key, thread in case["owners"].items()
@@ -213,8 +213,8 @@ def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: 
         assert owned(*(one for one in found.parts.values() if isinstance(one, dict))) == owners
 
 
-def test_if_no_rules_fit_those_of_most_members_are_returned() -> None:
-    """If no rules fit, those of most members are returned; without owners, those of the input."""
+def test_if_no_rules_fit_the_rules_of_most_members_are_returned() -> None:
+    """If no rules explain every owner, most members decide; without owners, the input."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)
     assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, KeyForm.DASH)

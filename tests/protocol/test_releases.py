@@ -10,7 +10,7 @@ from zkconsumer.protocol.releases import DEFAULT, RELEASES, Layout, Parser, prof
 
 
 def test_every_release_has_a_profile_of_its_name() -> None:
-    """Each listed name gives the profile with that name, the default among them."""
+    """Each listed release has a profile with its name; the default profile is among them."""
     assert [profile(name).release for name in RELEASES] == list(RELEASES)
     assert profile("0.8.2-0.11") is DEFAULT
 
@@ -47,13 +47,13 @@ def test_the_profile_at_each_release_boundary(release: str, expected: tuple[obje
     [("0.8.2", "0.8.2.2"), ("0.9", "0.9.0.1"), ("0.11.0", "0.11.0.3"), ("1.1", "1.1.1")],
 )
 def test_a_beginning_that_leaves_no_doubt(beginning: str, release: str) -> None:
-    """An unambiguous prefix means the latest of releases with equal behaviour."""
+    """A prefix of releases that behave alike means the latest of them."""
     assert profile(beginning).release == release
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.10", "1.0", "1", "0"])
 def test_a_beginning_of_releases_that_differ(release: str) -> None:
-    """An ambiguous prefix is rejected, and the error lists the releases that it may mean."""
+    """A prefix of releases that behave differently is rejected, with a list of them."""
     with pytest.raises(ConfigError) as caught:
         profile(release)
     assert all(one.startswith(f"{release}.") for one in caught.value.remedy[11:].split(", "))
@@ -61,7 +61,7 @@ def test_a_beginning_of_releases_that_differ(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["", "0.7.2", "2.0.0", "1.1.", "0.8.2-beta", "auto"])
 def test_a_release_without_this_consumer(release: str) -> None:
-    """A release that never had the old consumer is rejected."""
+    """A release that never had the old consumer is rejected by name."""
     with pytest.raises(ConfigError, match="not a Kafka release"):
         profile(release)
 

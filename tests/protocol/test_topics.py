@@ -30,7 +30,7 @@ def test_bad_topics_are_refused() -> None:
 
 
 def test_generated_suffix() -> None:
-    """Host, milliseconds and eight digits of the unpadded hexadecimal UUID half."""
+    """The suffix has host, milliseconds and eight digits of the UUID's unpadded hex half."""
     suffix = paths.default_suffix(hostname="HOST", epoch_ms=5, uuid_msb=0x7B3FD65E_00004000)
     assert suffix == "HOST-5-7b3fd65e"
     short = paths.default_suffix(hostname="h", epoch_ms=5, uuid_msb=0x00003FD6_5E00A000)
@@ -45,5 +45,5 @@ def test_consumer_id() -> None:
 
 
 def test_thread_ids() -> None:
-    """Threads count from 0 and are listed by number."""
+    """Threads are numbered from 0 and listed in the order of their numbers."""
     assert paths.thread_ids("g_c", 11)[9:] == ("g_c-9", "g_c-10")

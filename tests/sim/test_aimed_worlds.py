@@ -1,4 +1,4 @@
-"""Random runs whose faults hit one phase of the members; excluded pairs."""
+"""Random runs whose faults hit the members in one phase, and pairs said not to occur."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkconsumer.sim.world import World
 
 SEEDS = range(12)
 MOST_SEEDS = 300
-"""Upper bound of the seeds of a test that ends at the first world that shows its case."""
+"""Upper bound of the seeds of a test that ends at the first seed that shows its case."""
 
 FEWEST = 6
 """Minimum number of kinds of faults that these seeds inject into one phase."""
@@ -28,7 +28,7 @@ FEWEST = 6
 
 @pytest.mark.parametrize("phase", [Phase.OFFLINE, Phase.RELEASING, Phase.LEAVING])
 def test_faults_hit_brief_phases(phase: Phase) -> None:
-    """A dozen worlds that aim at a brief phase hit it with several faults; no promise breaks."""
+    """A dozen runs that aim at a brief phase hit it with several faults, and no promise breaks."""
     reached = Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
@@ -47,7 +47,7 @@ def test_faults_hit_brief_phases(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.LOADING, Phase.WAITING])
 def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
-    """In aimed worlds, a preempted user's thread reports its release in the phase aimed at."""
+    """In aimed runs, a preempted user's thread reports its release in the phase aimed at."""
     reached = Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
@@ -66,7 +66,7 @@ def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
 
 
 def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that reaches an excluded pair breaks promise C1, and the text names pair and reason."""
+    """A run that reaches an excluded pair breaks promise C1; the text names pair and reason."""
     pair = Pair(Phase.READING.value, "ViewRead")
     assert not excluded(pair)
     wrong = {(frozenset({pair.phase}), frozenset({pair.what})): "this test says so"}

@@ -1,4 +1,4 @@
-"""One script on each protocol: partitions that move, that stop, and that have no owner."""
+"""One script run by each protocol: partitions that move, stop, and have no owner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def costs(script: str, members: int = 3, partitions: int = 12) -> dict[str, Cost
 
 
 def test_a_join() -> None:
-    """Sticky protocols move only the newcomer's share; an eager one stops what stays, too."""
+    """Sticky protocols move only the new member's share; eager ones also stop other partitions."""
     found = costs("join")
     assert {name: (one.moved, one.without_need) for name, one in found.items()} == {
         **dict.fromkeys(("zookeeper-jvm", "zookeeper", "classic-eager"), (6, 3)),
@@ -37,7 +37,7 @@ def test_a_join() -> None:
 
 
 def test_a_kill() -> None:
-    """A dead member's partitions have no owner until its session ends, after 6 s or 45 s."""
+    """The partitions of a killed member have no owner until its session ends, after 6 s or 45 s."""
     for name, one in costs("kill c2").items():
         session_s = 45.0 if name in LATER else 6.0
         assert session_s - 5.0 <= one.settled_s <= session_s + 10.0, name
@@ -45,7 +45,7 @@ def test_a_kill() -> None:
 
 
 def test_a_freeze() -> None:
-    """A freeze shorter than the session moves nothing; a longer one removes the member."""
+    """A freeze shorter than the session moves no partition; a longer freeze removes the member."""
     found = costs("freeze c1 10s", members=2, partitions=4)
     for name in LATER:
         assert (found[name].moved, found[name].unowned_s) == (0, pytest.approx(20.0, abs=0.1))
@@ -54,18 +54,18 @@ def test_a_freeze() -> None:
 
 
 def test_the_last_member_leaves() -> None:
-    """An empty group owns nothing, and the next member gets all."""
+    """An empty group owns no partition, and the next member gets all."""
     for name, one in costs("leave c1; join", members=1, partitions=4).items():
         assert (one.moved, one.without_need) == (4, 0), name
 
 
 def test_a_script_is_the_same_each_time() -> None:
-    """Two runs of a comparison are equal."""
+    """Two runs of one script are equal."""
     assert costs("join; kill c1") == costs("join; kill c1")
 
 
 def test_the_meter() -> None:
-    """A gap before another owner is unowned, and one before the same owner is stopped."""
+    """A gap before another owner counts as unowned, a gap before the same owner as stopped."""
     meter = Meter()
     p, q = TopicPartition("t", 0), TopicPartition("t", 1)
     meter.observe(0.0, {p: 0, q: 0}, ())
@@ -76,7 +76,7 @@ def test_the_meter() -> None:
 
 
 def test_the_fewest_moves() -> None:
-    """The fewest moves are those of a balanced assignment; an empty group needs none."""
+    """The minimum of moves leads to a balanced assignment; for an empty group it is zero."""
     owners = {TopicPartition("t", n): one for n, one in enumerate((0, 0, 0, 1, 1, 1))}
     assert fewest_moves(owners, {0, 1, 2}, 6) == 2
     assert fewest_moves(owners, {0}, 6) == 3
@@ -84,7 +84,7 @@ def test_the_fewest_moves() -> None:
 
 
 def test_growth() -> None:
-    """Requests of the classic protocol grow with n, those of JVM members with its square."""
+    """Requests grow with n in the classic protocol, and with n squared for JVM members."""
     found = list(growth(("classic-eager", "zookeeper-jvm"), (2, 5, 10, 20, 40)))
     formulae = {(one.protocol, one.what): one.formula for one in laws(found)}
     assert formulae["classic-eager", "requests"] == "5 n + 5"
@@ -93,7 +93,7 @@ def test_growth() -> None:
 
 
 def test_formulae() -> None:
-    """A parabola is recognised, and a line needs no square."""
+    """A parabola is recognised, and a line has no square term."""
     assert fitted([(x, 3 * x * x + 2 * x + 1) for x in (1.0, 2.0, 5.0, 9.0)]) == (
         "3 n^2 + 2 n + 1",
         0.0,
@@ -104,7 +104,7 @@ def test_formulae() -> None:
 
 
 def test_split_brain() -> None:
-    """Offsets go back only with JVM members; coordinators refuse the commits of zombies."""
+    """Offsets go back only with JVM members; coordinators refuse the commits of frozen members."""
     found = {one.protocol: one for one in split_brain(PROTOCOLS)}
     assert [name for name, one in found.items() if one.moved_back] == ["zookeeper-jvm"]
     assert all(found[name].refused and found[name].late for name in LATER)

@@ -1,4 +1,4 @@
-"""Random runs of coordinated groups, and planted faults that the monitor must notice."""
+"""Random runs of coordinated groups, and planted faults that the monitor must detect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_no_promise_is_broken(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_fresh_seeds(protocol: str) -> None:
-    """Fresh seeds keep every promise; a failure names its seed."""
+    """New seeds keep every promise; a failure names its seed."""
     first = time.time_ns() % 10**9
     found = [run(seed, protocol) for seed in range(first, first + FRESH)]
     broken = [one.seed for one in found if one.violation]
@@ -39,7 +39,7 @@ def test_fresh_seeds(protocol: str) -> None:
 
 @pytest.mark.parametrize("seed", [410001322, 410004875])
 def test_a_coordinator_that_returns_within_its_loading_time(seed: int) -> None:
-    """A broker that is elected twice within its loading time loads the latest records only."""
+    """A broker that is elected twice within its loading time loads only the latest records."""
     assert run(seed, "classic-sticky").violation is None
 
 
@@ -57,7 +57,7 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
-    """The numbers that a seed draws give the same run again."""
+    """The numbers that a seed draws repeat its run."""
     numbers, result = run_recorded(3, protocol)
     assert result == run(3, protocol)
     again = replay(protocol, numbers)
@@ -65,7 +65,7 @@ def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
 
 
 def test_a_failing_seed_is_shrunk() -> None:
-    """Fewer numbers break the same promise, and the report names what happens and the promise."""
+    """A failing run is shrunk to fewer numbers that break the promise; the report tells it."""
     mutant = next(one for one in MUTANTS if one.name == "assigns before the release")
     with mutant.planted():
         seed = next(n for n in range(40) if run(n, mutant.protocol).violation)

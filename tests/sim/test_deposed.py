@@ -1,4 +1,4 @@
-"""The lease's guarantee while a leader that is cut off from its quorum still answers `sync`."""
+"""The guarantee of the lease while a leader that has lost its quorum still answers `sync`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkconsumer.sim.world import World
 
 SESSION_S = 6.0
 MARGIN_S = (1 - SHARE_OF_TIMEOUT) * SESSION_S
-"""Seconds of a 6 s session that the lease leaves as its margin."""
+"""Seconds of a 6 s session that remain after the lease: its margin."""
 
 
 def take_over(answers_for_s: float) -> Stage:
@@ -27,7 +27,7 @@ def take_over(answers_for_s: float) -> Stage:
     monitor = Monitor()
     on = Stage(World(plan, Watchers(recorder, monitor)), recorder)
     on.join(0, 1)
-    on.until(lambda: on.owned_by(0) == on.owned_by(1) == 1, "a share for each")
+    on.until(lambda: on.owned_by(0) == on.owned_by(1) == 1, "a share for each member")
     monitor.harmed = True
     on.world.zookeeper.depose(0, leads_until=on.world.now + answers_for_s)
     while on.owned_by(1) < 2:

@@ -1,4 +1,4 @@
-"""Defects that the simulator found in the production code, as tests or replayed runs."""
+"""Defects that the simulator found in the production code, as tests or as replayed runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 
 def patient(one: Settings) -> Settings:
-    """A configuration whose back-offs outlast the run, so watches must report every change."""
+    """Return a configuration whose back-offs outlast the run, so that watches must report each
+    change."""
     return replace(one, backoff_s=1_000.0)
 
 
 def until(world: World, condition: Callable[[], bool]) -> None:
-    """Perform ordinary actions; time advances when there is no other action."""
+    """Perform ordinary actions; advance the time when there is no other action."""
     for turn in range(5_000):
         if condition():
             return
@@ -50,7 +51,7 @@ def test_a_broker_ends_between_the_reads_of_the_list_and_of_its_znode() -> None:
 
 
 def alone(world: World, who: int, condition: Callable[[], object]) -> None:
-    """Let one member act, and no other."""
+    """Let only one member act."""
     for _ in range(500):
         if condition():
             return
@@ -90,13 +91,13 @@ FOUND = sorted(Path(__file__).with_name("found").glob("*.txt"))
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_a_recorded_violation_does_not_recur(trace: Path) -> None:
-    """The recorded decisions of a run that broke a promise break none now."""
+    """The recorded decisions of a run that once broke a promise break no promise now."""
     assert run(Decisions(load(trace))).violation is None
 
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
-    """Without its fix, the run still breaks the promise that its file names."""
+    """Without its fix, the recorded run breaks the promise that its file names."""
     with REGRESSIONS[trace.stem].planted():
         found = run(Decisions(load(trace))).violation
     assert found is not None
@@ -104,12 +105,12 @@ def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
 
 
 def test_two_background_operations_get_their_own_replies() -> None:
-    """A topic is watched again while members are diagnosed: a defect of the simulator itself."""
+    """A topic is watched again while members are diagnosed: each operation gets its own reply."""
     assert run(Decisions(random.Random(3501242)), draw=draw_plan).violation is None
 
 
 def test_a_refused_release_with_an_unfinished_message() -> None:
-    """A refused release with an unfinished message delivers no message twice under a token."""
+    """After a refused release with an unfinished message, no message repeats under a token."""
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2, messages=3), monitor)
     first, second = world.members
@@ -141,6 +142,6 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(7230105, id="a member gives up while its user holds messages"),
     ],
 )
-def test_runs_that_the_monitor_may_not_report(seed: int) -> None:
-    """These runs keep all promises; earlier rules of the monitor reported them."""
+def test_runs_that_break_no_promise(seed: int) -> None:
+    """These runs, which earlier rules of the monitor reported, keep all promises."""
     assert run(Decisions(random.Random(seed))).violation is None

@@ -21,7 +21,7 @@ SEEDS = range(100)
 
 
 class Acts(Watcher):
-    """Counts actions, and the actions of queries."""
+    """Counts the actions of the run, and those of its queries."""
 
     def __init__(self) -> None:
         self.acts: Counter[Do] = Counter()
@@ -35,7 +35,7 @@ class Acts(Watcher):
 
 @pytest.fixture(scope="module")
 def runs() -> tuple[Acts, Coverage]:
-    """Some runs, none of which breaks a promise."""
+    """Run several seeds, none of which breaks a promise."""
     acts, coverage = Acts(), Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
@@ -56,7 +56,7 @@ def test_users_and_faults_do_everything(runs: tuple[Acts, Coverage]) -> None:
 
 
 def test_no_excluded_pair_is_reached(runs: tuple[Acts, Coverage]) -> None:
-    """Pairs that are excluded do not occur, and each exclusion has its reason."""
+    """Excluded pairs do not occur, and each exclusion states its reason."""
     _, coverage = runs
     assert [pair for pair in coverage.pairs if excluded(pair)] == []
     assert len(coverage.pairs) > len(possible()) / 2
@@ -64,7 +64,7 @@ def test_no_excluded_pair_is_reached(runs: tuple[Acts, Coverage]) -> None:
 
 
 def test_a_query_that_was_killed_runs_its_batch_again() -> None:
-    """A restarted query runs the checkpoint's batch, and its group continues after it."""
+    """A restarted query repeats the checkpoint's batch, and then its group continues."""
     monitor = Monitor()
     plan = Plan(members=1, partitions=1, messages=6, streams=True, queries=1)
     world = StreamWorld(plan, monitor)

@@ -1,6 +1,5 @@
-"""The hand-over between the user's thread and other threads, in every interleaving of the real
-code.
-"""
+"""The hand-over of messages between the user's thread and others, in every interleaving of the
+code."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from support.sim.mutants import HAND_OVER, HandOverMutant
 from zkconsumer.sim.handover import CASES, SHARED, Case, Code, HandOverViolation, explore
 
 LIMIT_S = 600.0
-"""Seconds after which a search fails; on a quiet machine each search takes a few."""
+"""Seconds after which a search fails. On an idle machine a search takes a few seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,8 @@ def test_no_interleaving_breaks_a_promise(case: Case, code: Code) -> None:
 TINY = Case("tiny", (("seek", 0, 1),), ((("ask_release", 0),),), granted=(0,))
 
 
-def test_cutting_at_seen_states_leaves_nothing_out(code: Code) -> None:
-    """A tiny case ends in the same states with and without cutting, which saves schedules."""
+def test_pruning_visited_states_loses_no_result(code: Code) -> None:
+    """A small case ends in the same states with and without pruning, which saves schedules."""
     cut, whole = explore(TINY, code), explore(TINY, code, prune=False)
     assert cut.complete
     assert whole.complete
@@ -43,14 +42,14 @@ def test_cutting_at_seen_states_leaves_nothing_out(code: Code) -> None:
 
 @pytest.mark.parametrize("mutant", HAND_OVER, ids=lambda one: one.name)
 def test_a_mutant_of_the_hand_over_is_caught(mutant: HandOverMutant) -> None:
-    """Within 2,000 schedules the explorer finds one in which the mutant breaks a promise."""
+    """Within 2,000 schedules the search finds one in which the mutant breaks a promise."""
     found = mutant.caught(LIMIT_S)
     assert isinstance(found.violation, HandOverViolation)
     assert found.schedules <= 2_000
 
 
 def test_every_shared_attribute_has_a_point() -> None:
-    """The explorer switches threads at every attribute that the hand-over accesses."""
+    """The search switches threads at every attribute that the hand-over accesses."""
     assert {"unfinished", "granted", "has_changed", "last", "start", "deadline", "closed"} <= SHARED
     assert {"_wanted", "_paused", "_releases", "_failures", "_token", "failure"} <= SHARED
 

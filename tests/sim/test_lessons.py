@@ -1,12 +1,12 @@
-"""The figures of the lessons agree with their sentences."""
+"""The figures of the lessons agree with their texts."""
 
 from __future__ import annotations
 
 from zkconsumer.sim.lessons import herd_effect
 
 
-def test_the_herd() -> None:
-    """Each JVM member is notified and reads all registrations; the lesson prints the power law."""
+def test_the_herd_effect() -> None:
+    """Each JVM member is notified and reads all registrations; the lesson prints the growth."""
     *_, lesson = herd_effect((2, 5, 10, 20))
     sizes = [row[0] for row in lesson.rows]
     notified = [row[lesson.head.index("JVM notifications")] for row in lesson.rows]
@@ -18,5 +18,5 @@ def test_the_herd() -> None:
 
 
 def test_a_lesson_grows() -> None:
-    """Rows are yielded one by one, so that they can be shown while the next one is computed."""
+    """Rows are yielded one at a time, so that each is shown while the next one is computed."""
     assert [len(lesson.rows) for lesson in herd_effect((2, 5))] == [1, 2, 2]

@@ -1,4 +1,4 @@
-"""Random runs with a rebalance listener keep the promises, whether it returns in time or not."""
+"""Random runs with a rebalance listener that returns in time or too late keep the promises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(60)
 
 @pytest.mark.parametrize("grace_s", [1.0, 0.0])
 def test_no_invariant_is_broken(grace_s: float) -> None:
-    """Members wait for a listener without a limit, or not at all."""
+    """Promises hold whether members wait for a listener without a limit or not at all."""
 
     def listening(plan: Plan, monitor: Monitor) -> World:
         drawn = plan.settings

@@ -1,4 +1,4 @@
-"""Long searches of the simulator: their processes end with the command."""
+"""Long searches of the simulator: their worker processes end with the command."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "_bench_sim.py"
 
 
 def test_workers_end_when_the_command_is_ended() -> None:
-    """SIGTERM to the command that searches schedules also ends its two workers."""
+    """SIGTERM to the command that searches schedules also ends its two worker processes."""
     command = [sys.executable, str(SCRIPT), "--case=swarm", "--processes=2", "--schedules=1000000"]
     search = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: len(children(search.pid)) == 2, "the search has no two workers")
+        wait_for(lambda: len(children(search.pid)) == 2, "the search does not have two workers")
         workers = children(search.pid)
         search.send_signal(signal.SIGTERM)
         search.wait(timeout=60)

@@ -43,7 +43,7 @@ def _holds(seed: int) -> None:
 def test_no_invariant_is_broken_by_fresh_seeds(
     pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each run of the suite explores fresh seeds for some seconds, and prints them."""
+    """Each run of the suite explores new seeds for some seconds, and prints them."""
     first = random.SystemRandom().randrange(10**9, 10**12)
     seed, end = first, time.monotonic() + lanes.FRESH_SEEDS_S[lanes.of_run(pytestconfig)]
     while time.monotonic() < end:
@@ -77,13 +77,13 @@ def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
 )
 @given(st.data())
 def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
-    """No decisions that Hypothesis draws break a promise."""
+    """Decisions that Hypothesis draws break no promise."""
     result = run(Decisions(lambda below: data.draw(st.integers(0, below - 1))))
     assert result.violation is None
 
 
 def test_a_run_is_its_decisions() -> None:
-    """The decisions that a seed took replay the same run, entry for entry."""
+    """The recorded decisions of a seed repeat its run, entry for entry."""
     first, story, _ = record(Decisions(random.Random(7)))
     again, same_story, _ = record(Decisions(first.decisions))
     assert (again, same_story) == (first, story)
@@ -98,7 +98,7 @@ def fingerprint(seed: int) -> str:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
-    """Two processes with different hash seeds write the same traces, byte for byte."""
+    """Two processes with different hash seeds write the same trace bytes for one seed."""
     seeds = range(400, 404)
     done = subprocess.run(
         [sys.executable, __file__, *map(str, seeds)],

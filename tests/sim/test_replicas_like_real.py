@@ -19,10 +19,10 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
 
 LIMIT_S = 60.0
-# Seconds; longer than any reply takes here, and less than the 3 s after which a follower abandons
-# its leader and disconnects its clients.
+# Seconds without a reply that count as silence: longer than any reply takes here, and less than the
+# 3 s after which a follower abandons its leader and disconnects its clients.
 SILENCE_S = 1.0
-# Number of attempts, because a busy machine may be slower than this.
+# Number of attempts: on a busy machine a reply may take longer than `SILENCE_S`.
 TRIES = 10
 
 
@@ -58,7 +58,7 @@ def _is_silent(result: Any) -> bool:
 
 
 def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | None:
-    """Return the answers to reads, to a sync, and to a read behind it.
+    """Return the answers to reads, to a sync, and to a read behind the sync.
 
     None means that the follower has abandoned its leader; then it follows another leader and
     answers every request.
@@ -86,10 +86,10 @@ def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | Non
 
 
 def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeperEnsemble) -> None:
-    """Reads are answered; a sync is not, nor any read behind it on the same connection."""
+    """A follower without its leader answers reads, but no sync and no read behind a sync."""
     tries = (_answers_without_leader(servers) for _ in range(TRIES))
     found = next((one for one in tries if one is not None), None)
-    assert found is not None, "the follower gave its leader up each time"
+    assert found is not None, "the follower abandoned its leader in each attempt"
     *reads, silent, answered = found
     assert reads and all(reads)
     assert silent
@@ -111,7 +111,7 @@ def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeper
 def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """Without a leader no session expires; afterwards every session has its whole timeout."""
+    """Without a leader no session expires; under a new leader each has its whole timeout again."""
     with _client(servers.connect, timeout_s=2.0) as client:
         client.create("/id", ephemeral=True)
         number = client.client_id[0]
@@ -146,7 +146,7 @@ def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
 def test_a_session_moves_between_servers_and_leaves_its_watches(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """A session moves to another server: its znodes stay, and its old connection ends."""
+    """When a session moves to another server, its znodes stay, and its old connection ends."""
     one, two = (server.address for server in servers.servers[:2])
     with _client(one) as first:
         first.create("/id", ephemeral=True)
@@ -168,7 +168,7 @@ def test_a_session_moves_between_servers_and_leaves_its_watches(
 
 
 def test_a_server_that_is_behind_refuses_the_client(servers: ZooKeeperEnsemble) -> None:
-    """A server refuses a client that has seen a later zxid; the client loses no session."""
+    """A server refuses a client that has seen a later zxid; the client's session continues."""
     with _client(servers.servers[0].address) as client:
         number = client.client_id
         ahead = KazooClient(servers.servers[1].address, timeout=10.0, client_id=number)

@@ -121,7 +121,7 @@ def _zxids(value: Any) -> tuple[int, ...]:
 
 
 def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Sequence[Any]) -> Any:
-    """Return a reply's value with ranks for zxids, places for sessions, and relative paths."""
+    """Return a reply's value with ranks for zxids, numbers for sessions, and relative paths."""
     if isinstance(value, rq.Node):
         return value.data, _plain(request, value.stat, base, zxids, numbers)
     if isinstance(value, rq.Stat):
@@ -133,7 +133,7 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
     if isinstance(request, rq.Children) and not isinstance(value, str):
         return sorted(value)
     if isinstance(request, rq.Multi) and not isinstance(value, int):
-        return len(value)  # the contents are not compared
+        return len(value)  # The contents are not compared.
     return value.removeprefix(base) if isinstance(value, str) else value
 
 

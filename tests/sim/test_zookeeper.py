@@ -37,7 +37,7 @@ def claim(path: str) -> rq.Create:
 
 
 def two_replicas() -> tuple[SimZooKeeper, int, int]:
-    """An ensemble, a writer at replica 0 and a reader at replica 1."""
+    """An ensemble with a writer at replica 0 and a reader at replica 1."""
     sim = SimZooKeeper(replicas=2)
     return sim, connect(sim, 0), connect(sim, 1)
 
@@ -46,7 +46,7 @@ def two_replicas() -> tuple[SimZooKeeper, int, int]:
 
 
 def test_a_replica_that_lags_serves_an_older_state() -> None:
-    """Clients of a lagging replica read an older prefix of the log, which grows with it."""
+    """Clients of a lagging replica read an older prefix of the log until it catches up."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 2)
     listings = []
@@ -94,7 +94,7 @@ def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
 
 
 def test_a_session_never_goes_back() -> None:
-    """A replica behind what the client has seen closes the connection; the session lives."""
+    """A replica that lags behind what the client has seen closes only the connection."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -110,7 +110,7 @@ def test_a_client_that_missed_its_reply_may_read_the_past() -> None:
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     seen = sim.zxid(writer)
-    ask(sim, writer, claim("/p0"))  # this reply does not arrive
+    ask(sim, writer, claim("/p0"))  # This reply does not arrive.
     sim.disconnect(writer)
     assert connect(sim, 1, session=writer, seen=seen) == writer
     assert ask(sim, writer, rq.Exists("/p0")).value is None
@@ -119,7 +119,7 @@ def test_a_client_that_missed_its_reply_may_read_the_past() -> None:
 
 
 def test_a_new_session_finds_its_replica_up_to_date() -> None:
-    """Opening a session is a transaction: everything before it is applied."""
+    """Opening a session is a transaction: its replica applies all earlier transactions first."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -127,7 +127,7 @@ def test_a_new_session_finds_its_replica_up_to_date() -> None:
 
 
 def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
-    """Reads are served; a write gets no answer, and every request behind it waits too."""
+    """A replica without its leader answers reads; a write and later requests get no answer."""
     sim, writer, reader = two_replicas()
     ask(sim, writer, rq.Create("/a"))
     sim.cut_off(1)
@@ -138,7 +138,7 @@ def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
     assert sim.request(reader, rq.Children("/"), 0.0) is None
     assert not sim.ping(reader, 0.0)
     sim.heal(1)
-    assert not sim.is_connected(reader)  # its follower closed the connections of waiting clients
+    assert not sim.is_connected(reader)  # The follower closed the connections of waiting clients.
     connect(sim, 1, session=reader)
     assert ask(sim, reader, rq.Children("/")).value == ("a", "b")
 
@@ -153,7 +153,7 @@ def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
 
 
 def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None:
-    """The leader gets no pings and expires the session; the cut-off replica shows its znodes."""
+    """The leader expires the silent session; the cut-off replica still shows its znodes."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.cut_off(1)
@@ -170,7 +170,7 @@ def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None
 
 
 def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -> None:
-    """A session that has ended cannot write, even where its znodes are still shown."""
+    """A session that has ended cannot write, also at a replica that still shows its znodes."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.set_lag(1, 5)
@@ -197,7 +197,7 @@ def test_no_client_connects_to_a_replica_without_a_leader() -> None:
 
 
 def test_without_a_quorum_no_write_succeeds_and_no_session_expires() -> None:
-    """Without a quorum reads work and timers stop; the election of a leader restarts all timers."""
+    """Without a quorum reads work and no session expires; an election restarts all timeouts."""
     sim, writer, reader = two_replicas()
     ask(sim, writer, claim("/p0"))
     sim.lose_quorum()
@@ -212,7 +212,7 @@ def test_without_a_quorum_no_write_succeeds_and_no_session_expires() -> None:
 
 
 def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
-    """All timers restart: a session survives an outage longer than its timeout."""
+    """A restart restarts all timeouts: a session survives an outage longer than its timeout."""
     sim, writer, reader = two_replicas()
     sim.cut_off(1)
     ask(sim, writer, claim("/p0"))
@@ -223,7 +223,7 @@ def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
     assert connect(sim, 1, session=writer) == writer
     assert ask(sim, writer, rq.Exists("/p0"), 100.9).value.owner == writer
     ask(sim, writer, rq.Delete("/p0"), 100.9)
-    assert sim.take_events(writer) == []  # the watch ended with the connection
+    assert sim.take_events(writer) == []  # The watch ended with the connection.
     assert sim.tick(101.2) == [reader]
 
 
@@ -261,7 +261,7 @@ def test_an_expired_session_is_broken_for_good() -> None:
 
 
 def test_a_session_that_moves_leaves_its_watches() -> None:
-    """The old connection ends with all events that were queued for it."""
+    """When a session moves, its old connection ends together with all events queued for it."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, rq.Exists("/a", watch=True))
     connect(sim, 0, session=reader)
@@ -273,7 +273,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 
 
 def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
-    """An operator closes a subtree to all clients except one that was granted access."""
+    """An operator withdraws a subtree's access lists from all clients except one."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
     ask(sim, anyone, rq.Create("/owners"))
@@ -286,7 +286,7 @@ def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
 
 
 def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
-    """As with kazoo's session, the create fails with a typed error, and the connection stays."""
+    """As with kazoo's session, such a create raises a typed error, and the connection stays."""
     sim = SimZooKeeper()
     session = connect(sim)
     large = rq.Create("/a", b"x" * (rq.MAX_PAYLOAD_BYTES + 1))
@@ -295,7 +295,7 @@ def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
 
 
 def test_the_history_names_the_author_of_each_change() -> None:
-    """The history has one entry for each changed znode, and none for a refusal."""
+    """The history has one entry with its session for each changed znode, and none for a refusal."""
     sim = SimZooKeeper()
     session = connect(sim)
     multi = rq.Multi((rq.Create("/a", b"1"), rq.SetData("/a", b"2", 0), rq.Check("/a", 1)))
@@ -392,7 +392,7 @@ def _started() -> SimZooKeeper:
 @settings(max_examples=200, deadline=None)
 @given(before=runs, left=runs, right=runs)
 def test_a_copy_is_independent(before: Any, left: Any, right: Any) -> None:
-    """Changes to a copy do not affect the original, nor the other way round."""
+    """Changes to a copy do not affect the original, and vice versa."""
     alone = _started()
     play(alone, before, 0.0)
     expected = play(alone, right, 10.0)
@@ -454,7 +454,7 @@ def enumerate_at_1(acts: Any) -> Any:
 
 
 def test_ranks_may_be_given_for_all_that_holds_zxids() -> None:
-    """A caller that keeps czxids ranks them together with the ensemble's; equal ones stay equal."""
+    """Zxids that a caller keeps are ranked with the ensemble's; equal ones have equal ranks."""
     sim = SimZooKeeper()
     sim.write(rq.Create("/a"))
     sim.write(rq.Create("/b"))

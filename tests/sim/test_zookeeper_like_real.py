@@ -1,4 +1,4 @@
-"""The simulated server and a real one give the same answers to the same random requests."""
+"""The simulated server and a real server give the same answers to the same random requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ paths = st.sampled_from(["", "/a", "/b", "/a/x", "/a/y", "/a/x/z"]).map(lambda e
 data = st.sampled_from([b"", b"1", b"2"])
 versions = st.sampled_from([-1, -1, -1, 0, 1, 2])
 kinds = st.sampled_from(["persistent", "persistent", "ephemeral"])
-# All rights except one or two; no test could read a tree without any rights.
+# All rights except one or two; without any rights no test could read a tree.
 acls = st.sets(st.sampled_from(RIGHTS), max_size=2).map(
     lambda denied: tuple(right for right in RIGHTS if right not in denied)
 )
@@ -57,7 +57,7 @@ WEIGHTED = (
 )
 by_weight = [strategy for weight, strategy in WEIGHTED for _ in range(weight)]
 steps = st.tuples(st.integers(0, SLOTS - 1), st.sampled_from(by_weight).flatmap(lambda it: it))
-# Shorten a failing example by simpler steps, not by leaving steps out.
+# Shrink a failing example by simpler steps, not by leaving steps out.
 stories = st.lists(steps, min_size=30, max_size=50)
 
 
@@ -92,7 +92,7 @@ class Slot:
 class Real:
     """Sessions on a real server."""
 
-    events_to_settle = 1  # the marker's own event
+    events_to_settle = 1  # The marker's own event is not counted.
 
     _directories = itertools.count(1)
 
@@ -104,7 +104,7 @@ class Real:
         self._proxies = [stack.enter_context(Proxy(address)) for _ in range(SLOTS)]
 
     def open(self) -> list[Slot]:
-        """A slot for each proxy, in a directory that no other example has used."""
+        """Return a slot for each proxy, in a directory that no other example has used."""
         self.directory = f"/like-real-{next(self._directories)}"
         self._admin.create(self.directory)
         return [Slot(self.session(proxy), proxy, []) for proxy in self._proxies]

@@ -23,7 +23,7 @@ from pyspark.sql import Row, SparkSession
 
 
 def where(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
-    """Return each row's value, the executor's directory, and its package."""
+    """Return each row's value, the executor's directory, and the package's directory."""
     import zkconsumer  # noqa: PLC0415 - on the executor
 
     for row in rows:

@@ -14,7 +14,7 @@ from zkconsumer.sandbox import spark as sparks
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the tests of another Spark unless they are requested."""
+    """Do not collect the tests that need another Spark unless they are requested."""
     is_other = collection_path.name == "test_kafka_source.py"
     return True if is_other and not config.getoption("--kafka-source") else None
 
@@ -22,7 +22,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 # Spark's error if a Python worker takes longer than ten seconds to start. Spark has no setting for
 # this limit, and on a busy machine it can be too short, which is not a defect of zkconsumer.
 SLOW_WORKER = "failed to connect back"
-# Times that a test runs in all if it fails with this error.
+# Number of runs of a test that fails with this error.
 TRIES = 3
 
 
@@ -47,9 +47,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_jvms() -> Iterator[None]:
-    """Let Spark's launcher and drivers, also those of subprocesses, run without the second
-    compiler.
-    """
+    """Let the JVMs of Spark's launcher and drivers, also in subprocesses, run without the second
+    compiler."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
             patch.setenv(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -58,7 +57,8 @@ def quick_jvms() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]`. Queries of one test have their own names, topics and checkpoints."""
+    """A session with `local[2]`. Each test's queries have their own names, topics and
+    checkpoints."""
     made = sparks.session(tmp_path_factory.mktemp("spark"))
     yield made
     made.stop()

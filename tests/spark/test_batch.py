@@ -1,4 +1,4 @@
-"""Batch reads on real Spark: the messages between two offsets, once and unchanged."""
+"""Batch reads on real Spark return the messages between two offsets, once and unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.task_reader import RangesPartition
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-# Timestamps of the messages: one a second from here on, in ms.
+# Timestamps of the messages, in ms: one message each second from this time on.
 BEGIN_MS = 1_600_000_000_000
 MESSAGES = 60
 
@@ -30,9 +30,9 @@ Place = tuple[int, int]
 
 @pytest.fixture(scope="module")
 def topic(sandbox: Sandbox) -> str:
-    """Three partitions of 60 messages each; the values name partition and offset."""
+    """Three partitions of 60 messages each; each value names its partition and offset."""
     name = "batch-reads"
-    # For ever: by these times retention would delete all at once.
+    # Without a limit: with timestamps this old, retention would delete all messages at once.
     sandbox.create_topic(name, partitions=3, config={"retention.ms": -1})
     one = producer(sandbox)
     for partition in range(3):
@@ -81,12 +81,12 @@ def places(frame: DataFrame) -> list[Place]:
 
 
 def span(start: int, end: int) -> list[Place]:
-    """Return these offsets of each of the three partitions."""
+    """Return these offsets in each of the three partitions."""
     return [(partition, offset) for partition in range(3) for offset in range(start, end)]
 
 
 def test_a_whole_topic(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """Without registering the format, every row is as it was produced, read by several tasks."""
+    """A read without registering the format returns every row as produced, in several tasks."""
     frame = load(spark, sandbox, {"subscribe": topic, "minPartitions": 7})
     assert 6 <= frame.rdd.getNumPartitions() <= 8
     rows = sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
@@ -148,7 +148,7 @@ def test_where_it_begins_and_ends(
 
 
 def test_starting_at_the_groups_offsets(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """`zookeeper` means the group's stored offset; the group is neither joined nor written."""
+    """`zookeeper` means the group's stored offset; the read neither joins nor writes the group."""
     zk = KazooClient(sandbox.zookeeper_connect)
     zk.start(60)
     try:
@@ -184,7 +184,7 @@ def test_a_frame_does_not_change(spark: SparkSession, sandbox: Sandbox, own: str
 def test_what_is_lost_before_and_after_the_plan(
     spark: SparkSession, sandbox: Sandbox, own: str
 ) -> None:
-    """Lost messages are a one-sentence error, or with failOnDataLoss=false they are skipped."""
+    """Lost messages are an error of one sentence; with failOnDataLoss=false they are skipped."""
     offsets = {"subscribe": own, "startingOffsets": f'{{"{own}":{{"0":20}}}}'}
     strict = load(spark, sandbox, offsets)
     lossy = load(spark, sandbox, {**offsets, "failOnDataLoss": "false"})
@@ -209,7 +209,7 @@ def test_what_is_lost_before_and_after_the_plan(
 
 
 def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
-    """The error is one sentence that names the topic."""
+    """For an unknown topic the error is one sentence that names the topic."""
     with pytest.raises(
         PySparkException, match=r"a topic or partition to read does not exist \(no-such-topic\)"
     ):
@@ -256,10 +256,10 @@ def test_filters_narrow_the_planned_ranges(sandbox: Sandbox, topic: str) -> None
 def test_filters_change_no_result(
     spark: SparkSession, sandbox: Sandbox, topic: str, condition: str
 ) -> None:
-    """The rows are those that pass the filter in Spark itself."""
+    """With filters the read returns the rows that pass the filter in Spark itself."""
     whole = load(spark, sandbox, {"subscribe": topic})
     pushed = load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"})
-    # A filter on a cached result is Spark's own.
+    # Spark itself filters a cached result.
     expected = spark.createDataFrame(whole.toArrow()).where(condition)
     assert places(pushed.where(condition)) == places(expected)
 
@@ -267,6 +267,6 @@ def test_filters_change_no_result(
 def test_filters_that_spark_does_not_offer(
     spark: SparkSession, sandbox: Sandbox, topic: str
 ) -> None:
-    """While Spark's setting is off, the option is an error that names the setting."""
+    """While Spark pushes no filters, the option is an error that names Spark's setting."""
     with pytest.raises(PySparkException, match=PUSHDOWN):
         load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"}).count()

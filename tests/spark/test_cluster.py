@@ -35,13 +35,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the package as it is installed."""
+    """Build the package's wheel, as users install it."""
     return build(tmp_path_factory.mktemp("built")).wheel
 
 
 @pytest.fixture
 def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> dict[str, str]:
-    """A topic of four partitions that contains CONTENTS."""
+    """A topic of four partitions that contains the messages CONTENTS."""
     topic = unique("cluster")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):
@@ -69,7 +69,7 @@ def run(
     for key, value in cluster.settings.items():
         command += ["--conf", f"{key}={value}"]
     if request["way"] == "not sent":
-        # One executor, and one try: the error is the same.
+        # One executor and one attempt: further attempts give the same error.
         command += ["--conf", "spark.cores.max=1", "--conf", "spark.task.maxFailures=1"]
     elif ship:
         command += ["--py-files", ship]
@@ -96,7 +96,8 @@ def test_a_job_on_the_cluster(
     """Both workers run a batch, a stream, and tasks that fail halfway and are retried."""
     python, ship = python_without_package(tmp_path / "venv"), ""
     if way == "installed":
-        # The two names under which Spark finds it are installed with it: nothing is registered.
+        # The wheel installs the two names under which Spark finds the format, so no test registers
+        # it.
         pip("--python", str(python), "install", "--no-deps", "--ignore-installed", str(wheel))
     else:
         ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
@@ -114,7 +115,7 @@ def test_a_job_on_the_cluster(
 def test_executors_without_the_package(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path
 ) -> None:
-    """If only the driver has the package, one sentence names the machine and the remedy."""
+    """If only the driver has the package, one sentence names the machine and what to install."""
     python = python_without_package(tmp_path / "venv")
     ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
     request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": "not sent"}

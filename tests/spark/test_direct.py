@@ -1,4 +1,4 @@
-"""`mode=direct` on a real cluster: the reader called as Spark calls it, then a real Spark."""
+"""`mode=direct` with real brokers: the reader called as Spark calls it, then a real Spark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EARLIEST = {"startingOffsets": "earliest"}
 
 
 class Driven:
-    """A reader in this process, called as the engine calls it."""
+    """A reader in this process, called as Spark's engine calls it."""
 
     def __init__(self, sandbox: Sandbox, **options: str) -> None:
         given = {name.replace("__", "."): text for name, text in options.items()}
@@ -68,7 +68,7 @@ class Driven:
         return found[-1]
 
     def is_quiet(self, start: StreamOffset) -> bool:
-        """Whether several requests find no new messages."""
+        """Return whether several requests find no new messages."""
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             if self.reader.latestOffset(start, ALL) is not start:
@@ -77,7 +77,7 @@ class Driven:
         return True
 
     def read(self, start: StreamOffset, end: StreamOffset) -> list[tuple[str, int, int]]:
-        """Return what a batch's tasks read, with a pickled copy of the reader."""
+        """Return the messages that a batch's tasks read, each with a pickled copy of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         return sorted(
@@ -146,7 +146,7 @@ def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
 def test_where_a_query_begins(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], starts: list[int]
 ) -> None:
-    """Each option leads to these offsets, and the first batch ends at the logs' ends."""
+    """Each option of the start gives these offsets, and the first batch ends at the logs' ends."""
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
     one = driven(subscribe=topic, **given)
     assert one.first() == {topic: {"0": [starts[0], 6], "1": [starts[1], 4]}}
@@ -155,7 +155,7 @@ def test_where_a_query_begins(
 def test_a_query_starts_at_the_groups_offsets(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """Stored offsets apply; auto.offset.reset replaces missing ones and those outside the log."""
+    """Stored offsets are used; auto.offset.reset replaces missing and out-of-range ones."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"2", makepath=True)
@@ -207,7 +207,7 @@ def test_a_start_that_is_impossible(
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_times_are_refused_with_old_brokers(option: str) -> None:
-    """With brokers before 0.10 each form of a time is refused with the option's name."""
+    """With brokers before 0.10 each form of a time is refused, and the error names the option."""
     text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
     options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
     cluster = ClusterLogs(lambda: Brokers([Broker("none", 1, 2, ())]))
@@ -219,7 +219,7 @@ def test_times_are_refused_with_old_brokers(option: str) -> None:
 def test_batches_are_limited_and_read_exactly(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """maxOffsetsPerTrigger is shared in proportion, and each message is in exactly one batch."""
+    """maxOffsetsPerTrigger is shared in proportion to lag; each message is in one batch."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     limit = one.reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(5)
@@ -242,14 +242,14 @@ def test_batches_are_limited_and_read_exactly(
 
 
 def test_a_replay_needs_nothing_but_its_offset(driven: Callable[..., Driven], topic: str) -> None:
-    """A new reader plans a batch of the checkpoint as its first call."""
+    """A new reader plans a batch from the checkpoint's offsets alone, as its first call."""
     one = driven(subscribe=topic, startingOffsets="latest")
     assert one.read({}, {topic: {"0": [1, 3], "1": [4, 4]}}) == [(topic, 0, 1), (topic, 0, 2)]
     assert one.after({topic: {"0": [1, 3], "1": [4, 4]}}) == {topic: {"0": [3, 6], "1": [4, 4]}}
 
 
 def test_the_calls_of_older_releases(driven: Callable[..., Driven], topic: str) -> None:
-    """Spark 4.0 and 4.1 pass nothing to latestOffset: the query continues from its last answer."""
+    """Spark 4.0 and 4.1 pass no start to latestOffset: the query continues from its last answer."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     first: StreamOffset = {}
 
@@ -329,7 +329,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """failOnDataLoss decides; a topic that is created again is read from its beginning."""
+    """failOnDataLoss decides whether a deleted topic fails the query; a new one is read whole."""
     doomed = unique("doomed")
     sandbox.create_topic(doomed)
     sandbox.produce(doomed, 3)
@@ -405,7 +405,7 @@ def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -
 def test_finished_batches_are_mirrored(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """Offsets are mirrored at the next latestOffset and at commit, if the option is set."""
+    """If the option is set, latestOffset and commit write the finished offsets to ZooKeeper."""
     group = unique("group")
     one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)
     first = one.first(ReadMaxRows(5))
@@ -413,7 +413,7 @@ def test_finished_batches_are_mirrored(
     second = one.after(first)
     assert until(lambda: stored(sandbox, group, topic) == [b"3", b"2"], limit_s=LIMIT_S)
     one.reader.commit(second)
-    one.reader.stop()  # which writes what is due
+    one.reader.stop()  # This call writes the offsets of the finished batch.
     assert stored(sandbox, group, topic) == [b"6", b"4"]
     other = unique("group")
     silent = driven(subscribe=topic, group__id=other, **EARLIEST)
@@ -459,7 +459,7 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
 def test_a_group_with_members_causes_a_warning(
     sandbox: Sandbox, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A group with members causes a warning, as they would skip messages; offsets are written."""
+    """A group with members causes a warning, as they would skip messages, but no refusal."""
     group = unique("group")
     config = SourceOptions.parse(
         {
@@ -478,14 +478,14 @@ def test_a_group_with_members_causes_a_warning(
     assert stored(sandbox, group, topic) == [b"5", None]
 
 
-def test_a_mirror_that_is_refused_stops_no_query(
+def test_a_refused_offset_write_stops_no_query(
     sandbox: Sandbox,
     driven: Callable[..., Driven],
     topic: str,
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """If ZooKeeper forbids the commit, the log says so once and batches continue."""
+    """If ZooKeeper forbids the write of offsets, the log says so once and batches continue."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.ensure_path(paths.CONSUMERS)  # open: kazoo would lock what is above, too
@@ -502,7 +502,7 @@ def test_a_mirror_that_is_refused_stops_no_query(
 def test_a_mirror_holds_no_batch(
     unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without ZooKeeper batches continue; afterwards it gets the last batch's offsets."""
+    """Without ZooKeeper batches continue; when it returns, the last batch's offsets are written."""
     monkeypatch.setattr("zkconsumer.spark.offset_mirror.RETRY_S", 0.2)
     name, group = unique("direct"), unique("group")
     caplog.set_level(logging.INFO, "zkconsumer.spark")
@@ -520,7 +520,7 @@ def test_a_mirror_holds_no_batch(
                 end = one.after(end, ReadMaxRows(1))
                 taken.append(time.monotonic() - started)
             assert [at for *_, at in from_offset(end)] == [22, 0]
-            # Each waited for would take the 6 s of `zookeeper.connection.timeout.ms`.
+            # If each batch waited, it would take the 6 s of `zookeeper.connection.timeout.ms`.
             assert sum(taken) < 6
             assert until(lambda: "mirroring offsets failed" in caplog.text, limit_s=LIMIT_S)
             own.zookeeper.start()
@@ -552,12 +552,12 @@ def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> Stre
 
 
 def ignored(batch: DataFrame, number: int) -> None:
-    """A sink that ignores the rows but reads them, because otherwise Spark plans no task."""
+    """A sink that reads the rows and drops them, because otherwise Spark plans no task."""
     batch.count()
 
 
 def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
-    """A stream that does not register the format."""
+    """Return a stream without registering the format."""
     given = {name.replace("__", "."): text for name, text in options.items()}
     return spark.readStream.format("zkconsumer").options(
         zookeeper=sandbox.zookeeper_connect, startingOffsets="earliest", **given
@@ -602,7 +602,7 @@ def test_a_query_replays_a_batch_and_continues(
 def test_columns_of_the_users_schema_in_a_self_union(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """Both sides of a self-union read all messages, with only these columns."""
+    """Both sides of a self-union read all messages, with only the columns of the user's schema."""
     rows = stream(spark, sandbox, subscribe=topic).schema("value binary, offset long").load()
     assert rows.columns == ["value", "offset"]
     seen: list[tuple[bytes, int]] = []
@@ -618,7 +618,7 @@ def test_columns_of_the_users_schema_in_a_self_union(
 def test_a_wrong_option_or_column_fails_early(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """A wrong option fails at load(), a wrong column when the query starts, with one sentence."""
+    """A wrong option fails at load(), a wrong column at the query's start, with one sentence."""
     with pytest.raises(AnalysisException, match="did you mean failOnDataLoss") as caught:
         stream(spark, sandbox, subscribe=topic, failOnDataLos="false").load()
     assert "Traceback" not in str(caught.value)
@@ -631,7 +631,7 @@ def test_a_wrong_option_or_column_fails_early(
 def test_a_deleted_topic_ends_a_query_with_its_name(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """The error names the topic and the remedy, without a traceback."""
+    """The error for a deleted topic names the topic and the remedy, without a traceback."""
     rows = stream(spark, sandbox, subscribe=topic).load()
     ended(rows, tmp_path / "checkpoint", ignored)
     sandbox.delete_topic(topic)

@@ -1,4 +1,4 @@
-"""Filters as bounds: which ones are applied exactly, and which ranges remain."""
+"""Filters as bounds: which filters are applied exactly, and which ranges remain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zkconsumer.spark.batch import PushedFilters
 from zkconsumer.spark.offset_ranges import OffsetRange
 
 PART, OFF, TOPIC, AT = ("partition",), ("offset",), ("topic",), ("timestamp",)
-MOMENT = datetime(2020, 1, 1, 0, 0, 0, 500, tzinfo=UTC)  # half a millisecond after it
+MOMENT = datetime(2020, 1, 1, 0, 0, 0, 500, tzinfo=UTC)  # half a millisecond later
 MOMENT_MS = 1577836800000
 WHOLE = [OffsetRange("a", 0, 0, 100), OffsetRange("a", 1, 50, 60), OffsetRange("b", 0, 7, 8)]
 
@@ -61,7 +61,7 @@ def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter
 def test_pushed_filters_are_exact(
     filters: list[Filter], expected: list[tuple[str, int, int, int]]
 ) -> None:
-    """All filters hold together, bounds are exact, and Spark evaluates none of them again."""
+    """All pushed filters are applied with exact bounds, and Spark evaluates none of them again."""
     assert left(*filters) == (expected, [])
 
 
@@ -92,7 +92,7 @@ def test_filters_that_spark_evaluates(one: Filter) -> None:
 
 
 def test_a_list_of_offsets() -> None:
-    """A list is read from its minimum to its maximum, and Spark selects."""
+    """A list of offsets is read from its minimum to its maximum, and Spark selects the rows."""
     one = In(OFF, (9, 4, None))
     assert left(one) == ([("a", 0, 4, 10), ("b", 0, 7, 8)], [one])
 
@@ -109,7 +109,7 @@ def test_a_list_of_offsets() -> None:
     ],
 )
 def test_timestamps_are_a_lower_bound(filters: list[Filter], since_ms: int) -> None:
-    """Timestamps are lower bounds in whole milliseconds, and Spark evaluates each message."""
+    """Timestamps are lower bounds in whole milliseconds, and Spark filters the messages."""
     pushed = PushedFilters()
     assert not any(map(pushed.accept, filters))
     assert pushed.since_ms == since_ms

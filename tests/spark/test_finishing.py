@@ -1,4 +1,4 @@
-"""Offsets of finished batches of Spark's own Kafka source, in the group's offset znodes."""
+"""Offsets of batches that Spark's own Kafka source has finished are stored in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.finishing import CommitListener, committing, ranges_of
 from zkconsumer.spark.offset_ranges import OffsetRange
 
-# What pyspark 4.0.0 reported of its own connector's (4.0.0) two batches of a query named `orders`,
-# from a 3.9.1 broker: topics orders and payments, maxOffsetsPerTrigger 40, Trigger.AvailableNow.
+# Progress that pyspark 4.0.0 with its own connector (4.0.0) reported for two batches of a query
+# named `orders`, from a 3.9.1 broker: topics orders and payments, maxOffsetsPerTrigger 40,
+# Trigger.AvailableNow.
 RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
 SCHEMA = "key binary, value binary, topic string, partition int, offset long"
 
@@ -59,7 +60,7 @@ def events(*, name: str = "orders") -> list[QueryProgressEvent]:
 
 
 def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
-    """Return a batch as Spark's source returns it, of (topic, partition, offset)."""
+    """Return a batch of (topic, partition, offset) with the columns of Spark's source."""
     return spark.createDataFrame([(None, b"v", *one) for one in offsets], SCHEMA)
 
 
@@ -69,7 +70,7 @@ def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
 def test_the_connectors_own_progress(
     zookeeper: ZooKeeperServer, client: KazooClient, unique: Callable[[str], str]
 ) -> None:
-    """The reported ends of each batch are stored, of the named query only."""
+    """The reported ends of each batch are stored, for the named query only."""
     group = unique("group")
     listener = CommitListener(query="orders", zookeeper=zookeeper.connect, group=group)
     for event in events(name="another"):
@@ -88,7 +89,7 @@ def test_the_connectors_own_progress(
     listener.onQueryProgress(second)
     ends = {"orders-0": 20, "orders-1": 21, "orders-2": 22, "payments-0": 2}
     assert stored(client, group) == ends
-    listener.onQueryProgress(first)  # a batch comes again, after a restart
+    listener.onQueryProgress(first)  # After a restart Spark reports a batch again.
     assert stored(client, group) == ends
     progress = second.progress
     listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, None, None))
@@ -96,7 +97,7 @@ def test_the_connectors_own_progress(
 
 
 def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without ZooKeeper the listener logs one warning, and the next batch catches up."""
+    """Without ZooKeeper the listener logs one warning; the next batch stores the offsets."""
     group, server = "group", ZooKeeperServer(tmp_path, port=free_port())
     listener = CommitListener(
         query="orders",
@@ -124,7 +125,7 @@ def test_only_finished_messages_are_committed(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """Nothing is stored if the function raises; otherwise the ends are, and never lower ones."""
+    """The batch's ends are stored, unless the function raises or they are lower."""
     group, seen = unique("group"), []
 
     def process(batch: DataFrame, number: int) -> None:
@@ -153,7 +154,7 @@ def test_the_function_can_be_sent(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """A function that has committed is pickled without its session; the copy commits too."""
+    """A function that has committed is pickled without its session; the copy commits, too."""
     group = unique("group")
     function = committing(_ignore, zookeeper=zookeeper.connect, group=group)
     function(rows(spark, ("a", 0, 1)), 0)
@@ -207,5 +208,5 @@ def test_a_wrong_property_is_refused(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_a_partition_is_named_as_everywhere() -> None:
-    """A range's partition has the type under which offsets are stored."""
+    """A range's partition has the type that is used for stored offsets."""
     assert OffsetRange("a", 1, 5, 6).tp == TopicPartition("a", 1)

@@ -28,13 +28,13 @@ from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.offset_ranges import OffsetRange, StreamOffset, from_offset
 from zkconsumer.spark.options import SourceOptions
 
-# What Spark gives with Trigger.Once: then no batch goes before the first that reads.
+# The limit that Spark passes with Trigger.Once: no empty batch may precede the one that reads.
 ALL = ReadAllAvailable()
 NO_LIMIT = ReadMaxRows(2**63 - 1)
 
 
 class Groups(Group):
-    """A group whose query members leave at the end of the test."""
+    """A group whose queries' members leave at the end of the test."""
 
     def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
         super().__init__(sandbox, name, topic, stack)
@@ -70,9 +70,7 @@ def serves(one: Membership, *partitions: int) -> None:
 
 
 def plan(one: Membership, size: int) -> list[OffsetRange]:
-    """Plan a batch of this many messages of each partition, from the stored offset or the
-    beginning.
-    """
+    """Plan this many messages of each partition, from the stored offset or from the beginning."""
     for tp, at in one.served().items():
         if at.offset is None:
             one.reset(tp, at, 0, "nothing is stored")
@@ -87,7 +85,7 @@ def ends(batch: list[OffsetRange]) -> dict[TopicPartition, int]:
 
 
 def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
-    """Nothing of a batch in flight is stored; once it is finished, all is."""
+    """Offsets of a batch in flight are not stored; when the batch is finished, all are stored."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -102,7 +100,7 @@ def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
 def test_a_release_waits_for_the_batch_in_flight(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A joiner gets its partitions when the batch is finished, and starts at the batch's end."""
+    """A joining member gets its partitions, at the batch's end, when the batch has finished."""
     one = member(group, "a", threads=2)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -113,7 +111,7 @@ def test_a_release_waits_for_the_batch_in_flight(
     serves(other, 3)
     assert [at.offset for at in other.served().values()] == [10]
     serves(one, 0, 1, 2)
-    assert "no longer owned" not in caplog.text  # it was committed in time
+    assert "no longer owned" not in caplog.text  # The offset was committed before the release.
 
 
 def test_a_partition_without_a_batch_is_released_at_once(group: Groups) -> None:
@@ -128,7 +126,7 @@ def test_a_partition_without_a_batch_is_released_at_once(group: Groups) -> None:
 
 
 def test_the_grace_ends_the_wait(group: Groups) -> None:
-    """The new owner reads a batch that takes too long again from its start."""
+    """If a batch takes longer than the grace period, the new owner reads it from its start."""
     one = member(group, "a", release_grace_s=0.3)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -141,7 +139,7 @@ def test_the_grace_ends_the_wait(group: Groups) -> None:
 
 
 def test_beside_a_connector(group: Groups) -> None:
-    """Beside a connector every partition has one owner, and returns when the connector leaves."""
+    """Beside a connector's member every partition has one owner, and returns when it leaves."""
     one = member(group, "a")
     other = group.join("b")
     other.settled(2, 3)
@@ -151,7 +149,7 @@ def test_beside_a_connector(group: Groups) -> None:
 
 
 def test_leaving_commits_finished_batches(group: Groups) -> None:
-    """A clean leave stores what is finished, and nothing of the batch in flight."""
+    """A clean leave stores the finished batches' offsets, but not those of the batch in flight."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -162,7 +160,7 @@ def test_leaving_commits_finished_batches(group: Groups) -> None:
 
 
 def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
-    """A running member continues from an operator's edit; a new member can recognise it."""
+    """A running member continues from an operator's edit; a new member can recognise the edit."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -176,7 +174,7 @@ def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
 
 
 def test_partitions_granted_anew_start_at_the_stored_offset(group: Groups) -> None:
-    """After a session expiry partitions are granted anew; the batch in flight finishes nothing."""
+    """After a session expiry partitions are granted again; the batch in flight stores no offset."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -200,7 +198,7 @@ OPTIONS = {
 
 
 class Driven:
-    """A reader in this process, and what it has read, batch by batch."""
+    """A reader in this process, and the messages that it has read, batch by batch."""
 
     def __init__(self, group: Groups, *, frame: str | None = None, **options: str) -> None:
         given = {"zookeeper": group.sandbox.zookeeper_connect, "group.id": group.name, **OPTIONS}
@@ -224,7 +222,7 @@ class Driven:
         return found[-1]
 
     def run(self, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
-        """Return what a batch's tasks read, with a pickled copy of the reader."""
+        """Return the messages that a batch's tasks read, each with a pickled copy of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         rows = sorted(
@@ -245,7 +243,7 @@ class Driven:
         return end
 
     def is_quiet(self, start: StreamOffset) -> bool:
-        """Whether several requests find no new messages."""
+        """Return whether several requests find no new messages."""
         return all(self.reader.latestOffset(start, ALL) is start for _ in range(10))
 
 
@@ -283,7 +281,7 @@ def test_a_query_reads_and_commits_owned_partitions(group: Groups) -> None:
 
 @pytest.mark.parametrize("dual", ["true", "false"])
 def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
-    """offsets.storage=kafka stores in Kafka, and also in ZooKeeper unless dual commit is off."""
+    """offsets.storage=kafka stores in Kafka, and in ZooKeeper unless dual commit is off."""
     fill(group, 10)
     query = Driven(group, offsets__storage="kafka", dual__commit__enabled=dual)
     end = query.until(40)
@@ -303,13 +301,13 @@ def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
 
 
 def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
-    """Each new owner starts at the end of the last finished batch."""
+    """A partition's new owner starts at the end of the former owner's last finished batch."""
     fill(group, 10)
     one, other = Driven(group, consumer__id="a"), Driven(group, consumer__id="b")
     end = one.after({})
     one.run({}, end)
     fill(group, 5)
-    assert other.reader.latestOffset({}, ALL) == {}  # they are all in flight
+    assert other.reader.latestOffset({}, ALL) == {}  # All messages are in flight.
     end = one.until(50, end)
     theirs = other.until(10)
     assert set(end[group.topic]) >= {"0", "1"} and set(theirs[group.topic]) == {"2", "3"}
@@ -321,11 +319,11 @@ def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
 
 
 def test_a_replay_needs_no_membership(group: Groups) -> None:
-    """After a crash the open batch is replayed identically, then the query joins and continues."""
+    """After a crash the unfinished batch is replayed identically, then the query joins."""
     fill(group, 10)
     query = Driven(group)
     first = query.after({})
-    query.reader.stop()  # before the batch was finished
+    query.reader.stop()  # The crash happens before the batch was finished.
     assert group.stored(0) in (None, "0")
     fill(group, 5)
     again = Driven(group)
@@ -339,7 +337,7 @@ def test_a_replay_needs_no_membership(group: Groups) -> None:
     ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
 )
 def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: list[int]) -> None:
-    """By default the higher of the checkpoint's and the group's offset applies."""
+    """By default a restarted query starts at the higher of checkpoint and group offset."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -356,15 +354,16 @@ def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: li
 def test_a_reset_by_another_tool_is_reported(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reset without a mark has no effect at restart, and the log reports it with both offsets."""
+    """After a restart an unmarked reset has no effect, and the log reports it with both offsets."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
     query.is_quiet(end)
     query.reader.stop()
-    group.write(1, b"4")  # as kafka.tools.UpdateOffsetsInZK writes it
+    group.write(1, b"4")  # kafka.tools.UpdateOffsetsInZK writes offsets like this.
     group.admin.delete(group.offset(2))
-    group.write(3, b"0")  # where the last batch began: the query ended before it committed
+    # The offset of the last batch's start: the query ended before it committed.
+    group.write(3, b"0")
     with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
         again = Driven(group)
         warm = again.reader.latestOffset(end, NO_LIMIT)
@@ -377,7 +376,7 @@ def test_a_reset_by_another_tool_is_reported(
 
 
 def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
-    """An operator's rewind while the query was stopped is applied once."""
+    """An operator's lower offset, set while the query was stopped, is used once."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -387,7 +386,7 @@ def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
     again = Driven(group)
     rewound = again.after(end)
     assert rewound[group.topic]["0"] == [4, 10] and rewound[group.topic]["1"] == [10, 10]
-    again.reader.stop()  # crashed within that batch, which is replayed now
+    again.reader.stop()  # The query crashed within this batch, which is now replayed.
     last = Driven(group)
     assert last.run(end, rewound) == [(0, offset) for offset in range(4, 10)]
     assert last.is_quiet(rewound)
@@ -399,7 +398,7 @@ def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
     query = Driven(group)
     query.reader.prepareForTriggerAvailableNow()
     end = query.reader.latestOffset({}, ReadMaxRows(12))
-    assert query.run({}, end) == []  # the warm-up
+    assert query.run({}, end) == []  # The first batch is empty.
     following = query.reader.latestOffset(end, ReadMaxRows(12))
     fill(group, 10)
     while following != end:
@@ -409,12 +408,12 @@ def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
 
 
 def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
-    """The first batch reads nothing, on a new and on a restarted driver; then the member joins."""
+    """The first batch is empty, on a new and on a restarted driver; then the member joins."""
     fill(group, 5)
     query = Driven(group)
     assert query.reader.getDefaultReadLimit() == NO_LIMIT
     end = query.reader.latestOffset({}, NO_LIMIT)
-    assert end == {"": {}}  # not what Spark began with: it would run no batch
+    assert end == {"": {}}  # It differs from the start offset: otherwise Spark would run no batch.
     assert len(query.reader.partitions({}, end)) == 4 and query.run({}, end) == []
     assert not group.admin.exists(f"/consumers/{group.name}/ids")
     end = query.after(end, NO_LIMIT)
@@ -432,7 +431,7 @@ def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
 def test_a_query_without_a_share_logs_the_reason(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A query without a share waits, and logs the reason in one sentence."""
+    """A query that owns no partition waits, and logs the reason in one sentence."""
     fill(group, 5)
     others = member(group, "a", threads=4)
     serves(others, 0, 1, 2, 3)
@@ -451,7 +450,7 @@ def test_a_query_without_a_share_logs_the_reason(
 
 
 def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
-    """Without ZooKeeper no batch is planned, and after the patience the query fails."""
+    """Without ZooKeeper no batch is planned, and after the time limit the query fails."""
     fill(group, 5)
     query = Driven(group, zookeeper__patience__ms="1000")
     end = query.until(20)
@@ -465,7 +464,7 @@ def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
 
 
 def test_a_deleted_topic_is_named(group: Groups) -> None:
-    """If a topic that was read is deleted, the query fails with one sentence."""
+    """If a topic that was read is deleted, the query fails with one sentence that names it."""
     fill(group, 5)
     query = Driven(group)
     end = query.until(20)
@@ -528,7 +527,7 @@ def test_an_idle_query_requests_only_log_ends(
 
 
 def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DataFrame's second reader is refused while the first exists; another frame's is not."""
+    """A second reader of one DataFrame is refused while the first exists."""
     monkeypatch.setattr(group_stream, "FRAME_S", 0.1)
     first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
     assert first.reader.initialOffset() == {}
@@ -540,7 +539,7 @@ def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_without_messages_waits_for_its_cost() -> None:
-    """An answer without new messages waits for thirty times its cost, at most one second."""
+    """After an answer without new messages, the next look-up waits 30 times as long as it took."""
     pause = Pause()
 
     def held_s(cost_s: float) -> float:
@@ -551,7 +550,7 @@ def test_an_answer_without_messages_waits_for_its_cost() -> None:
         pause.hold()
         return time.monotonic() - started
 
-    assert held_s(0.1) < PAUSE_IDLE_S  # the batch before it does not count
+    assert held_s(0.1) < PAUSE_IDLE_S  # The batch before this one does not count.
     assert held_s(0.02) >= 30 * 0.02
     assert held_s(0.1) >= PAUSE_IDLE_S
     pause.end()

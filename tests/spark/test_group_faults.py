@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class FlowingGroup(QueryGroup):
-    """A group, a flow of messages, and queries."""
+    """A group, a continuous producer, and queries."""
 
     def __init__(self, *where: Any, **more: Any) -> None:
         super().__init__(*where, **more)
@@ -54,7 +54,7 @@ class FlowingGroup(QueryGroup):
         return super().options(**{"revoke__grace__ms": "30000", **options})
 
     def query(self, name: str, **options: str) -> Query:
-        """Return a query that has not started; it ends with the test."""
+        """Return a query that has not started; it is stopped when the test ends."""
         made = Query(self.spark, self.directory / name, self.options(**options))
         self.queries.append(made)
         self.stack.callback(lambda: made.stop() if hasattr(made, "query") else None)
@@ -70,7 +70,7 @@ class FlowingGroup(QueryGroup):
 
     def all_read(self) -> None:
         """Wait until every produced message was read."""
-        wait(lambda: self.produced <= self.read.keys(), "all to be read")
+        wait(lambda: self.produced <= self.read.keys(), "every produced message to be read")
 
     @property
     def repeated(self) -> set[Place]:
@@ -160,7 +160,7 @@ class DriverProcess:
         return found[-1]
 
     def kill(self) -> None:
-        """Send SIGKILL to Python and the JVM at once; the source process is left to itself."""
+        """Send SIGKILL to Python and the JVM at once; the source's process gets no signal."""
         os.kill(int(self.told("started")["jvm"]), signal.SIGKILL)
         self.process.kill()
         self.process.wait()
@@ -178,11 +178,11 @@ class DriverProcess:
 
 
 def test_queries_join_and_leave(scene: FlowingGroup) -> None:
-    """While queries join and leave, nothing is lost and nothing is redelivered."""
+    """While queries join and leave, no message is lost and none is redelivered."""
     one = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     wait(lambda: len(one.read) > 50)
-    # Longer than a member needs to leave, so that the session does not expire before.
+    # Longer than a member needs to leave, so that no session expires before.
     other = scene.query("b", consumer__id="b", zookeeper__session__timeout__ms="30000").start()
     wait(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
     scene.flow.stop()
@@ -192,7 +192,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
             [scene.stored(n) for n in range(4)]
             == [str(len(scene.flow.produced[scene.tp(n)])) for n in range(4)]
         ),
-        "the last commits",
+        "the commits of all messages",
     )
     started = time.monotonic()
     other.stop()
@@ -209,7 +209,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
 
 
 def test_beside_jvm_and_python_members(scene: FlowingGroup) -> None:
-    """Beside a JVM consumer and a connector each member has its share, and nothing is lost."""
+    """Beside a JVM consumer and a connector each member has its share, and no message is lost."""
     query = scene.query("a", consumer__id="a", revoke__grace__ms="4000").start()
     scene.flow.start()
     wait(lambda: len(query.read) > 20)
@@ -224,10 +224,12 @@ def test_beside_jvm_and_python_members(scene: FlowingGroup) -> None:
     scene.stack.callback(jvm.end)
     one = scene.join("p", zookeeper_session_timeout_s=SESSION_S)
     wait(lambda: len(scene.parts()) == 3 and sum(scene.parts().values()) == 4, "three shares")
-    wait(lambda: jvm.delivered and one.readers[0].messages, "messages for all three")
+    wait(
+        lambda: jvm.delivered and one.readers[0].messages, "messages for each of the three members"
+    )
     jvm.leave()
     one.close()
-    wait(lambda: scene.parts() == {f"{scene.name}_a": 4}, "the query to have all again")
+    wait(lambda: scene.parts() == {f"{scene.name}_a": 4}, "the query to own all partitions again")
     scene.flow.stop()
     scene.others = [
         Counter((scene.topic, d.partition.partition, d.offset) for d in jvm.delivered),
@@ -237,7 +239,7 @@ def test_beside_jvm_and_python_members(scene: FlowingGroup) -> None:
 
 
 def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
-    """A peer continues, and the restarted query redelivers only the batch in flight."""
+    """Another query continues, and the restarted query redelivers only the batch in flight."""
     for partition in range(4):
         placed = scene.sandbox.produce(scene.topic, 50, partition=partition)
         scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
@@ -265,7 +267,7 @@ def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
 
 
 def test_a_source_process_freezes(scene: FlowingGroup) -> None:
-    """A peer takes over; the resumed process rejoins; nothing is lost, and no offset is lowered."""
+    """Another query takes over; the resumed process rejoins; no message is lost."""
     query = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     watcher = Watcher(scene)
@@ -280,7 +282,7 @@ def test_a_source_process_freezes(scene: FlowingGroup) -> None:
     count = len(peer.read)
     wait(lambda: len(peer.read) > count)
     log.info(
-        "frozen: taken over after %.1f s, served after %.1f s", taken_s, time.monotonic() - started
+        "freeze: taken over after %.1f s, served after %.1f s", taken_s, time.monotonic() - started
     )
     os.kill(query.pid, signal.SIGCONT)
     wait(lambda: sorted(scene.parts().values()) == [2, 2])
@@ -292,11 +294,11 @@ def test_a_source_process_freezes(scene: FlowingGroup) -> None:
     watcher.join()
     assert watcher.back == []
     assert query.query.isActive and query.query.exception() is None
-    log.info("frozen: %d of %d twice", len(scene.repeated), len(scene.produced))
+    log.info("freeze: %d of %d messages were redelivered", len(scene.repeated), len(scene.produced))
 
 
 def test_zookeeper_restarts(scene: FlowingGroup) -> None:
-    """A query waits for ZooKeeper, continues, and loses nothing."""
+    """A query waits for ZooKeeper during its restart, continues, and loses no message."""
     query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
     scene.flow.start()
     wait(lambda: len(query.read) > 20)
@@ -308,7 +310,7 @@ def test_zookeeper_restarts(scene: FlowingGroup) -> None:
 
 
 def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
-    """The leaders' broker is killed and restarted, the other one stops: nothing is lost."""
+    """A broker that leads partitions is killed and restarted, another stops: no message is lost."""
     fast = {"zookeeper.session.timeout.ms": 1500, "unclean.leader.election.enable": "false"}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own, ExitStack() as stack:
         placed = own.create_topic("flow", partitions=4, replicas=2)
@@ -328,7 +330,11 @@ def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
         scene.flow.stop()
         scene.all_read()
         assert query.query.isActive and query.query.exception() is None
-        log.info("leaders moved: %d of %d twice", len(scene.repeated), len(scene.produced))
+        log.info(
+            "leader change: %d of %d messages were redelivered",
+            len(scene.repeated),
+            len(scene.produced),
+        )
         assert scene.repeated == set()
 
 
@@ -347,7 +353,7 @@ def assert_goes_on(scene: FlowingGroup, query: Query) -> None:
             any(at > before.get(scene.tp(n), -1) for _, number, at in [*query.read] if number == n)
             for n in range(4)
         ),
-        "the query to go on",
+        "the query to read new messages in every partition",
     )
 
 

@@ -1,4 +1,4 @@
-"""`mode=group` on a real Spark: what one query reports, refuses and reads."""
+"""`mode=group` on a real Spark: what a single query reports, refuses and reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BatchGroup(QueryGroup):
     def __init__(self, *where: Any, **more: Any) -> None:
         super().__init__(*where, **more)
         self.rows: list[tuple[int, int]] = []
-        # The members of the group while each batch ran.
+        # The members of the group during each batch.
         self.members: list[list[str]] = []
 
     def frame(self, **options: str) -> DataFrame:
@@ -33,7 +33,7 @@ class BatchGroup(QueryGroup):
         return reader.options(**self.options(**options)).load()
 
     def start(self, frame: DataFrame, *, name: str = "query", **trigger: Any) -> Any:
-        """Start a query; it ends with the test."""
+        """Start a query, which is stopped when the test ends."""
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.trigger(**trigger) if trigger else writer
         query = writer.option("checkpointLocation", str(self.directory / name)).start()
@@ -73,13 +73,13 @@ def scene(
 
 
 def owned_by_another(scene: BatchGroup, *partitions: int) -> None:
-    """A live session that is not a member owns these partitions and never releases them."""
+    """Let a live session that is not a member own these partitions and never release them."""
     for partition in partitions:
         scene.admin.create(scene.owner(partition), b"another-0", ephemeral=True, makepath=True)
 
 
 def test_a_run_without_its_share_fails(scene: BatchGroup) -> None:
-    """AvailableNow beside a live owner of all partitions ends with MissingShareError."""
+    """If another client owns all partitions, AvailableNow ends with MissingShareError."""
     owned_by_another(scene, 0, 1, 2, 3)
     with pytest.raises(StreamingQueryException) as raised:
         scene.run(scene.frame())
@@ -88,8 +88,8 @@ def test_a_run_without_its_share_fails(scene: BatchGroup) -> None:
     assert "another-0" in str(raised.value)
 
 
-def test_a_run_without_its_share_may_go_on(scene: BatchGroup) -> None:
-    """failOnMissingShare=false reads what is owned and reports the unread partitions."""
+def test_a_run_without_its_share_may_continue(scene: BatchGroup) -> None:
+    """With failOnMissingShare=false a run reads its partitions and reports the others unread."""
     owned_by_another(scene, 2, 3)
     query = scene.run(scene.frame(failOnMissingShare="false"))
     assert sorted(scene.rows) == [(part, offset) for part in (0, 1) for offset in range(5)]
@@ -110,7 +110,7 @@ def test_a_query_joins_after_a_batch(scene: BatchGroup) -> None:
 
 
 def test_the_only_batch_reads(scene: BatchGroup) -> None:
-    """The only batch of Trigger.Once reads messages."""
+    """With Trigger.Once the only batch reads messages."""
     scene.run(scene.frame(), once=True)
     assert len(scene.members) == 1
     assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
@@ -142,7 +142,7 @@ def test_a_join_with_itself_is_refused(scene: BatchGroup) -> None:
 
 
 def test_a_query_is_started_again(scene: BatchGroup) -> None:
-    """A DataFrame whose query has ended may be read again, also by two queries in turn."""
+    """A DataFrame whose query has ended may be read again, also by several queries in turn."""
     frame = scene.frame()
     for _ in range(2):
         scene.run(frame)

@@ -24,7 +24,7 @@ FORMAT = "zkconsumer-history"
 
 
 def group(directory: Path) -> LogWriter:
-    """A member joins, claims, commits and expires."""
+    """The log of a member that joins, claims, commits and expires."""
     log = LogWriter()
     log.add(tx.CREATE, created(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}'))
     log.add(tx.CREATE_SESSION, number(6000))
@@ -44,7 +44,7 @@ def loaded(spark: SparkSession, directory: Path, table: str = "transactions") ->
 
 
 def as_rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """Rows with times as milliseconds, as the tables have them."""
+    """Return rows with times in milliseconds, as the tables have them."""
     found = []
     for row in frame.collect():
         values = row.asDict(recursive=True)
@@ -62,7 +62,7 @@ def _untimed(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def test_transactions(spark: SparkSession, tmp_path: Path) -> None:
-    """The rows of each type are those of the plain reader, by the source and by binaryFile."""
+    """The source and `binaryFile` return the same rows of each type as the plain reader."""
     every_kind().write(tmp_path)
     expected = [
         as_dict(transaction(row, batch.file))
@@ -86,7 +86,7 @@ def test_tables(spark: SparkSession, tmp_path: Path, table: str) -> None:
 
 
 def test_servers_of_an_ensemble(spark: SparkSession, tmp_path: Path) -> None:
-    """Transactions that several servers wrote come once after `deduplicated`."""
+    """Transactions that several servers wrote appear once after `deduplicated`."""
     for name in ("one", "two"):
         group(tmp_path / name)
     frame = loaded(spark, tmp_path)
@@ -95,7 +95,7 @@ def test_servers_of_an_ensemble(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    """A damaged log gives what precedes the damage, and a last row that names file and byte."""
+    """A damaged log gives the rows before the damage, and a last row that names file and byte."""
     log = group(tmp_path)
     content = bytearray(log.content())
     content[-20] ^= 1
@@ -106,7 +106,7 @@ def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
-    """A stream reads what was appended, and new logs; a restarted query reads nothing twice."""
+    """A stream reads appended transactions and new logs; a restarted query reads no row twice."""
     logs, out = tmp_path / "logs", str(tmp_path / "out")
     log = group(logs)
 
@@ -123,7 +123,7 @@ def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
 
     assert run() == list(range(1, 9))
     log.add(tx.CREATE_SESSION, number(6000), session=7)
-    (logs / "log.1").write_bytes(log.content()[:-4] + bytes(64))  # its last transaction is torn
+    (logs / "log.1").write_bytes(log.content()[:-4] + bytes(64))  # The last transaction is torn.
     assert run() == list(range(1, 9))
     log.write(logs, zeros=64)
     second = LogWriter(zxid=log.zxid)
@@ -133,6 +133,6 @@ def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_wrong_options(spark: SparkSession, tmp_path: Path) -> None:
-    """An unknown table is refused with the names of those that there are."""
+    """For an unknown table the error lists the tables that exist."""
     with pytest.raises(AnalysisException, match="there is no table 'owners'"):
         loaded(spark, tmp_path, "owners")

@@ -31,9 +31,10 @@ from zkconsumer.spark.history import table_batches
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_history_demo.py"
 INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"
-# Seconds within which all processes and files of a run must be gone: two on an idle machine.
+# Seconds within which all processes and files of a run must have disappeared. On an idle machine
+# this takes 2 s.
 PATIENCE_S = 60.0
-# Seconds for a run, which takes 90 on a busy machine.
+# Time limit of a run in seconds. On a busy machine a run takes 90 s.
 LIMIT_S = 900.0
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -42,7 +43,8 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the run's temporary files; all its command lines contain the path."""
+    """The directory of the run's temporary files. The command line of each of its processes names
+    it."""
     found = tmp_path / "temporary"
     found.mkdir()
     monkeypatch.setenv("TMPDIR", str(found))
@@ -51,7 +53,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the demo with arguments; end what a test leaves running."""
+    """Start the demo with arguments; end the processes that a test leaves running."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*arguments: str) -> subprocess.Popen[bytes]:
@@ -85,7 +87,7 @@ def assert_nothing_is_left(home: Path) -> None:
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)
 def test_a_run(home: Path, start: Start, tmp_path: Path) -> None:
-    """The tables equal what really happened; both runs of the pipeline bring new transactions."""
+    """The tables equal what the demo recorded; both runs of the pipeline read new transactions."""
     process = start("--faults", "4", "--seed", "3", "--output", "out", "--json")
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err.decode()
@@ -126,7 +128,7 @@ def found() -> Described:
 
 
 def test_the_tables_are_read_back(found: Described) -> None:
-    """Rows that became columns, in any order, become the same rows again."""
+    """Rows that are converted to columns, in any order, are read back unchanged."""
     for table in TABLES:
         if table != "transactions":
             rows = getattr(found.tables, table)
@@ -140,7 +142,7 @@ def test_the_tables_are_read_back(found: Described) -> None:
 
 
 def test_the_charts(found: Described) -> None:
-    """Each chart is an SVG element with data, the page has all of them, and nothing is loaded."""
+    """Each chart is an SVG element with data; the page has all charts, and loads no resource."""
     drawn = charts(found)
     for one in drawn:
         root = ElementTree.fromstring(one)
@@ -154,7 +156,7 @@ def test_the_charts(found: Described) -> None:
 
 
 def test_a_window_has_no_earlier_moments(found: Described) -> None:
-    """A window shows what happened in it and what lasted, but no offset that moved back before."""
+    """A window shows events and states within it, but no offset that moved back before it."""
     kinds = ("offset moved back", "offset deleted")
     moments = [one for one in found.tables.incidents if one.kind in kinds]
     after = Window(from_ms=max(one.time_ms for one in moments) + 1)
@@ -167,7 +169,7 @@ def test_a_window_has_no_earlier_moments(found: Described) -> None:
 
 
 def test_the_claims_of_a_jvm() -> None:
-    """A claim in a JVM's log is its thread and its partition; a failed claim is none."""
+    """A claim in a JVM's log gives its thread and partition; a failed claim gives nothing."""
     begin = "2026-11-23 12:40:21,187 INFO  kafka.consumer.ZookeeperConsumerConnector - [g_1], "
     text = (
         f"{begin}g_1-0 successfully owned partition 3 for topic orders\n"
@@ -178,7 +180,7 @@ def test_the_claims_of_a_jvm() -> None:
 
 
 def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The comparison finds a row that is missing, a row that never happened, and a JVM's claim."""
+    """The comparison finds a missing row, a row that never happened, and a JVM's claim."""
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     compared = importlib.import_module(SCRIPT.stem).compared
     with tarfile.open(INCIDENT) as archive:
@@ -203,6 +205,6 @@ def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_an_output_that_exists(start: Start, tmp_path: Path) -> None:
-    """The demo never writes into an existing directory: it says so, with exit code 2."""
+    """If the output directory exists, the demo says so, writes nothing, and exits with 2."""
     _, err = start("--output", str(tmp_path)).communicate(timeout=PATIENCE_S)
     assert b"exists already; remove it, or use another --output" in err

@@ -20,7 +20,7 @@ from zkconsumer.sandbox.topics import session
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
 
-# Both helpers on the same topic, each in a query and a group of its own, by batches of 50.
+# Run both helpers on one topic, each in its own query and group, with batches of 50 messages.
 PROGRAM = """
 import sys
 jars, directory, *found, bootstrap, zookeeper, topic, group = sys.argv[1:]
@@ -60,7 +60,7 @@ def kafka_source() -> ModuleType:
 
 
 def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Listener and function set a group's offsets to the ends of the topic that was read."""
+    """Listener and function set a group's offsets to the end of the topic that was read."""
     topic, group = unique("kept"), unique("group")
     sandbox.create_topic(topic, partitions=3)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The functions of `pyspark.streaming.kafka`, on the present sources."""
+"""The functions of `pyspark.streaming.kafka`, implemented with the present sources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def drained(rows: DataFrame, directory: Path) -> tuple[list[str], list[OffsetRange]]:
-    """Return what a query reads until it has everything: values, and the ranges of its batches."""
+    """Read a query until it has all messages; return the values, and the ranges of its batches."""
     values: list[str] = []
     ranges: list[OffsetRange] = []
 
@@ -68,7 +68,7 @@ def test_create_stream(
 def test_create_direct_stream(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """The query starts where auto.offset.reset says, or at given offsets of these partitions."""
+    """The query starts where auto.offset.reset says, or at given offsets of its partitions."""
     params = {
         "zookeeper.connect": sandbox.zookeeper_connect,
         "metadata.broker.list": "ignored:1",
@@ -86,7 +86,7 @@ def test_create_direct_stream(
 
 
 def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """Exactly the ranges are read, as a batch; without a decoder the bytes remain."""
+    """The batch reads exactly the given ranges; without a decoder the values are bytes."""
     ranges = [OffsetRange(topic, 0, 2, 4), OffsetRange(topic, 1, 9, 10)]
     params = {"zookeeper.connect": sandbox.zookeeper_connect}
     rows = create_rdd(spark, params, ranges, value_decoder=bytes_decoder)
@@ -96,10 +96,10 @@ def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
         create_rdd(spark, params, [*ranges, ranges[0]])
 
 
-def test_what_is_no_text(
+def test_bytes_that_are_not_utf8(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """The default decoder fails at bytes that are not UTF-8, as it did in Spark 2.4."""
+    """The default decoder raises for bytes that are not UTF-8, as in Spark 2.4."""
     topic = unique("legacy")
     sandbox.create_topic(topic)
     sandbox.produce(topic, [b"\xff"])
@@ -110,7 +110,7 @@ def test_what_is_no_text(
 
 
 def test_the_old_type_errors(spark: SparkSession) -> None:
-    """Wrong types are refused with Spark 2.4's texts, and so are offsets of other topics."""
+    """Wrong types, and offsets of other topics, are refused with the texts of Spark 2.4."""
     stream: Any = create_stream
     direct: Any = create_direct_stream
     rdd: Any = create_rdd

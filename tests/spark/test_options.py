@@ -37,7 +37,7 @@ MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
 
 
 def parse(**options: str) -> SourceOptions:
-    """Parse NEEDED and these options; `__` means a dot."""
+    """Parse NEEDED and these options; `__` in a name stands for a dot."""
     return SourceOptions.parse(
         {**NEEDED, **{name.replace("__", "."): text for name, text in options.items()}}
     )
@@ -51,7 +51,7 @@ def refused(options: dict[str, str]) -> ConfigError:
 
 
 def test_what_is_needed_is_enough() -> None:
-    """ZooKeeper and topics suffice for a direct query of all partitions, without a group."""
+    """ZooKeeper and topics are sufficient for a direct query of all partitions, without a group."""
     options = SourceOptions.parse(NEEDED)
     assert options.mode is Mode.DIRECT
     assert options.subscription == Topics({"a": 1})
@@ -65,7 +65,7 @@ def test_what_is_needed_is_enough() -> None:
 
 @pytest.mark.parametrize("name", [*OPTIONS, *(row.name for row in TABLE)])
 def test_case_does_not_matter(name: str) -> None:
-    """Each name is known in lower case, as Spark passes it."""
+    """Each option is recognised in lower case, as Spark passes it."""
     given = dict(CaseInsensitiveDict({name: "x"}))
     try:
         SourceOptions.parse(given)
@@ -90,7 +90,7 @@ def test_old_property_names_reach_the_consumer() -> None:
 
 
 def test_a_member_names_topics_and_threads() -> None:
-    """`a:2,b` with `streams` means what createStream took as a dict; a pattern uses `streams`."""
+    """`a:2,b` with `streams` means what createStream took as a dict; a pattern needs `streams`."""
     options = SourceOptions.parse({**MEMBER, "subscribe": " a:2 , b ", "streams": "3"})
     assert options.mode is Mode.GROUP
     assert options.subscription == Topics({"a": 2, "b": 3})
@@ -108,7 +108,7 @@ def test_partitions_can_be_assigned() -> None:
 
 
 def test_defaults_of_where_to_begin() -> None:
-    """A stream starts at the group's offsets, else at the end; a batch at the beginning."""
+    """A stream starts at the group's offsets or the log's end, a batch at the beginning."""
     assert parse().for_stream().starting is Place.LATEST
     assert parse(group__id="g").for_stream().starting is Place.ZOOKEEPER
     assert parse(startingOffsets="Earliest").for_stream().starting is Place.EARLIEST
@@ -141,7 +141,7 @@ def test_forms_of_offsets_and_times() -> None:
     ],
 )
 def test_a_bad_position_says_what_is_allowed(text: str) -> None:
-    """Every malformed `startingOffsets` is one ConfigError at that option."""
+    """Every malformed `startingOffsets` is a ConfigError that names the option and its values."""
     assert refused({**NEEDED, "startingOffsets": text}).where == "startingOffsets"
 
 
@@ -219,7 +219,7 @@ def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], 
     ],
 )
 def test_batches_refuse_options_of_streams(options: dict[str, str]) -> None:
-    """A batch read refuses options for streams, as Spark's connector does, and mode=group."""
+    """A batch read refuses mode=group and options of streams, as Spark's connector does."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_batch()
 
@@ -235,13 +235,13 @@ def test_batches_refuse_options_of_streams(options: dict[str, str]) -> None:
     ],
 )
 def test_streams_refuse_options_of_batches(options: dict[str, str]) -> None:
-    """A stream refuses options for its end and for filters."""
+    """A stream refuses the options that end a batch or push filters."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_stream()
 
 
 def test_a_member_cannot_leave_out_commits() -> None:
-    """Group mode refuses `auto.commit.enable=false` with the reason; elsewhere it has no effect."""
+    """Group mode refuses `auto.commit.enable=false`; in other modes it has no effect."""
     with pytest.raises(ConfigError, match="must commit finished batches") as caught:
         SourceOptions.parse({**MEMBER, "auto.commit.enable": "false"}).for_stream()
     assert caught.value.where == "auto.commit.enable=false"
@@ -265,7 +265,7 @@ REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redac
 def test_a_credential_that_spark_redacts(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's redaction matches the option's name; a plain credential elsewhere is a warning."""
+    """Spark redacts the credential option; a plain credential elsewhere causes a warning."""
     assert REDACTED.search(CREDENTIAL_OPTION)
     here = {**NEEDED, **SECRET, "zookeeper": "127.0.0.1:1"}
     plain = here.pop("zookeeper.auth.credential")
@@ -291,7 +291,7 @@ def test_a_credential_that_spark_redacts(
     ],
 )
 def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
-    """The source sent to executors is empty; driver processes get all of it."""
+    """The source that executors get contains no option; driver processes get all options."""
     packed = cloudpickle.dumps(ZkConsumerSource({**options, **SECRET}))
     assert b"hidden" in packed
     source = cloudpickle.loads(packed)

@@ -1,4 +1,4 @@
-"""docs/spark.md: its programs run one after another, on real servers."""
+"""The programs of docs/spark.md run one after another, on real servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zkconsumer.sandbox.topics import session
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-# Seconds, for what takes one on a quiet machine.
+# Time limit of each wait in seconds. On an idle machine each wait takes about 1 s.
 LIMIT_S = 120
 
 
@@ -34,12 +34,13 @@ class Page:
         (program,) = [one for one in PROGRAMS if one.startswith(beginning)]
         for old, new in self._names.items():
             program = program.replace(old, new)
-        exec(compile(program, "spark.md", "exec"), self.space)  # our own page
+        # The page is part of this repository.
+        exec(compile(program, "spark.md", "exec"), self.space)
 
 
 @contextmanager
 def stopped(page: Page, beginning: str) -> Iterator[None]:
-    """Run a program and stop its query at the end."""
+    """Run a program and stop its query when the test ends."""
     page.run(beginning)
     query = page.space["query"]
     try:
@@ -59,7 +60,7 @@ def test_the_programs(
     topic, group, connect = unique("orders"), unique("billing"), sandbox.zookeeper_connect
     sandbox.create_topic(topic, partitions=2)
     znodes = [paths.offset(group, TopicPartition(topic, number)) for number in range(2)]
-    with session(connect) as client:  # the group existed before
+    with session(connect) as client:  # The group existed before.
         for znode in znodes:
             client.create(znode, b"0", makepath=True)
     names = {
@@ -89,7 +90,7 @@ def test_the_programs(
     page.run("rows = (")
     counts = re.findall(r"count=(\d+)", capsys.readouterr().out)
     assert sum(map(int, counts)) == 30
-    # In place of format("kafka"), with the same columns.
+    # It replaces format("kafka") and has its columns.
     options = {"zookeeper": connect, "subscribe": topic, "startingOffsets": "earliest"}
     page.space["rows"] = spark.readStream.format("zkconsumer").options(**options).load()
     with stopped(page, "from zkconsumer.spark.finishing import committing"):

@@ -12,7 +12,7 @@ from zkconsumer.spark.pickling import Pickled
 
 
 class Part(Pickled):
-    """The smallest object that can be sent."""
+    """The smallest object that Spark can send in a task."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -20,7 +20,7 @@ class Part(Pickled):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no TCP_QUICKACK")
 def test_a_tasks_connections_acknowledge_at_once() -> None:
-    """A task's TCP connections acknowledge at once; other files and sockets are not changed."""
+    """A task's TCP connections acknowledge at once; other files and sockets are unchanged."""
     packed = pickle.dumps(Part("x"))
     local, remote = socket.socketpair(socket.AF_UNIX)
     with socket.create_server(("127.0.0.1", 0)) as server, local, remote:
@@ -34,6 +34,6 @@ def test_a_tasks_connections_acknowledge_at_once() -> None:
 
 
 def test_a_platform_without_tcp_quickack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without TCP_QUICKACK nothing is done, and nothing fails."""
+    """Without TCP_QUICKACK the sockets are unchanged, and no error is raised."""
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     assert pickle.loads(pickle.dumps(Part("x"))).word == "x"

@@ -16,9 +16,10 @@ import pytest
 from zkconsumer.demo.pipeline_judge import Row, Verdict, judge
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_pipeline_demo.py"
-# Seconds within which all processes and files of a run must be gone: two on an idle machine.
+# Seconds within which all processes and files of a run must have disappeared. On an idle machine
+# this takes 2 s.
 PATIENCE_S = 60.0
-# Seconds for a run, which takes 60 on a quiet machine.
+# Time limit of a run in seconds. On an idle machine a run takes 60 s.
 LIMIT_S = 500.0
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
@@ -26,14 +27,15 @@ Start = Callable[[], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the run's temporary files; all its command lines contain the path."""
+    """The directory of the run's temporary files. The command line of each of its processes names
+    it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def start(home: Path) -> Iterator[Start]:
-    """Start the demo; end what a test leaves running."""
+    """Start the demo; end the processes that a test leaves running."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run() -> subprocess.Popen[bytes]:
@@ -67,7 +69,7 @@ def assert_nothing_is_left(home: Path) -> None:
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)
 def test_a_run(home: Path, start: Start) -> None:
-    """After a kill within a batch nothing is lost or wrong, and duplicates were in flight."""
+    """After a kill within a batch no message is lost; only those in flight are redelivered."""
     out, err = start().communicate(timeout=LIMIT_S)
     result = json.loads(out.splitlines()[-1])
     assert list(result.pop("settled_s")) == ["query", "join", "kill", "restart"], err
@@ -110,7 +112,7 @@ GOOD = Verdict(
 def judged(
     batches: dict[int, list[Row]], jvm: list[int], *, killed: int, missing: int = -1
 ) -> Verdict:
-    """Judge with correct windows, except the one with this start."""
+    """Judge a run whose windows are correct, except the window with this start."""
     windows: dict[tuple[int, int], int] = {}
     for rows in batches.values():
         for row in rows:
@@ -129,7 +131,7 @@ def test_a_correct_run_is_good() -> None:
 
 
 def test_messages_in_flight_may_be_redelivered() -> None:
-    """Duplicates of the killed batch are counted and allowed; others are not."""
+    """Duplicates of the killed batch are counted and allowed; other duplicates are a failure."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [3, 4, 5], killed=1)
     assert verdict == replace(GOOD, jvm=3, duplicates=1, in_flight=1)
     assert verdict.good
@@ -145,8 +147,8 @@ def test_a_duplicate_hides_no_lost_message() -> None:
     assert not verdict.good
 
 
-def test_what_is_written_wrongly() -> None:
-    """A value or time that differs from the topic and a window's wrong count are found."""
+def test_wrong_output_is_found() -> None:
+    """Values and times that differ from the topic, and a window's wrong count, are found."""
     changed = LOG[3]._replace(value="x")
     assert judged({0: LOG[:3], 1: [changed]}, [4, 5], killed=0) == replace(GOOD, wrong=1)
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=0, missing=2000)

@@ -1,4 +1,4 @@
-"""Rate limits and tasks, as pure arithmetic over arbitrary partitions."""
+"""Rate limits and division into tasks, as pure arithmetic over arbitrary partitions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SIZES = st.dictionaries(
     max_size=25,
 )
 WANTED = st.none() | st.integers(1, 100)
-# A busy machine is no fault of what is tested.
+# No deadline, since a busy machine is slow.
 STURDY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:
-    """Return a range of each size, with some start."""
+    """Return a range of each size, at some start."""
     return [OffsetRange(*tp, 7 * tp.partition, 7 * tp.partition + n) for tp, n in sizes.items()]
 
 
@@ -74,7 +74,7 @@ def test_a_limit_is_in_proportion() -> None:
 def test_a_batch_never_leaves_its_log(
     positions: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: int | None
 ) -> None:
-    """Each range starts at its position and ends there or at most at its log's end."""
+    """Each range starts at its position and ends at its log's end at most."""
     found = advance(positions, ends, limit=limit)
     assert {one.tp: one.start for one in found} == positions
     for one in found:
@@ -86,7 +86,7 @@ def test_a_batch_never_leaves_its_log(
 def test_tasks_read_every_message_once(
     sizes: dict[TopicPartition, int], wanted: int | None
 ) -> None:
-    """The tasks' ranges together are exactly the planned ranges."""
+    """Together the tasks' ranges are exactly the planned ranges."""
     ranges = ranges_of(sizes)
     read: dict[TopicPartition, list[OffsetRange]] = {}
     for one in flat(tasks(ranges, min_partitions=wanted)):
@@ -102,10 +102,10 @@ def test_tasks_read_every_message_once(
 
 @STURDY
 @given(SIZES, WANTED)
-def test_tasks_are_dealt_alike_each_time(
+def test_tasks_do_not_depend_on_the_order_of_ranges(
     sizes: dict[TopicPartition, int], wanted: int | None
 ) -> None:
-    """The order of the given ranges changes nothing, and no task is empty."""
+    """Tasks do not depend on the order of the given ranges, and no task is empty."""
     dealt = tasks(ranges_of(sizes), min_partitions=wanted)
     assert all(dealt)
     assert tasks(reversed(ranges_of(sizes)), min_partitions=wanted) == dealt
@@ -114,7 +114,7 @@ def test_tasks_are_dealt_alike_each_time(
 @STURDY
 @given(SIZES, WANTED)
 def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int | None) -> None:
-    """A task with several ranges has only small ones, and hardly more than the shared size."""
+    """A task with several ranges has only small ones, and is hardly larger than the shared size."""
     for task in tasks(ranges_of(sizes), min_partitions=wanted):
         if len(task) > 1:
             assert all(one.size < SHARED_TASK for one in task)
@@ -151,7 +151,7 @@ def test_few_messages_in_many_partitions_are_one_task() -> None:
 
 
 def test_a_range_is_a_value_of_any_size() -> None:
-    """A range of any size pickles as four fields."""
+    """A range of any size is pickled as four fields."""
     vast = OffsetRange("t", 0, 0, 2**62)
     assert pickle.loads(pickle.dumps(vast)) == vast
     assert len(pickle.dumps(vast)) < 200

@@ -1,4 +1,4 @@
-"""The error if Spark does not find a format."""
+"""The errors if Spark does not find a format or the format raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.spark.process_lifecycle import load
 
 @pytest.mark.parametrize("kind", ["read", "readStream"])
 def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: str) -> None:
-    """The error names the interpreter that Spark used, and contains none of Java's lines."""
+    """The error names the interpreter that Spark used, and contains no line of Java's traceback."""
     with pytest.raises(SparkSourceError) as caught:
         load(getattr(spark, kind).format("zkconsumer-of-nobody"))
     (sentence,) = str(caught.value).splitlines()

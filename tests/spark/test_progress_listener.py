@@ -1,6 +1,5 @@
-"""What a query's progress says about partitions, in this package's form and in that of Spark's
-connector.
-"""
+"""Which partitions a query's progress reports, for this package's source and Spark's own
+connector."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.progress_listener import LagListener, positions, progress_of
 
 RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
-# As our source reports it: the end of a batch holds its beginning.
+# As zkconsumer's source reports it: the end offset of a batch contains its start.
 OURS = {
     "startOffset": {"orders": {"0": [0, 40]}},
     "endOffset": {"orders": {"0": [40, 100], "1": [7, 7]}},
@@ -32,7 +31,7 @@ def recorded(**source: object) -> list[QueryProgressEvent]:
     return [QueryProgressEvent(StreamingQueryProgress.fromJson(one)) for one in told]
 
 
-def test_our_progress() -> None:
+def test_progress_of_a_zkconsumer_source() -> None:
     """A range comes from the batch's end offset, and the lag from the latest offset."""
     (event, _) = recorded(**OURS)
     (source,) = event.progress.sources
@@ -52,7 +51,7 @@ def test_the_connectors_progress() -> None:
     ]
 
 
-def test_what_is_no_offset_of_kafka() -> None:
+def test_offsets_of_other_sources() -> None:
     """Offsets of other sources (rate, files) are ignored."""
     for offset in (None, "", "17", '{"logOffset":3}', '{"a":{"b":1}}', "[1]"):
         assert positions(offset) == {}
@@ -63,7 +62,7 @@ def test_what_is_no_offset_of_kafka() -> None:
 
 
 def test_each_batch_is_one_line() -> None:
-    """Each batch is one line: its ranges, its duration, and the partitions with the highest lag."""
+    """Each batch is one log line: ranges, duration, and the partitions with the highest lag."""
     lines: list[str] = []
     listener = LagListener(lines.append)
     first, second = recorded()

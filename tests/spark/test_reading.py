@@ -1,4 +1,4 @@
-"""What a task reads: exactly its ranges, in Spark's Arrow types, for every kind of log."""
+"""A task reads exactly its ranges, in Spark's Arrow types, from every kind of log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.schema import SCHEMA
 from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
 
-# A moment that no clock of these tests shows, in ms.
+# A time in ms that no clock of these tests shows.
 MOMENT_MS = 1_600_000_000_123
 
 
@@ -72,7 +72,7 @@ def hundred(sandbox: Sandbox, topic: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """Close the consumers that the tests kept for the next task."""
+    """Close the consumers that these tests kept open for a next task."""
     yield
     for kept, _ in idle_consumers().values():
         kept.close()
@@ -83,7 +83,7 @@ def nothing_kept() -> Iterator[None]:
 def test_the_types_are_those_that_spark_compares_with(
     sandbox: Sandbox, hundred: str, columns: list[str]
 ) -> None:
-    """Each batch has the requested columns, in order, with `to_arrow_schema`'s types."""
+    """Each batch has the requested columns, in their order, with `to_arrow_schema`'s types."""
     found = read_ranges([OffsetRange(hundred, 0, 0, 100)], columns, settings_of(sandbox))
     schemas = [batch.schema for batch in found]
     asked = to_arrow_schema(StructType([SCHEMA[name] for name in columns]), timezone="UTC")
@@ -91,7 +91,7 @@ def test_the_types_are_those_that_spark_compares_with(
 
 
 def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
-    """Null and empty keys and values, bytes, and timestamps in ms are as they were produced."""
+    """Null and empty keys and values, bytes, and timestamps in ms are read as produced."""
     sent = [(None, None), (b"", b""), (b"\x00\xff", None), (None, b"v"), (b"k", os.urandom(3000))]
     one = producer(sandbox)
     for number, (key, value) in enumerate(sent):
@@ -114,7 +114,7 @@ def test_the_broker_s_own_timestamps(sandbox: Sandbox, unique: Callable[[str], s
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
-    """A range from within one compressed batch to within another is exact."""
+    """A range from within one compressed batch to within another is read exactly."""
     for part in range(3):
         write(
             sandbox,
@@ -128,7 +128,7 @@ def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
 
 
 def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
-    """Partitions are read together, each in order; so are two ranges of one partition."""
+    """Partitions are read together, each in order, and so are two ranges of one partition."""
     for partition in range(4):
         sandbox.produce(topic, 3000, partition=partition)
     ranges = [OffsetRange(topic, n, 10 * n, 2500 + n) for n in range(4)]
@@ -189,9 +189,9 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 
 
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
-    """Tasks of one process reuse a consumer in turn; two tasks at once have two."""
+    """Successive tasks of one process reuse a consumer; two tasks at once have two consumers."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
-    idle_consumers().clear()  # of tests that this process ran before
+    idle_consumers().clear()  # Close consumers that earlier tests of this process kept open.
     offsets(sandbox, *asked)
     ((kept, _),) = idle_consumers().values()
     one = read_ranges(asked, ["offset"], settings)
@@ -206,7 +206,7 @@ def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) ->
 def test_an_idle_consumer_is_closed(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker without tasks closes its consumer after a while; the next task creates another."""
+    """A worker without tasks closes its consumer after a while; the next task creates a new one."""
     monkeypatch.setattr(task_reader, "IDLE_S", 0.2)
     let_another_thread_close(monkeypatch)
     idle_consumers().clear()
@@ -218,7 +218,7 @@ def test_an_idle_consumer_is_closed(
 def test_a_forked_process_leaves_its_parent_s_consumer_alone(
     sandbox: Sandbox, hundred: str
 ) -> None:
-    """A forked worker that inherits a consumer reads with its own."""
+    """A forked worker that inherits a consumer reads with a new consumer."""
     program = """
 import os, sys, warnings
 from zkconsumer.spark.offset_ranges import OffsetRange
@@ -267,7 +267,7 @@ def test_transactions(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
-    """One sentence names the partition, the range, and the log's offsets."""
+    """If messages of a range are lost, one sentence names partition, range and log offsets."""
     KafkaLog(hundred, sandbox).cut(0, 30)
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(hundred, 0, 20, 80))
@@ -295,7 +295,7 @@ def test_a_log_without_its_beginning_is_read_with_a_warning(
 def test_a_log_that_ends_too_early(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A range beyond the log's end never waits forever."""
+    """A task does not wait for ever for a range beyond the log's end."""
     monkeypatch.setattr(task_reader, "SHORT_LOG_S", 0.5)
     with pytest.raises(
         SparkSourceError, match=r"50 messages are no .* 100 to 149 of the range 90 to 149"
@@ -311,7 +311,7 @@ def test_a_log_that_ends_too_early(
 
 
 def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
-    """The task waits for a leader that reports too low an end."""
+    """The task waits for a leader that reports a lower end than the range's."""
     late = threading.Timer(1.0, sandbox.produce, [hundred, 50], {"partition": 0})
     late.start()
     assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150)) == [*range(90, 150)]
@@ -401,7 +401,7 @@ def test_a_task_restores_the_garbage_collectors_thresholds(sandbox: Sandbox, hun
 
 
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence names the interpreter and what to install."""
+    """Without pyarrow one sentence names the interpreter and what to install."""
     monkeypatch.delitem(sys.modules, "zkconsumer.kafka.columns.from_messages")
     monkeypatch.delattr("zkconsumer.kafka.columns.from_messages")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

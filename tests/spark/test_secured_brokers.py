@@ -1,4 +1,4 @@
-"""Queries on brokers that want TLS and SASL: real Spark, and a real broker of Kafka 3.9.1."""
+"""Queries on brokers that require TLS and SASL: real Spark, and a real broker of Kafka 3.9.1."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def test_a_query_reads(
 def test_a_wrong_password_fails_the_query(
     spark: SparkSession, server: SecureBroker, topic: str
 ) -> None:
-    """The query fails with the sentence that a stream raises."""
+    """With a wrong password the query fails with the same error text as a stream."""
     with pytest.raises(PySparkException, match=r"refuses the login.*check kafka\.sasl\.username"):
         load(spark, server, "SCRAM", topic, **{"sasl.password": "wrong"}).count()

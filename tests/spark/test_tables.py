@@ -40,7 +40,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 ROOT = Path(__file__).parents[2]
 GROUPS, PARTITIONS = 30, 4
-# Seconds until something that takes a second has surely failed.
+# Seconds after which an operation that usually takes a second counts as failed.
 LIMIT_S = 120.0
 
 Unique = Callable[[str], str]
@@ -92,7 +92,8 @@ def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:
     cluster.member(f"{bad}_a", bad, **{topic: 1})
     cluster.hold(paths.member(bad, f"{bad}_b"), b"{")
     cluster.owner(topic, 0, "nodash", bad)
-    cluster.hold(paths.owner(bad, TopicPartition(topic, 1)), b"\xff\xfe")  # any text will do
+    # No reader parses this text.
+    cluster.hold(paths.owner(bad, TopicPartition(topic, 1)), b"\xff\xfe")
     cluster.offset(topic, 0, "12x", bad)
     cluster.offset(topic, 1, -1, bad)
     cluster.offset(topic, 2, 3, bad)
@@ -103,7 +104,7 @@ def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:
 
 @pytest.fixture
 def scene(sandbox: Sandbox, unique: Unique) -> Iterator[Scene]:
-    """A separate chroot whose only broker is dead."""
+    """A separate chroot whose only broker does not answer."""
     with scenes(sandbox.zookeeper, unique("tables")) as one:
         yield one
 
@@ -125,7 +126,7 @@ def _all_of(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_lag(spark: SparkSession, cluster: Cluster) -> None:
-    """Figures equal those of the operator's tools; a malformed znode is reported by itself."""
+    """The columns of lag equal the operator's tools; a malformed znode is a row of its own."""
     found = _by_partition(tables.lag(spark, **_all_of(cluster)))
     expected = {
         (name, one.topic, one.partition): one
@@ -162,7 +163,7 @@ def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> N
 
 
 def test_members(spark: SparkSession, cluster: Cluster) -> None:
-    """Members are as the operator's tools report them, including those that cannot be read."""
+    """Rows of members equal the operator's tools, including members that cannot be read."""
     found = {row.member: row for row in tables.members(spark, **_all_of(cluster)).collect()}
     with ZooKeeperClient(cluster.config()) as connection:
         names = {row.group for row in found.values()}
@@ -183,7 +184,7 @@ def test_members(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
-    """Each znode is a row with its version and session; one that cannot be read has no value."""
+    """Each znode is a row with its version and session; an unreadable znode has no value."""
     owners = _by_partition(tables.owners(spark, **_all_of(cluster)))
     offsets = _by_partition(tables.offsets(spark, **_all_of(cluster)))
     with ZooKeeperClient(cluster.config()) as connection:
@@ -209,7 +210,7 @@ def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
 def test_a_marked_edit(
     spark: SparkSession, cluster: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
-    """An offset that an operator's tool wrote last is marked."""
+    """An offset that an operator's tool wrote last has the mark of an edit."""
     group, topic = unique("marked"), cluster.topic_name
     cluster.put(paths.ids(group))
     cluster.offset(topic, 0, 1, group)
@@ -269,7 +270,7 @@ def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluste
 
 
 def test_only_needed_values_are_requested(spark: SparkSession, scene: Scene) -> None:
-    """A dead broker matters only if a column about logs is read; then it is an error."""
+    """A broker that does not answer is an error only if a column about logs is read."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     asked: Any = {
         "zookeeper": scene.connect,
@@ -292,7 +293,8 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
     found = {row.group: (row.offset, row.error) for row in rows}
     assert found["a"] == found["c"] == (1, None)
     assert found["b"][0] is None and "does not allow this client to read" in found["b"][1]
-    # The planner of tasks may not list the parent znodes of its offsets either.
+    # The driver, which plans tasks, has no right to list the parents of this group's offsets,
+    # either.
     scene.session.set_acls(paths.offsets("b"), [nobody])
     rows = tables.lag(spark, zookeeper=scene.connect).collect()
     errors = {row.group: row.error for row in rows}
@@ -326,7 +328,7 @@ def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scene) -> None:
-    """The topics of a large group, subscribed ones included, are distributed once each."""
+    """Each topic of a large group, subscribed ones included, is read by exactly one task."""
     topics = {f"t{number}": 400 for number in range(6)} | {"new": 3}
     scene.settled({"g_a": dict.fromkeys(topics, 1)}, topics)
     for number in range(3):
@@ -357,7 +359,7 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_a_task_reads_groups_up_to_a_limit() -> None:
-    """A task reads whole groups together up to a limit, and pieces of one group separately."""
+    """A task reads several groups whole up to a limit; a larger group is split over tasks."""
     pieces = [
         GroupSlice("a", None, 15_000),
         GroupSlice("b", None, 4_000),
@@ -416,14 +418,14 @@ GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
     ],
 )
 def test_options_are_strict(options: dict[str, str], says: str) -> None:
-    """An unknown, bad or contradictory option is one sentence that names it."""
+    """An unknown, bad or contradictory option is an error of one sentence that names it."""
     with pytest.raises((ConfigError, InvalidNameError)) as caught:
         parse(GOOD | options)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_options() -> None:
-    """Names have any case, as Spark passes them; the properties say how ZooKeeper is reached."""
+    """Options have any case, as Spark passes them; properties configure ZooKeeper's connection."""
     given = GOOD | {
         "GROUPSPATTERN": "a.*",
         "zookeeper.session.timeout.ms": "9000",
@@ -437,7 +439,7 @@ def test_options() -> None:
 
 
 def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
-    """An error reaches the user as one line, without the traceback of a Python worker."""
+    """An error reaches the user as one line, without a Python worker's traceback."""
     wrong: list[tuple[str, dict[str, str], str]] = [
         ("lag", {"grups": "a"}, "unknown option (grups): grups: did you mean groups?"),
         ("lag_changes", {}, "bad value 'lag_changes' of table"),
@@ -567,7 +569,7 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
         assert claim["zxid"] == stat.czxid and claim["time"].timestamp() * 1000 == stat.ctime
         scene.owner("u", 7, "h_a-0", "h")
         assert query.changes() == [("h", 7, "claimed", None, "h_a-0")]
-    # One moves, one is released, one is deleted and created again: no stream follows.
+    # Partition owners move, are released, or are deleted and created while no stream follows.
     scene.session.delete(znode)
     scene.owner("t", 0, "g_c-0")
     scene.session.delete(paths.owner("g", TopicPartition("t", 1)))
@@ -580,14 +582,14 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
             ("h", 7, "moved", "h_a-0", "h_a-0"),
         ]
         offset = json.loads(again.offset)
-        assert again.reader.latestOffset(offset, None) is offset, "no news are the same text"
+        assert again.reader.latestOffset(offset, None) is offset, "no change gives the same text"
 
 
 def test_commits(scene: Scene) -> None:
-    """Each row says how many commits it represents; an offset that cannot be read is reported."""
+    """Each row has the number of commits that it represents; an unreadable offset is reported."""
     znode = scene.offset("t", 0, 10)
     with Follower("offset_changes", scene, startingOffsets="latest") as query:
-        assert query.batch() == [], "nothing is told of what was before"
+        assert query.batch() == [], "nothing is reported of earlier commits"
         scene.put(znode, b"11")
         assert query.changes() == [("g", 0, "committed", 10, 11)]
         for value in range(12, 40):
@@ -645,7 +647,7 @@ def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> Non
 
 
 def test_zookeeper_restarts(tmp_path: Path) -> None:
-    """A query waits for ZooKeeper, and reports what was committed after its restart."""
+    """A query waits for ZooKeeper, and reports the commits that follow ZooKeeper's restart."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server, scenes(server, "restart") as scene:
         znode = scene.offset("t", 0, 1)
         patient = {"zookeeper.connection.timeout.ms": "60000"}

@@ -1,4 +1,4 @@
-"""What the later assignors promise, and the input that they refuse."""
+"""The promises of the later assignors, and the input that they refuse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkconsumer.protocol.later.cases import MAX_PARTITIONS, read_case
 
 
 def member(**fields: Any) -> dict[str, Any]:
-    """A member of a case."""
+    """Return a member of a group."""
     return {
         "topics": ["t"],
         "instance": None,
@@ -23,14 +23,14 @@ def member(**fields: Any) -> dict[str, Any]:
 
 
 def result(assignor: str, topics: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
-    """The assignment of a case."""
+    """Return the assignment of a group."""
     case = {"case": 1, "assignor": assignor, "topics": topics, "members": members}
     found: dict[str, Any] = read_case(case, "here").result()["assignment"]
     return found
 
 
 def topic(partitions: int, racks: list[list[str]] | None = None) -> dict[str, Any]:
-    """The topic of a case."""
+    """Return a topic of a group."""
     return {"t": {"partitions": partitions, "racks": racks}}
 
 
@@ -49,7 +49,7 @@ def test_sticky_ignores_instances() -> None:
 
 
 def test_range_matches_racks() -> None:
-    """Range gives a member the partitions that have a replica in its rack."""
+    """Range assigns a partition to a member in whose rack it has a replica."""
     members = {"a": member(rack="east"), "b": member(rack="west")}
     racks = [["west"], ["west"], ["east"], ["east"]]
     assert result("range", topic(4, racks), members) == {"a": {"t": [2, 3]}, "b": {"t": [0, 1]}}
@@ -63,7 +63,7 @@ def test_racks_of_all_partitions_do_not_decide() -> None:
 
 
 def test_cooperative_withholds_owned_partitions() -> None:
-    """Cooperative-sticky leaves a partition out while its owner must still revoke it."""
+    """Cooperative-sticky assigns a partition to nobody while its owner must still revoke it."""
     members = {"a": member(owned={"t": [0, 1]}, generation=1), "b": member()}
     found = result("cooperative-sticky", topic(2), members)
     assert found == {"a": {"t": [0]}, "b": {}}
@@ -82,7 +82,7 @@ def test_the_higher_generation_keeps_a_partition() -> None:
 
 
 def test_uniform_keeps_the_target_assignment() -> None:
-    """Uniform cuts only what exceeds a member's quota."""
+    """Uniform takes from a member only what exceeds its quota."""
     members = {"a": member(owned={"t": [0, 1, 2, 3]}), "b": member()}
     assert result("uniform", topic(4), members) == {"a": {"t": [0, 1]}, "b": {"t": [2, 3]}}
 
@@ -105,7 +105,7 @@ def test_uniform_keeps_the_target_assignment() -> None:
     ],
 )
 def test_bad_cases(change: dict[str, Any], message: str) -> None:
-    """A case that is no group is one sentence, with the place."""
+    """An input that describes no group gives one sentence that names the wrong field."""
     case = {
         "case": 1,
         "assignor": "range",
@@ -122,7 +122,7 @@ def test_bad_cases(change: dict[str, Any], message: str) -> None:
 
 
 def test_fields_may_be_left_out() -> None:
-    """A member needs only its topics, and null stands for a field that is left out."""
+    """A member needs only its topics; null stands for a missing field."""
     bare = {"topics": ["t"]}
     nulls = {**bare, "instance": None, "rack": None, "owned": None, "generation": None}
     for one in (bare, nulls):
@@ -130,7 +130,7 @@ def test_fields_may_be_left_out() -> None:
 
 
 def test_the_largest_case() -> None:
-    """The largest permitted case is computed."""
+    """The largest input that is permitted is computed."""
     members = {"a": member(), "b": member()}
     found = result("cooperative-sticky", topic(MAX_PARTITIONS), members)
     assert [len(one["t"]) for one in found.values()] == [MAX_PARTITIONS // 2] * 2

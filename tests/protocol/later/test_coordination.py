@@ -36,7 +36,7 @@ def test_no_common_assignor() -> None:
 
 
 def test_a_partition_moves() -> None:
-    """The new member gets a partition only after the old one no longer reports it."""
+    """The new member gets a partition only after the old one has reported that it revoked it."""
     old = ReconcilingMember(epoch=1, assigned=frozenset({P0, P1}))
     new = ReconcilingMember()
     old = reconcile(old, target_epoch=2, target=frozenset({P0}), owned=None, held={P0, P1})

@@ -1,4 +1,4 @@
-"""Coordinators, partitioners and replica placement."""
+"""Which broker coordinates a group, which partition a key gets, where replicas are placed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zkconsumer.protocol.later.placement import (
     simple_placement,
 )
 
-SMALLEST_HASH = "polygenelubricants"  # String.hashCode is the smallest number of 32 bits
+SMALLEST_HASH = "polygenelubricants"  # The hash code of this text is the smallest 32-bit integer.
 
 
 def test_the_coordinator_of_the_smallest_hash_code() -> None:
-    """A group whose hash code has no absolute value gets partition 0."""
+    """A group whose hash code is the smallest integer, without absolute value, gets partition 0."""
     assert coordinator_partition(SMALLEST_HASH) == 0
 
 
@@ -37,7 +37,7 @@ def test_releases_differ_for_negative_codes() -> None:
 
 
 def test_the_placement_that_adminutils_documents() -> None:
-    """Ten partitions on five brokers, as the comment of AdminUtils shows them."""
+    """Ten partitions on five brokers are placed as in the comment of AdminUtils."""
     found = place_replicas(range(5), 10, 3, start=0, shift=0)
     assert found[0] == [0, 1, 2]
     assert found[4] == [4, 0, 1]
@@ -47,7 +47,7 @@ def test_the_placement_that_adminutils_documents() -> None:
 
 
 def test_racks_alternate() -> None:
-    """Neighbours in the list of brokers are in different racks."""
+    """Brokers next to each other in the placement list are in different racks."""
     racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
     assert rack_alternated(racks, range(6)) == [0, 3, 1, 5, 4, 2]
     found = place_replicas(range(6), 7, 3, start=0, shift=0, racks=racks)
@@ -68,6 +68,6 @@ def test_racks_alternate() -> None:
 def test_bad_input(
     brokers: list[int], partitions: int, replicas: int, racks: dict[int, str] | None, message: str
 ) -> None:
-    """A placement that Kafka refuses is an error."""
+    """A placement that Kafka refuses raises an error."""
     with pytest.raises(ConfigError, match=message):
         place_replicas(brokers, partitions, replicas, start=0, shift=0, racks=racks)

@@ -1,4 +1,4 @@
-"""The examples of assignments that texts about Kafka print."""
+"""Examples of assignments from published texts about Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Members = Mapping[str, Sequence[str]]
 def owners(
     assignor: Assignor, topics: Mapping[str, int], members: Members, before: Owners | None = None
 ) -> Owners:
-    """Partition -> member; `before` is the previous assignment."""
+    """Return partition -> member; `before` is the previous assignment."""
     owned = {
         member: tuple(one for one, owner in (before or {}).items() if owner == member)
         for member in members
@@ -36,7 +36,7 @@ Owners = dict[TopicPartition, str]
 
 
 def ranges(found: Owners, topic: str) -> dict[str, tuple[int, int]]:
-    """Member -> its first and last partition of a topic."""
+    """Return each member's first and last partition of a topic."""
     numbers: dict[str, list[int]] = {}
     for (name, number), member in found.items():
         if name == topic:
@@ -60,14 +60,14 @@ def test_range_of_eleven() -> None:
 
 
 def test_range_of_two_topics() -> None:
-    """With two topics of 10 partitions, range gives c1 two more than each other member."""
+    """With two topics of 10 partitions, c1 gets two partitions more than any other member."""
     members = {member: ["t1", "t2"] for member in THREE}
     found = list(owners(Assignor.RANGE, {"t1": 10, "t2": 10}, members).values())
     assert [found.count(member) for member in members] == [8, 6, 6]
 
 
 def test_range_is_uneven() -> None:
-    """With k topics of one partition too many for an equal division, the first has k more."""
+    """With k topics that cannot be divided equally, the first member gets k partitions more."""
     for k in range(1, 20):
         topics = {f"t{one}": 4 for one in range(k)}
         found = list(owners(Assignor.RANGE, topics, {one: list(topics) for one in THREE}).values())
@@ -76,7 +76,7 @@ def test_range_is_uneven() -> None:
 
 
 def test_roundrobin_with_unequal_subscriptions() -> None:
-    """Round-robin keeps its turn from topic to topic, and skips members without the topic."""
+    """Round-robin continues its circle from topic to topic, and skips members without the topic."""
     members = {"c0": ["t0", "t1"], "c1": ["t1", "t2"], "c2": ["t2", "t0"]}
     found = owners(Assignor.ROUND_ROBIN, {"t0": 3, "t1": 2, "t2": 4}, members)
     assert {str(one): member for one, member in found.items()} == {
@@ -86,7 +86,7 @@ def test_roundrobin_with_unequal_subscriptions() -> None:
     }
 
 
-# The order in which texts deal the partitions of T1 and T2 to C1, C2 and C3.
+# The order in which the texts assign the partitions of T1 and T2 to C1, C2 and C3.
 PRINTED = ["T2-0", "T1-3", "T1-0", "T2-1", "T1-2", "T2-2", "T1-1", "T2-3"]
 
 
@@ -109,7 +109,7 @@ def test_the_old_roundrobin_of_threads() -> None:
 
 
 def test_sticky_against_roundrobin() -> None:
-    """If C1 leaves, round-robin moves five partitions, and sticky only those of C1."""
+    """If C1 leaves, round-robin moves five partitions, and sticky only the partitions of C1."""
     topics = dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
     before = {member: list(topics) for member in ("C0", "C1", "C2")}
     after = {member: list(topics) for member in ("C0", "C2")}
