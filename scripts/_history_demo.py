@@ -43,7 +43,7 @@ from support.history.real import moments, reports  # noqa: E402
 from support.history.truth import Differences, Truth, differences  # noqa: E402
 from support.members.replay import Record  # noqa: E402
 
-from zkconsumer.demo.history import DemoRun, Evidence  # noqa: E402
+from zkconsumer.demo.history import DemoRun, RunRecords  # noqa: E402
 from zkconsumer.demo.history_charts import charts  # noqa: E402
 from zkconsumer.demo.history_scene import GROUP  # noqa: E402
 from zkconsumer.errors import SandboxError  # noqa: E402
@@ -54,20 +54,20 @@ SHOWN = 20
 """Differences that are printed."""
 
 
-def compared(evidence: Evidence) -> Differences:
+def compared(evidence: RunRecords) -> Differences:
     """Compare the tables with the logs, read in another way, and with the members' records."""
     records = [Record(one.stem, one, ()) for one in evidence.traces if begun(one)]
     truth = Truth(moments(evidence.logs), GROUP)
-    found = differences(truth, evidence.found, reports(records))
+    found = differences(truth, evidence.history, reports(records))
     owned = Counter(
         (row.thread, TopicPartition(row.topic, row.partition))
-        for row in evidence.found.tables.ownership
+        for row in evidence.history.tables.ownership
     )
     threads = {thread for thread, _ in evidence.claims}
     of_jvms = Counter({key: count for key, count in owned.items() if key[0] in threads})
     found.missed += [f"JVM's claim: {one}" for one in (evidence.claims - of_jvms).elements()]
     unlogged = list((of_jvms - evidence.claims).elements())
-    if len(unlogged) > evidence.interruptions:
+    if len(unlogged) > evidence.jvm_interruptions:
         found.invented += [f"JVM's claim: {one}" for one in unlogged]
     found.compared["JVM members' claims"] += evidence.claims.total()
     return found
@@ -78,7 +78,7 @@ def begun(trace: Path) -> bool:
     return trace.read_bytes().count(b"\n") > 1
 
 
-def show(evidence: Evidence, found: Differences) -> None:
+def show(evidence: RunRecords, found: Differences) -> None:
     """Print the tables at the end to standard error."""
     console = Console(stderr=True)
     faults = Table("fault", "times", title="Faults", title_justify="left")
@@ -144,7 +144,7 @@ def main() -> int:
         )
         evidence = play.run()
         page = given.output / "report.html"
-        found = evidence.found
+        found = evidence.history
         page.write_text(report.page(found, report.Window(), charts(found)), encoding="utf-8")
         say("comparing the tables with what really happened")
         result = compared(evidence)

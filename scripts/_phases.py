@@ -89,7 +89,7 @@ def generated_group() -> str:
     table = [
         f"| {row.before.value} | {', '.join(one.value for one in row.causes)} "
         f"| {', '.join(one.value for one in row.after)} | {row.when} |"
-        for row in group_phases.TABLE
+        for row in group_phases.LEGAL_CHANGES
     ]
     ends = ("  [*] --> Empty", *picture, "  Dead --> [*]", "```", "")
     return "\n".join(("```mermaid", "stateDiagram-v2", *ends, *_GROUP_EXPLANATION, *table, ""))

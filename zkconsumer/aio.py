@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import connector as core
-from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, Given
+from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, ExplicitOffsets
 from zkconsumer.consumer.listener import Callbacks, RebalanceCallbacks
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.positions import ASK_S, OwnedPartition
@@ -323,7 +323,7 @@ class ConsumerConnector:
 
     async def commit_offsets(
         self,
-        offsets: Given | None = None,
+        offsets: ExplicitOffsets | None = None,
         *,
         retries: int | None = None,
         timeout_s: float = COMMIT_TIMEOUT_S,

@@ -28,7 +28,7 @@ A longer text is cut, and its length is appended.
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """Return `text` with all characters escaped that a terminal or a log reader might interpret.
 
     These are the characters for which `str.isprintable` is false: control characters (including
@@ -42,20 +42,20 @@ def _escaped(match: re.Match[str]) -> str:
     return one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode()
 
 
-def displayed(text: str, limit: int = MAX_DISPLAYED) -> str:
+def escaped_and_cut(text: str, limit: int = MAX_DISPLAYED) -> str:
     """Return a text from another client for display: escaped, and cut after `limit` characters."""
     if len(text) <= limit:
-        return printable(text)
-    return f"{printable(text[:limit])}... ({len(text)} characters)"
+        return escaped(text)
+    return f"{escaped(text[:limit])}... ({len(text)} characters)"
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """Return the first 80 characters of a text from another client, in quotes and in ASCII."""
-    quoted = ascii(text[:80])
-    return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
+    literal = ascii(text[:80])
+    return literal if len(literal) <= 80 and len(text) <= 80 else literal[:80] + "..."
 
 
-class Step(Enum):
+class RemedyOperation(Enum):
     """An operation that remedies an error or a finding of the operators' tools.
 
     A program can call the operation; `zkconsumer.cli` prints the command or the option for it.
@@ -84,7 +84,7 @@ class Step(Enum):
 class Advice:
     """A remedy as data: `step` on `group`; `value` is the step's argument, "" without one."""
 
-    step: Step
+    step: RemedyOperation
     group: str = ""
     value: str = ""
 
@@ -112,7 +112,9 @@ class ZkConsumerError(Exception):
     def __init__(
         self, what: str, *, where: str = "", remedy: str = "", advice: Advice | None = None
     ) -> None:
-        what, where, remedy = (displayed(text, MAX_ERROR_TEXT) for text in (what, where, remedy))
+        what, where, remedy = (
+            escaped_and_cut(text, MAX_ERROR_TEXT) for text in (what, where, remedy)
+        )
         super().__init__(what, where, remedy)
         self.what = what
         self.where = where
@@ -123,7 +125,7 @@ class ZkConsumerError(Exception):
         """Pickle all attributes, because Spark's workers send errors to another process."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
-    def ending(self) -> Self:
+    def mark_fatal(self) -> Self:
         """Mark this error as the error that ended a member, and return it."""
         self.retriable, self.fatal = False, True
         return self

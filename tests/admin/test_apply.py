@@ -33,7 +33,7 @@ from zkconsumer.errors import (
     AppliedInPartError,
     ConfigError,
     RefusedError,
-    Step,
+    RemedyOperation,
     UnknownGroupError,
 )
 from zkconsumer.protocol import paths
@@ -269,7 +269,7 @@ def test_a_member_between_two_transactions(clients: Clients, group: str, tmp_pat
         do(clients, plan, tmp_path, max_writes=4, on_progress=progress)
     assert sorted(clients.stored(group).values()).count("7") == 4
     (backup,) = tmp_path.iterdir()
-    assert caught.value.advice == Advice(Step.COMPLETE_OR_UNDO, value=str(backup))
+    assert caught.value.advice == Advice(RemedyOperation.COMPLETE_OR_UNDO, value=str(backup))
     clients.leave(group)
     report = do(clients, plan_file.load_plan(backup), tmp_path)
     assert (report.applied, report.already) == (8, 4)

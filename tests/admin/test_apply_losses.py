@@ -15,7 +15,7 @@ from zkconsumer.admin.apply import apply
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.plan import Plan
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import Advice, AppliedInPartError, Step
+from zkconsumer.errors import Advice, AppliedInPartError, RemedyOperation
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
@@ -127,7 +127,7 @@ def test_zookeeper_does_not_return(
             tools, setting(clients, group), backup_dir=tmp_path, max_writes=3, on_progress=progress
         )
     (backup,) = tmp_path.iterdir()
-    assert caught.value.advice == Advice(Step.COMPLETE_OR_UNDO, value=str(backup))
+    assert caught.value.advice == Advice(RemedyOperation.COMPLETE_OR_UNDO, value=str(backup))
     assert list(clients.stored(group).values()).count("7") == 3
     report = apply(clients.tools, plan_file.load_plan(backup), backup_dir=tmp_path)
     assert (report.applied, report.already) == (6, 3)

@@ -13,7 +13,7 @@ from support.scenes import Scene
 from zkconsumer.admin.checks import rights
 from zkconsumer.admin.doctor import doctor
 from zkconsumer.admin.findings import Finding, Severity
-from zkconsumer.errors import Step, UnknownGroupError
+from zkconsumer.errors import RemedyOperation, UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
@@ -318,7 +318,7 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
     assert {beyond.subject, other.subject} == {behind.subject, of_logs.subject} == {*SIZES}
     assert "partition 0: the offset is 5, beyond the end of the log (0 to 4)" in beyond.what
     assert beyond.advice is not None
-    assert beyond.advice.step is Step.RESET_TO_CURRENT
+    assert beyond.advice.step is RemedyOperation.RESET_TO_CURRENT
     assert beyond.advice.value == f"{beyond.subject}:0"
     assert (note.code, note.severity, note.is_problem) == ("log-unknown", Severity.NOTE, False)
     assert "gone" in note.what

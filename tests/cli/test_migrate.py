@@ -116,7 +116,7 @@ def test_ctrl_c(
     ask: Ask, group: Group, monkeypatch: pytest.MonkeyPatch, reading: int, said: str
 ) -> None:
     """Ctrl-C reports how many offsets were read, and whether the changes were made."""
-    monkeypatch.setattr(logs, "AT_ONCE", 1)  # Each request carries one offset.
+    monkeypatch.setattr(logs, "PARTITIONS_PER_REQUEST", 1)  # Each request carries one offset.
     advanced, calls = Progress.advanced, itertools.count(1)
 
     def interrupted(self: Progress, done: int, total: int) -> None:

@@ -28,8 +28,8 @@ from zkconsumer.cli.output import (
 COLUMNS = (
     Column("topic"),
     Column("lag", align=Align.RIGHT, color=lambda lag: Color.BAD if lag == 7 else None),
-    Column("start", align=Align.RIGHT, drop=1),
-    Column("owner", drop=2),
+    Column("start", align=Align.RIGHT, drop_order=1),
+    Column("owner", drop_order=2),
     Column("session", wide_only=True),
 )
 ROWS = [

@@ -112,7 +112,7 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_reading_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C while groups are read reports how many were read, and is raised again."""
     progress = Progress("groups")
-    with pytest.raises(KeyboardInterrupt), progress.reading():
+    with pytest.raises(KeyboardInterrupt), progress.until_done():
         progress.advanced(500, 5000)
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "zkconsumer: interrupted: 500 of 5000 groups were read\n"

@@ -43,6 +43,6 @@ def test_how_to_react_to_an_error() -> None:
     assert errors.ConsumerTimeoutError("x").retriable
     assert not errors.ConfigError("x").retriable
     assert errors.ConnectorClosedError("x").fatal
-    ended = copy.copy(errors.ZooKeeperUnreachableError("x").ending())
+    ended = copy.copy(errors.ZooKeeperUnreachableError("x").mark_fatal())
     assert (ended.retriable, ended.fatal) == (False, True)
     assert not errors.ZooKeeperUnreachableError("x").fatal

@@ -50,7 +50,7 @@ def test_log_ends(
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 30)
     sandbox_end = 30
-    monkeypatch.setattr(logs, "AT_ONCE", 2)
+    monkeypatch.setattr(logs, "PARTITIONS_PER_REQUEST", 2)
     wanted = [TopicPartition(topic, n) for n in range(4)] + [TopicPartition(missing, 0)]
     found = log_ends(brokers, wanted, limit_s=LIMIT_S)
     assert list(found) == wanted

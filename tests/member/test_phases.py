@@ -15,7 +15,7 @@ from zkconsumer.member import events as ev
 from zkconsumer.member import machine, phases
 from zkconsumer.member.phases import (
     CHANGES,
-    TABLE,
+    LEGAL_CHANGES,
     Deadline,
     IllegalPhaseChangeError,
     Phase,
@@ -53,8 +53,8 @@ def test_the_later_page_shows_the_group_table() -> None:
 
 def test_every_phase_but_the_last_can_be_left_and_every_phase_but_the_first_reached() -> None:
     """No phase is a dead end, and none is unused."""
-    left = {before for row in TABLE for before in row.before}
-    reached = {after for row in TABLE for after in row.after}
+    left = {before for row in LEGAL_CHANGES for before in row.before}
+    reached = {after for row in LEGAL_CHANGES for after in row.after}
     assert left == set(Phase) - {Phase.CLOSED}
     assert reached == set(Phase) - {Phase.OFFLINE}
 

@@ -15,7 +15,7 @@ from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import LeaseGate
-from zkconsumer.errors import MAX_DISPLAYED, MAX_ERROR_TEXT, ZkConsumerError, displayed
+from zkconsumer.errors import MAX_DISPLAYED, MAX_ERROR_TEXT, ZkConsumerError, escaped_and_cut
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.machine import step
@@ -49,11 +49,11 @@ def assert_harmless(text: str, limit: int = 50_000) -> None:
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_displayed_is_printable_and_short(text: str) -> None:
     """Hostile characters are escaped, and the rest of a long text is counted."""
-    assert_harmless(displayed(text), 10 * MAX_DISPLAYED)
+    assert_harmless(escaped_and_cut(text), 10 * MAX_DISPLAYED)
     error = ZkConsumerError(text, where=text, remedy=text)
     for part in (error.what, error.where, error.remedy, str(error), *error.args):
         assert_harmless(part, 4 * MAX_ERROR_TEXT)
-    assert displayed("g_häuser-0") == "g_häuser-0"
+    assert escaped_and_cut("g_häuser-0") == "g_häuser-0"
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -86,7 +86,7 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
     hostile = view([ME, text], topics, malformed={f"{text}2": text})
     ends(ev.ViewRead(hostile, NOBODY))
     wanted = sorted(member.state.assigned)
-    threads = dict.fromkeys(wanted, Blocker(displayed(text), 7))
+    threads = dict.fromkeys(wanted, Blocker(escaped_and_cut(text), 7))
     ends(ev.Claimed({}, threads, {}))
     member.now += 5
     happens(ev.Tick(now=member.now))

@@ -181,7 +181,7 @@ OF_A_MONITOR: dict[str, Any] = {
 OF_NO_MATTER = {
     "plan": "the same in all",
     "settings": "the same in all",
-    "flow": "the same in all",
+    "messages_per_advance": "the same in all",
     "step_s": "the same in all",
     "watcher": "the monitor",
     "_on_transition": "the world",

@@ -118,13 +118,13 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
     alone(world, 0, lambda: first.settled)
     until(world, lambda: all(tp in first.feeds for tp in world.log_end))
     while not first.feeds[moves].unfinished:
-        world.act(Action(Do.ASK, 0))
+        world.act(Action(Do.NEXT_MESSAGE, 0))
     world.act(Action(Do.SLOW, 0))
     world.act(Action(Do.REFUSE, 1))
     until(world, lambda: moves in first.state.refused and moves in second.state.assigned)
     world.act(Action(Do.LEAVE, 1))
     until(world, lambda: second.closed and moves in first.state.assigned)
-    world.act(Action(Do.HURRY, 0))
+    world.act(Action(Do.END_SLOW, 0))
     back = world.now + 5  # longer than a back-off
     until(world, lambda: world.now > back)
     world.act(Action(Do.ALLOW))

@@ -10,7 +10,7 @@ import pytest
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coverage import EXCLUDED, Coverage, excluded, possible
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import OF_USERS, Action, Do, Plan
+from zkconsumer.sim.plan import USER_ACTIONS, Action, Do, Plan
 from zkconsumer.sim.query_member import QueryMember
 from zkconsumer.sim.random_search import Decisions, draw_full, run, world_of
 from zkconsumer.sim.recorder import Watchers
@@ -50,9 +50,17 @@ def runs() -> tuple[Acts, Coverage]:
 def test_users_and_faults_do_everything(runs: tuple[Acts, Coverage]) -> None:
     """Users poll, pause, seek and commit; clients die; retention deletes; queries start again."""
     acts, _ = runs
-    wanted = {*OF_USERS, Do.POLL, Do.RESUME, Do.RETAIN, Do.CRASH_CLIENT, Do.LOCK_OUT, Do.ADMIT}
+    wanted = {
+        *USER_ACTIONS,
+        Do.POLL,
+        Do.RESUME,
+        Do.APPLY_RETENTION,
+        Do.CRASH_CLIENT,
+        Do.LOCK_OUT,
+        Do.ADMIT,
+    }
     assert wanted <= acts.acts.keys()
-    assert acts.of_queries.keys() >= {Do.ASK, Do.KILL, Do.REVIVE}
+    assert acts.of_queries.keys() >= {Do.NEXT_MESSAGE, Do.KILL, Do.REVIVE}
 
 
 def test_no_excluded_pair_is_reached(runs: tuple[Acts, Coverage]) -> None:

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from zkconsumer.demo.history import Evidence, rows_of
+from zkconsumer.demo.history import RunRecords, rows_of
 from zkconsumer.demo.history_charts import charts
 from zkconsumer.demo.history_scene import claims
 from zkconsumer.history.describe import Described, Description
@@ -185,22 +185,22 @@ def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_p
     compared = importlib.import_module(SCRIPT.stem).compared
     with tarfile.open(INCIDENT) as archive:
         archive.extractall(tmp_path, filter="data")
-    real = Evidence(sorted(tmp_path.iterdir()), [], Counter(), 0, Counter(), 1.0, [], found)
+    real = RunRecords(sorted(tmp_path.iterdir()), [], Counter(), 0, Counter(), 1.0, [], found)
     result = compared(real)
     assert (result.missed, result.invented) == ([], [])
 
     first, *others = found.tables.ownership
     lacking = replace(found, tables=replace(found.tables, ownership=others))
-    result = compared(replace(real, found=lacking))
+    result = compared(replace(real, history=lacking))
     assert any(str(first.czxid) in one for one in result.missed)
 
     doubled = replace(found.tables, ownership=[first, first, *others])
-    result = compared(replace(real, found=replace(found, tables=doubled)))
+    result = compared(replace(real, history=replace(found, tables=doubled)))
     assert not result.missed
     assert any(first.thread in one for one in result.invented)
 
     never = Counter({(first.thread, TopicPartition("orders", 99)): 1})
-    (missed,) = compared(replace(real, claims=never, interruptions=99)).missed
+    (missed,) = compared(replace(real, claims=never, jvm_interruptions=99)).missed
     assert missed.startswith("JVM's claim")
 
 

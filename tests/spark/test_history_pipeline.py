@@ -22,7 +22,7 @@ from zkconsumer.history.inputs import History, find_servers
 from zkconsumer.history.tables import TABLES, as_dict, columns_of, transaction
 from zkconsumer.spark import history_pipeline
 from zkconsumer.spark.history import MOMENTS, column_name
-from zkconsumer.spark.history_pipeline import Ended, Task, commit, manifest_of, remove_invalid
+from zkconsumer.spark.history_pipeline import RunResult, Task, commit, manifest_of, remove_invalid
 
 Rows = Counter[str]
 SEEDS = (1, 2, 7)
@@ -32,7 +32,7 @@ class Killed(BaseException):
     """Raised where a kill would end the process."""
 
 
-def update(folder: Path, logs: Path) -> Ended:
+def update(folder: Path, logs: Path) -> RunResult:
     """Run the pipeline once for one ensemble, as `run` does it, without Spark."""
     remove_invalid(folder, manifest_of(folder))
     manifest, ended = Task(folder, [str(logs)], []).run()
@@ -177,7 +177,7 @@ def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
         put(logs, *file)
         update(out, logs)
     put(logs, *late)
-    assert update(out, logs).went_back == len(rest)
+    assert update(out, logs).replaced_runs == len(rest)
     check(out, logs)
 
 

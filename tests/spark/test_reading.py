@@ -296,7 +296,7 @@ def test_a_log_that_ends_too_early(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task does not wait for ever for a range beyond the log's end."""
-    monkeypatch.setattr(task_reader, "SHORT_LOG_S", 0.5)
+    monkeypatch.setattr(task_reader, "STALE_END_S", 0.5)
     with pytest.raises(
         SparkSourceError, match=r"50 messages are no .* 100 to 149 of the range 90 to 149"
     ):

@@ -38,10 +38,10 @@ from zkconsumer.errors import (
     Advice,
     AppliedInPartError,
     RefusedError,
-    Step,
+    RemedyOperation,
     ZkConsumerError,
     ZooKeeperUnreachableError,
-    shown,
+    quoted,
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -374,7 +374,7 @@ class _Run:
                 f"the plan was made below the chroot {plan.chroot or '/'}",
                 where=plan.origin or plan.kind,
                 remedy="connect below the same chroot",
-                advice=Advice(Step.SAME_CHROOT, value=plan.chroot),
+                advice=Advice(RemedyOperation.SAME_CHROOT, value=plan.chroot),
             )
         connection.sync(paths.CONSUMERS)
         due, kafka = self._due(), self._due_in_kafka()
@@ -457,7 +457,7 @@ class _Run:
         persistent = {path for path, stat in nodes.items() if not stat.owner}
         return {
             group: [
-                shown(name) + (_PERSISTENT if paths.member(group, name) in persistent else "")
+                quoted(name) + (_PERSISTENT if paths.member(group, name) in persistent else "")
                 for name in names
             ]
             for group, names in found.items()
@@ -541,7 +541,7 @@ class _Run:
             f"{self._done} of {len(self._plan)} changes are made; then: {what}",
             where=error.where,
             remedy="complete the change, or undo it",
-            advice=Advice(Step.COMPLETE_OR_UNDO, value=str(self._backup)),
+            advice=Advice(RemedyOperation.COMPLETE_OR_UNDO, value=str(self._backup)),
         ) from error
 
     def _write_to_kafka(self, due: Sequence[KafkaChange]) -> None:
@@ -589,7 +589,7 @@ def _present(change: Change, node: Node | None) -> str:
     """Return the present state of a change's znode in words."""
     if node is None:
         return f"{change.path} is deleted"
-    data = shown((node.data or b"").decode(errors="replace"))
+    data = quoted((node.data or b"").decode(errors="replace"))
     return f"{change.path} has {data} in version {node.stat.version}"
 
 
@@ -606,7 +606,7 @@ def _live_error(members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedErro
         f"{has} live members; nothing was written",
         where=where,
         remedy=f"stop the members, or change the group anyway ({what_members_do(plan)})",
-        advice=Advice(Step.FORCE_LIVE),
+        advice=Advice(RemedyOperation.FORCE_LIVE),
     )
 
 

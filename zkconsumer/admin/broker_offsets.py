@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import Advice, RefusedError, Step, ZkConsumerError
+from zkconsumer.errors import Advice, RefusedError, RemedyOperation, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
@@ -42,7 +42,7 @@ class BrokerOffsets:
                 f"the offsets of group {group} in Kafka cannot be read",
                 where="; ".join(faults[:5]),
                 remedy="check the brokers, or change only the offsets in ZooKeeper",
-                advice=Advice(Step.ZOOKEEPER_ONLY),
+                advice=Advice(RemedyOperation.ZOOKEEPER_ONLY),
             )
         return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 

@@ -42,7 +42,7 @@ AskLogs = Callable[[Brokers, Sequence[TopicPartition]], Logs]
 MemberSettings = Callable[[str], ConsumerConfig]
 """Group name -> the settings of its members."""
 
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {
         MALFORMED,
         NO_OWNER,
@@ -114,7 +114,7 @@ def doctor(
                 raise unknown_group(name, connection)
     by_name = _with_logs(connection, by_name, ask_logs)
     found = {name: examine(examined) for name, examined in by_name.items()}
-    again = [name for name, all_of in found.items() if any(one.code in PASSING for one in all_of)]
+    again = [name for name, all_of in found.items() if any(one.code in TRANSIENT for one in all_of)]
     if again:
         time.sleep(patience_s)
         second = _read_examined(connection, again, settings, denied)
@@ -125,7 +125,7 @@ def doctor(
                 found[name] = [
                     one
                     for one in examine(examined)
-                    if one.code not in PASSING or (one.code, one.subject) in first
+                    if one.code not in TRANSIENT or (one.code, one.subject) in first
                 ]
     return denied + [one for name in names for one in found.get(name, ())]
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from zkconsumer.admin.groups import GroupImage
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import AccessDeniedError, Advice, Step
+from zkconsumer.errors import AccessDeniedError, Advice, RemedyOperation
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
@@ -216,7 +216,7 @@ class ExaminedGroup:
     @property
     def fix_advice(self) -> Advice:
         """Advice to apply the doctor's fixes to this group."""
-        return Advice(Step.FIX, self.group)
+        return Advice(RemedyOperation.FIX, self.group)
 
     def fix(self, path: str, data: bytes | None = None) -> Fix:
         """Return the fix that replaces the payload of a znode; None deletes the znode."""

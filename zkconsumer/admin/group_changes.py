@@ -26,7 +26,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, State
-from zkconsumer.errors import Advice, ConfigError, RefusedError, Step
+from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
@@ -50,7 +50,7 @@ def plan_offsets(
     `kind` is the kind of the plan. The caller has validated the names. Raises what
     `ZooKeeperClient.read` raises.
     """
-    images = read_groups(connection, targets, rooms=(OFFSETS,))
+    images = read_groups(connection, targets, directories=(OFFSETS,))
     changes: list[Change] = []
     for group, wanted in targets.items():
         image = images.get(group) or GroupImage(group, {})
@@ -113,7 +113,7 @@ def plan_delete_offsets(
                 f"group {group} has no such offset of topic {topic} in ZooKeeper",
                 where=room,
                 remedy="see which offsets the group has",
-                advice=Advice(Step.SHOW_OFFSETS, group),
+                advice=Advice(RemedyOperation.SHOW_OFFSETS, group),
             )
         to_delete |= found
     changes = _deletion(connection, to_delete, max_deleted)
@@ -199,7 +199,7 @@ def plan_forget_topics(
             f"no group has owners or offsets of {', '.join(topics)}",
             where=paths.CONSUMERS,
             remedy="see the topics of a group",
-            advice=Advice(Step.SHOW_GROUP),
+            advice=Advice(RemedyOperation.SHOW_GROUP),
         )
     held = _held(nodes)
     notes = _notes_on_kept(nodes)
@@ -268,7 +268,7 @@ def _deletion(
             f"the plan would delete {len(nodes)} znodes, more than {max_deleted}",
             where=next(iter(nodes)),
             remedy="if this is intended, raise the limit",
-            advice=Advice(Step.RAISE_LIMIT, value=str(len(nodes))),
+            advice=Advice(RemedyOperation.RAISE_LIMIT, value=str(len(nodes))),
         )
     rights = read_rights(connection, nodes)
     return [Change(path, state_of(node, rights.get(path)), None) for path, node in nodes.items()]
@@ -286,7 +286,7 @@ def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Ch
             f"group {target} exists",
             where=paths.group(target),
             remedy="name a group that does not exist, or copy offsets into the existing group",
-            advice=Advice(Step.COPY_OFFSETS, target, tree.name),
+            advice=Advice(RemedyOperation.COPY_OFFSETS, target, tree.name),
         )
     rooms = {paths.group(tree.name), paths.offsets(tree.name)}
     wanted = [

@@ -18,7 +18,7 @@ from zkconsumer.errors import (
     AccessDeniedError,
     Advice,
     MalformedZnodeError,
-    Step,
+    RemedyOperation,
     UnknownGroupError,
 )
 from zkconsumer.kafka.client_settings import Brokers
@@ -182,7 +182,7 @@ def read_groups(
     connection: ZooKeeperClient,
     names: Iterable[str],
     *,
-    rooms: Collection[str] = (
+    directories: Collection[str] = (
         MEMBERS,
         OWNERS,
         OFFSETS,
@@ -192,12 +192,12 @@ def read_groups(
     """Read groups with few requests; groups that do not exist are left out.
 
     Args:
-        rooms: which of the directories `ids`, `owners` and `offsets` are read.
+        directories: those of `ids`, `owners` and `offsets` that are read.
         topics: whose owners and offsets are read; None means all topics.
     """
     roots = {paths.group(name): name for name in names}
     nodes = connection.read(roots)
-    tops = [f"{root}/{room}" for root in nodes for room in rooms]
+    tops = [f"{root}/{directory}" for root in nodes for directory in directories]
     listed: dict[str, Collection[str]] = {**connection.children(tops)}
     flat = f"/{MEMBERS}"
     deeper = [
@@ -228,7 +228,7 @@ def read_allowed_groups(
     connection: ZooKeeperClient,
     names: Sequence[str],
     *,
-    rooms: Collection[str] = (
+    directories: Collection[str] = (
         MEMBERS,
         OWNERS,
         OFFSETS,
@@ -241,14 +241,16 @@ def read_allowed_groups(
         denied[name] = error
         return {}
 
-    found = in_halves(names, lambda some: read_groups(connection, some, rooms=rooms), deny)
+    found = read_by_bisection(
+        names, lambda some: read_groups(connection, some, directories=directories), deny
+    )
     return {name: image for part in found for name, image in part.items()}, denied
 
 
 Result = TypeVar("Result")
 
 
-def in_halves(
+def read_by_bisection(
     names: Sequence[str],
     read: Callable[[Sequence[str]], Result],
     on_denied: Callable[[str, AccessDeniedError], Result],
@@ -264,7 +266,9 @@ def in_halves(
         if len(names) == 1:
             return [on_denied(names[0], error)]
     half = len(names) // 2
-    return in_halves(names[:half], read, on_denied) + in_halves(names[half:], read, on_denied)
+    return read_by_bisection(names[:half], read, on_denied) + read_by_bisection(
+        names[half:], read, on_denied
+    )
 
 
 def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> UnknownGroupError:
@@ -273,7 +277,7 @@ def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> Unkn
         f"group {group} does not exist",
         where=connection.config.zookeeper_connect if connection else paths.group(group),
         remedy="check its name and the chroot; list the existing groups",
-        advice=Advice(Step.LIST_GROUPS),
+        advice=Advice(RemedyOperation.LIST_GROUPS),
     )
 
 
@@ -383,13 +387,15 @@ def groups(connection: ZooKeeperClient, *, topics: Selection | None = None) -> l
     """
     names = read_group_names(connection)
     if topics is not None:
-        having = _having(connection, names, topics)
+        having = _groups_with_selected_znodes(connection, names, topics)
         names = [name for name in names if name in having]
     found = connection.list_allowed(map(paths.ids, names))
     return [_group_summary(name, found.get(paths.ids(name))) for name in names]
 
 
-def _having(connection: ZooKeeperClient, names: Collection[str], topics: Selection) -> set[str]:
+def _groups_with_selected_znodes(
+    connection: ZooKeeperClient, names: Collection[str], topics: Selection
+) -> set[str]:
     """Return the groups with an offset or owner znode of a selected partition."""
     parents = {
         parent(name, topic): (name, numbers)
@@ -426,7 +432,7 @@ def members(
     A group to which ZooKeeper denies access is passed to `on_denied` and left out. Without
     `on_denied` the error is raised.
     """
-    images, denied = read_allowed_groups(connection, list(names), rooms=(MEMBERS, OWNERS))
+    images, denied = read_allowed_groups(connection, list(names), directories=(MEMBERS, OWNERS))
     for name, error in denied.items():
         if on_denied is None:
             raise error
@@ -518,7 +524,7 @@ class TopicSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlace:
+class PartitionReplicas:
     """The brokers of a partition.
 
     `leader` is a broker id, None if the partition has no leader, or a text that says why the leader
@@ -558,7 +564,7 @@ def _replicas(image: TopicImage) -> dict[int, tuple[int, ...]]:
     return decode_replicas(image.node.data, where=paths.topic(image.name))
 
 
-def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[PartitionPlace]:
+def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[PartitionReplicas]:
     """Return every partition of these topics, sorted; topics that do not exist are left out.
 
     Raises MalformedZnodeError for a topic whose znode cannot be decoded, and what
@@ -569,12 +575,12 @@ def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[Partit
         for image in read_topics(connection, sorted(set(names))).values()
         for number, replicas in _replicas(image).items()
     }
-    return list(_places(connection, placed))
+    return list(_partition_replicas(connection, placed))
 
 
-def _places(
+def _partition_replicas(
     connection: ZooKeeperClient, placed: dict[tuple[str, int], tuple[int, ...]]
-) -> Iterator[PartitionPlace]:
+) -> Iterator[PartitionReplicas]:
     states = connection.read(paths.partition_state(*key) for key in placed)
     for (topic, number), replicas in placed.items():
         path = paths.partition_state(topic, number)
@@ -588,4 +594,4 @@ def _places(
                 leader, isr = (state.leader if state.leader >= 0 else None), state.isr
         except MalformedZnodeError as error:
             leader = error.what
-        yield PartitionPlace(topic, number, leader, replicas, isr)
+        yield PartitionReplicas(topic, number, leader, replicas, isr)

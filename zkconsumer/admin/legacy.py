@@ -89,7 +89,7 @@ class ZkUtils:
         return found
 
     def children_or_none(self, path: str) -> list[str] | None:
-        return self.connection.listed([path]).get(path)
+        return self.connection.children_in_server_order([path]).get(path)
 
     def exists(self, path: str) -> bool:
         return path in self.connection.stats([path])

@@ -49,7 +49,7 @@ FOLLOW_S = 3.0
 """Seconds by which ZooKeeper's offset may be behind Kafka's; a dual commit writes the two one after
 the other. A group that takes longer counts as not committing to both stores."""
 
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 class Direction(Enum):
@@ -273,7 +273,7 @@ def _activity(
     while any((offsets[tp].value or 0) < stored[tp].offset for tp in image.owners):
         if time.monotonic() > deadline:
             return Activity.LIVE
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
         offsets = {**offsets, **_image(connection, image.name).offsets}
     return Activity.DUAL
 

@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from zkconsumer.errors import Advice, BadFileError, InvalidNameError, Step, shown
+from zkconsumer.errors import Advice, BadFileError, InvalidNameError, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32, parse_int64
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
@@ -123,7 +123,7 @@ def _collected(entries: Iterable[_Entry], only: str | None) -> Offsets:
             check_names(line, group, topic)
             legal.add((group, topic))
         if only is not None and group != only:
-            raise Fault(f"the offset is of group {shown(group)}, not of {shown(only)}", line)
+            raise Fault(f"the offset is of group {quoted(group)}, not of {quoted(only)}", line)
         tp = TopicPartition(topic, partition)
         of_group = found.setdefault(group, {})
         if tp in of_group:
@@ -176,7 +176,7 @@ def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
     at = paths.locate(path)
     if not colon or at.kind is not Kind.OFFSET:
         example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
-        raise Fault(f"{shown(line)} is not of the form {example}:42", number)
+        raise Fault(f"{quoted(line)} is not of the form {example}:42", number)
     return at.group, TopicPartition(at.name, _partition(at.partition, number)), text
 
 
@@ -188,17 +188,17 @@ def _csv_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_
         try:
             (cells,) = csv.reader([line], strict=True)
         except (csv.Error, ValueError) as error:
-            raise Fault(f"{shown(line)} is not a line of CSV", number) from error
+            raise Fault(f"{quoted(line)} is not a line of CSV", number) from error
         if number == 1 and [one.strip().lower() for one in cells] in _HEADERS:
             continue
         if len(cells) not in (3, 4):
-            raise Fault(f"{shown(line)} is not of the form [group,]topic,partition,offset", number)
+            raise Fault(f"{quoted(line)} is not of the form [group,]topic,partition,offset", number)
         if len(cells) == 3 and group is None:
             raise Fault("the line names no group, and no group is given for the file", number)
         of = cells[0] if len(cells) == 4 else group or ""
         topic, partition, offset = cells[-3:]
         if not _PARTITION.fullmatch(partition):
-            raise Fault(f"{shown(partition)} is not a partition", number)
+            raise Fault(f"{quoted(partition)} is not a partition", number)
         yield number, of, topic, _partition(int(partition), number), _offset(offset, number)
 
 
@@ -213,7 +213,7 @@ def java_offset(text: str, line: int) -> int:
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise Fault(f"{shown(text)} is not an offset", line) from error
+        raise Fault(f"{quoted(text)} is not an offset", line) from error
 
 
 def _offset(text: str, line: int) -> int:
@@ -245,15 +245,15 @@ def _json(text: str) -> Iterator[_Entry]:
         for topic, partitions in _object(topics, group).items():
             for number, offset in _object(partitions, topic).items():
                 if type(offset) is not int or not 0 <= offset < 2**63:
-                    raise Fault(f"{group} {topic} {number}: {shown(str(offset))} is not an offset")
+                    raise Fault(f"{group} {topic} {number}: {quoted(str(offset))} is not an offset")
                 if not _PARTITION.fullmatch(number):
-                    raise Fault(f"{group} {topic}: {shown(number)} is not a partition")
+                    raise Fault(f"{group} {topic}: {quoted(number)} is not a partition")
                 yield 0, group, topic, _partition(int(number), 0), offset
 
 
 def _object(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise Fault(f"{shown(name)} is not an object")
+        raise Fault(f"{quoted(name)} is not an object")
     return value
 
 
@@ -295,7 +295,7 @@ def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileF
         raise BadFileError(
             f"{len(groups)} groups do not fit into the JSON of kafka-utils, which holds one group",
             remedy="write one group per file, or choose another format",
-            advice=Advice(Step.OTHER_FORMAT),
+            advice=Advice(RemedyOperation.OTHER_FORMAT),
         )
     ((group, of_group),) = groups.items()
     return json.dumps({"groupid": group, "offsets": of_group}, indent=1) + "\n"

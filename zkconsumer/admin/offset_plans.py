@@ -39,7 +39,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.errors import Advice, ConfigError, RefusedError, Step, shown
+from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation, quoted
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     LogRange,
@@ -126,7 +126,7 @@ def resolve(
             f"the new offset of {len(faults)} of {len(partitions)} partitions cannot be determined",
             where="; ".join(faults[:5]),
             remedy="remove the cause, or select other partitions",
-            advice=Advice(Step.SELECT_PARTITIONS),
+            advice=Advice(RemedyOperation.SELECT_PARTITIONS),
         )
     return targets, notes
 
@@ -302,7 +302,7 @@ def plan_reset(
         ConfigError: a topic or a partition does not exist, or there is no offset to move.
         RefusedError: a new offset cannot be determined, or can only be approximated.
     """
-    image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
+    image = read_groups(connection, [group], directories=(OFFSETS, OWNERS)).get(group)
     if image is None and unknown is Unknown.REFUSE:
         raise unknown_group(group)
     there = image or GroupImage(group, {})
@@ -311,7 +311,7 @@ def plan_reset(
         raise ConfigError(
             f"group {group} has no offsets and no owners",
             remedy="select the partitions",
-            advice=Advice(Step.SELECT_PARTITIONS),
+            advice=Advice(RemedyOperation.SELECT_PARTITIONS),
         )
     brokers = registered_brokers(connection)
     times_note = _by_time(brokers, reset, times)
@@ -390,7 +390,7 @@ def read_committed(
     brokers = Brokers() if storage is Storage.ZOOKEEPER else registered_brokers(connection)
     for number, name in enumerate(names):
         if number % _SLICE == 0:
-            images = read_groups(connection, names[number : number + _SLICE], rooms=rooms)
+            images = read_groups(connection, names[number : number + _SLICE], directories=rooms)
         if name not in images:
             raise unknown_group(name)
         image = images[name]
@@ -493,7 +493,7 @@ def _by_time(brokers: Brokers, reset: Reset, times: Times) -> list[str]:
             "brokers before 0.10 know only the times of log segments",
             where=shown_instant(reset.value),
             remedy="accept the start of the last older segment, or of the log",
-            advice=Advice(Step.APPROXIMATE),
+            advice=Advice(RemedyOperation.APPROXIMATE),
         )
     return [f"{note}, approximately: brokers before 0.10 know only the times of log segments"]
 
@@ -551,7 +551,7 @@ def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPa
                 f"topic {topic} does not exist",
                 where=paths.topic(topic),
                 remedy="list the existing topics",
-                advice=Advice(Step.LIST_TOPICS),
+                advice=Advice(RemedyOperation.LIST_TOPICS),
             )
         if missing := sorted((numbers or set()) - there):
             raise ConfigError(
@@ -571,7 +571,7 @@ def select_topics(
     Raises InvalidFilterError, UnknownGroupError, and ConfigError if no topic matches.
     """
     wanted = white_list(pattern)
-    image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
+    image = read_groups(connection, [group], directories=(OFFSETS, OWNERS)).get(group)
     if image is None:
         raise unknown_group(group)
     topics = sorted({tp.topic for tp in (*image.offsets, *image.owners)})
@@ -579,7 +579,7 @@ def select_topics(
     found |= dict.fromkeys(matching(wanted, topics, internal=frozenset()))
     if not found:
         raise ConfigError(
-            f"no topic of group {group} matches {shown(pattern)}",
+            f"no topic of group {group} matches {quoted(pattern)}",
             remedy=f"the group's topics are {', '.join(topics[:20]) or 'none'}",
         )
     return found

@@ -28,7 +28,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from zkconsumer.errors import BadFileError, ConfigError, MalformedZnodeError, ZkConsumerError, shown
+from zkconsumer.errors import (
+    BadFileError,
+    ConfigError,
+    MalformedZnodeError,
+    ZkConsumerError,
+    quoted,
+)
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -338,7 +344,7 @@ def _value(state: State | Content | None, tp: TopicPartition | None) -> int | st
     try:
         return text if tp is None else decode_offset(state.data, where="")
     except MalformedZnodeError:
-        return shown(text)
+        return quoted(text)
 
 
 def _lag(end: int | None, offset: int | str | None) -> int | None:
@@ -481,10 +487,10 @@ def _change(value: object, where: str) -> Change:
     path = _text(one["path"], where)
     group, _, below = path.removeprefix(paths.group("")).partition("/")
     if path != paths.group(group) + (below and f"/{below}"):
-        raise _Fault(f"{where}: {shown(path)} is not below a group")
+        raise _Fault(f"{where}: {quoted(path)} is not below a group")
     paths.validate_group(group)
     if below and (fault := paths.znode_fault(below)):
-        raise _Fault(f"{where}: {shown(path)}: {fault}")
+        raise _Fault(f"{where}: {quoted(path)}: {fault}")
     before = None if one["before"] is None else _read_state(one["before"], f"{where}.before")
     after = None if one["after"] is None else _read_content(one["after"], f"{where}.after")
     if before is None and after is None:

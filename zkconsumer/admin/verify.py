@@ -16,7 +16,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     unknown_group,
 )
-from zkconsumer.errors import Advice, Step, shown
+from zkconsumer.errors import Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
@@ -58,7 +58,7 @@ def unsettled(
             f"its registration cannot be read: {error.what}",
             "its topics are unknown, so it is unknown whether they have owners",
             "examine the group",
-            advice=Advice(Step.EXAMINE, image.name),
+            advice=Advice(RemedyOperation.EXAMINE, image.name),
         )
     for topic, fault in wanted.topic_faults.items():
         yield Finding(
@@ -82,7 +82,7 @@ def unsettled(
             "their messages are not consumed",
             "see which threads should own them",
             missing,
-            advice=Advice(Step.EXPLAIN, image.name),
+            advice=Advice(RemedyOperation.EXPLAIN, image.name),
         )
     for (topic, thread), numbers in unregistered(wanted, image.owners).items():
         yield Finding(
@@ -90,12 +90,12 @@ def unsettled(
             UNREGISTERED,
             image.name,
             topic,
-            f"{shown(thread)}, the owner of {partitions_of(numbers)}, is not a thread that a"
+            f"{quoted(thread)}, the owner of {partitions_of(numbers)}, is not a thread that a"
             " member has registered for this topic",
             "no member of the group consumes them",
             "examine the group",
             numbers,
-            advice=Advice(Step.EXAMINE, image.name),
+            advice=Advice(RemedyOperation.EXAMINE, image.name),
         )
 
 

@@ -19,7 +19,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     unknown_group,
 )
-from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
+from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
@@ -65,7 +65,7 @@ def live_group(
 
     Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
     """
-    images = read_groups(connection, [name], rooms=(MEMBERS, OWNERS))
+    images = read_groups(connection, [name], directories=(MEMBERS, OWNERS))
     if name not in images:
         raise unknown_group(name, connection)
     payloads = read_all_topic_payloads(connection)
@@ -103,7 +103,7 @@ def left(group: GroupInput, consumer: ConsumerId, *, where: str) -> GroupInput:
     """Return the group without a member. Raises ConfigError with `where` for an unknown member."""
     if consumer not in group.registrations:
         raise ConfigError(
-            f"{shown(consumer)} is not a member",
+            f"{quoted(consumer)} is not a member",
             where=where,
             remedy="name one of " + ", ".join(list(group.registrations)[:5])
             if group.registrations
@@ -120,14 +120,16 @@ def topic_counts(text: str, *, where: str) -> dict[str, int]:
         return validate_topic_counts({topic: int(count) for topic, _, count in pairs})
     except ValueError as error:
         raise ConfigError(
-            f"{shown(text)} is not a subscription", where=where, remedy="use TOPIC=STREAMS[,...]"
+            f"{quoted(text)} is not a subscription",
+            where=where,
+            remedy="use TOPIC=STREAMS[,...]",
         ) from error
 
 
 def _joined(group: GroupInput, wish: str) -> GroupInput:
     consumer, colon, threads_or_topics = wish[1:].rpartition(":")
     if not colon or not consumer:
-        raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=f"use {_FORMS}")
+        raise ConfigError(f"{quoted(wish)} names no member", where=_WHERE, remedy=f"use {_FORMS}")
     paths.validate_consumer_id(consumer)
     if "=" in threads_or_topics:
         topics = topic_counts(threads_or_topics, where=_WHERE)
@@ -135,7 +137,7 @@ def _joined(group: GroupInput, wish: str) -> GroupInput:
     count = threads_or_topics
     if not (count.isascii() and count.isdigit() and len(count) < 10):
         raise ConfigError(
-            f"{shown(wish)} has no number of threads", where=_WHERE, remedy=f"use {_FORMS}"
+            f"{quoted(wish)} has no number of threads", where=_WHERE, remedy=f"use {_FORMS}"
         )
     threads = validate_streams(int(count), where=_WHERE)
     return joined(group, consumer, _usual_registration(group, threads))
@@ -170,7 +172,7 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
     match = _GROWTH.fullmatch(wish)
     if match is None or not 0 < int(match[2]) <= MAX_ADDED:
         raise ConfigError(
-            f"{shown(wish)} is not a change of a group",
+            f"{quoted(wish)} is not a change of a group",
             where=_WHERE,
             remedy=f"use {_FORMS}, with at most {MAX_ADDED} partitions",
         )

@@ -27,7 +27,7 @@ import typer
 from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
-from zkconsumer.errors import Advice, ConfigError, Step
+from zkconsumer.errors import Advice, ConfigError, RemedyOperation
 from zkconsumer.protocol import paths
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("action"),
-    Column("store", drop=1),
-    Column("group", drop=3),
+    Column("store", drop_order=1),
+    Column("group", drop_order=3),
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("old", align=Align.RIGHT, type="integer|string?"),
@@ -210,7 +210,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
                 f"interrupted: {progress.done} of {len(plan)} changes were made, and {left} were"
                 " not made or are unconfirmed"
             )
-            then = command_of(Advice(Step.COMPLETE_OR_UNDO, value=str(progress.backup)))
+            then = command_of(Advice(RemedyOperation.COMPLETE_OR_UNDO, value=str(progress.backup)))
             say(f"{made}; complete the change, or undo it: `{then}`")
         raise
     finally:

@@ -109,7 +109,7 @@ COLUMNS = (
     Column("kind"),
     Column("groups", type="strings?", show=", ".join),
     Column("changes", align=Align.RIGHT),
-    Column("by", drop=1),
+    Column("by", drop_order=1),
     Column("chroot", wide_only=True),
     Column("path", type="string"),
 )

@@ -26,9 +26,9 @@ COLUMNS = (
     Column("pause_s", align=Align.RIGHT, type="number"),
     Column("settled_s", align=Align.RIGHT, type="number"),
     Column("redelivered", align=Align.RIGHT),
-    Column("server", drop=1),
+    Column("server", drop_order=1),
     Column("requests", align=Align.RIGHT),
-    Column("notifications", align=Align.RIGHT, drop=2),
+    Column("notifications", align=Align.RIGHT, drop_order=2),
     Column("bytes", align=Align.RIGHT),
 )
 

@@ -56,7 +56,7 @@ COLUMNS_BATCH = 20_000
 # If the preparation before the join takes longer than this, in seconds, the command reports it.
 SILENT_S = 1.0
 # Seconds between two checks of the progress of an export.
-LOOK_S = 0.25
+PROGRESS_INTERVAL_S = 0.25
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -485,7 +485,7 @@ class Run:
     def _wait(self, workers: int) -> Ended:
         while workers:
             try:
-                ended = self._inbox.get(timeout=LOOK_S)
+                ended = self._inbox.get(timeout=PROGRESS_INTERVAL_S)
             except Empty:
                 self._sink.progress()
                 continue

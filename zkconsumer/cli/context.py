@@ -17,9 +17,9 @@ from zkconsumer.cli.sources import (
     Contexts,
     Source,
     Sources,
-    chosen,
     load_contexts,
     save_contexts,
+    selected_context,
 )
 from zkconsumer.config.secrets import CREDENTIAL_NAME, SCHEME_NAME
 from zkconsumer.errors import ConfigError
@@ -127,7 +127,7 @@ def list_(display: Display) -> None:
     Example: zkconsumer context list -o json
     """
     all_ = load_contexts()
-    used = chosen()
+    used = selected_context()
     rows = [
         asdict(one) | {"current": used is not None and used.name == name}
         for name, one in all_.contexts.items()

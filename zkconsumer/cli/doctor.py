@@ -126,7 +126,7 @@ def doctor(
 
         def examine() -> list[Finding]:
             progress = Progress("groups")
-            with progress.reading():
+            with progress.until_done():
                 return examined(
                     connection,
                     names,

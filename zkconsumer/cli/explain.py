@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from zkconsumer.cli.options import Common, Display, OneGroup, Topics, operator, topics_of
 from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all
-from zkconsumer.errors import ConfigError, shown
+from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _columns() -> tuple[Column, ...]:
         Column("position", "#", align=Align.RIGHT),
         Column("thread"),
         Column("partitions", show=short),
-        Column("owned", "OWNS NOW", show=short, drop=1),
+        Column("owned", "OWNS NOW", show=short, drop_order=1),
         Column("why"),
     )
 
@@ -271,7 +271,7 @@ def _vote(case: Case) -> list[Answer]:
         raise ConfigError("members is not an object with at least one member", remedy=_REMEDY)
     for name, assignors in members.items():
         if not isinstance(assignors, list) or not all(isinstance(one, str) for one in assignors):
-            raise ConfigError(f"{shown(name)} has no list of assignors", remedy=_REMEDY)
+            raise ConfigError(f"{quoted(name)} has no list of assignors", remedy=_REMEDY)
     choice = coordination.vote(members)
     return [
         {"member": name, "assignors": assignors, "choice": choice}
@@ -283,7 +283,7 @@ def _ballot(text: str) -> tuple[str, list[str]]:
     member, equals, assignors = text.partition("=")
     if not equals or not member or not all(assignors.split(",")):
         raise ConfigError(
-            f"{shown(text)} does not name a member and its assignors",
+            f"{quoted(text)} does not name a member and its assignors",
             where="MEMBER=ASSIGNOR,...",
             remedy="use m1=range,sticky",
         )

@@ -8,7 +8,7 @@ import typer
 
 from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
-from zkconsumer.cli.lag import COLUMNS, group_words, partition_rows
+from zkconsumer.cli.lag import COLUMNS, group_notes, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
 from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, topics_of
@@ -200,14 +200,14 @@ def show(
             "partitions": Table(list(partition_rows([found])), COLUMNS),
         }
     )
-    say_all([*member_words(found.members), *group_words(found)])
+    say_all([*member_words(found.members), *group_notes(found)])
 
 
 def _picture(group: GroupLag) -> Reading:
     members = group.members
     threads = sum(len(one.threads) for one in members)
     title = f"{group.name}: {len(members)} members, {threads} threads"
-    words = [*member_words(members), *group_words(group)]
+    words = [*member_words(members), *group_notes(group)]
     return title, Table(list(partition_rows([group])), COLUMNS), words
 
 

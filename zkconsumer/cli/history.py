@@ -250,7 +250,7 @@ def _summary(found: Described) -> None:
 
 LINES = (
     Column("time"),
-    Column("group", drop=1),
+    Column("group", drop_order=1),
     Column("kind"),
     Column("what"),
     Column("zxid", wide_only=True),

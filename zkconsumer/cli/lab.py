@@ -14,7 +14,7 @@ import typer
 
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS
-from zkconsumer.errors import ConfigError, shown
+from zkconsumer.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from zkconsumer.lab.live import LiveGroup
@@ -166,7 +166,7 @@ def _logged(paths: Sequence[Path], group: str | None) -> Recording:
     name = group or (names[0] if len(names) == 1 else "")
     if name not in names:
         raise ConfigError(
-            f"the logs have no group {shown(name)}" if name else "the logs have several groups",
+            f"the logs have no group {quoted(name)}" if name else "the logs have several groups",
             where=", ".join(map(str, paths)),
             remedy=f"give --group, one of {', '.join(names[:8]) or 'none'}",
         )

@@ -54,17 +54,17 @@ def _faint_if_none(value: Cell) -> Color | None:
     return Color.FAINT if value is None or isinstance(value, Unknown) else None
 
 
-GROUP = Column("group", drop=7)
+GROUP = Column("group", drop_order=7)
 STATUS = Column("status", color=_status_color)
 COLUMNS = (
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("offset", align=Align.RIGHT),
-    Column("source", drop=2),
-    Column("log_start", align=Align.RIGHT, drop=1),
-    Column("log_end", align=Align.RIGHT, drop=5),
+    Column("source", drop_order=2),
+    Column("log_start", align=Align.RIGHT, drop_order=1),
+    Column("log_end", align=Align.RIGHT, drop_order=5),
     Column("lag", align=Align.RIGHT, color=_faint_if_none),
-    Column("owner", drop=6, color=_faint_if_none),
+    Column("owner", drop_order=6, color=_faint_if_none),
     Column("session", wide_only=True),
 )
 
@@ -106,7 +106,7 @@ def partition_rows(
             yield row
 
 
-def group_words(group: GroupLag) -> Iterator[str]:
+def group_notes(group: GroupLag) -> Iterator[str]:
     """Yield notes on a group below its table: no members, no offsets, idle threads, no owner."""
     from zkconsumer.admin.groups import idle_by_design
 
@@ -234,7 +234,7 @@ def lag(
         if prometheus is not None:
             _serve(reader, common, (prometheus_host, prometheus), interval)
         elif watch_:
-            watch(common, reader.picture, interval_s=interval)
+            watch(common, reader.read_for_watch, interval_s=interval)
         else:
             _show(reader, common, fail_above)
 
@@ -262,7 +262,7 @@ class Reader:
         names = read_group_names(self._connection) if self._names is None else self._names
         found: dict[str, GroupLag] = {}
         progress = Progress("groups")
-        with progress.reading():
+        with progress.until_done():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
                 found |= group_lags(self._connection, some, limit_s=self._limit_s, only=self._only)
@@ -295,12 +295,12 @@ class Reader:
         window = self._windows[group, one.topic, one.partition]
         return window.status(time.time(), patience_s=self._patience_s)
 
-    def picture(self) -> Reading:
+    def read_for_watch(self) -> Reading:
         """Return one reading for `watch`: title, table and notes."""
         groups = self.observe()
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
-        words = [word for group in groups for word in group_words(group)]
+        words = [word for group in groups for word in group_notes(group)]
         return _title(groups), Table(rows, columns), words
 
 
@@ -332,7 +332,7 @@ def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
                 print(line)
     else:
         common.write(partition_rows(groups), _columns(groups))
-        say_all(word for group in groups for word in group_words(group))
+        say_all(word for group in groups for word in group_notes(group))
     if fail_above is None:
         return
     failing = [

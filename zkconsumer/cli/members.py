@@ -29,16 +29,16 @@ def _of_subscription(subscription: dict[str, int]) -> str:
 
 
 COLUMNS = (
-    Column("group", drop=3),
+    Column("group", drop_order=3),
     Column("member"),
     Column("subscription", type="counts?", show=_of_subscription),
-    Column("pattern", drop=2, wide_only=True),
+    Column("pattern", drop_order=2, wide_only=True),
     Column("threads", align=Align.RIGHT),
     Column("owned", align=Align.RIGHT),
     Column(
         "idle",
         align=Align.RIGHT,
-        drop=1,
+        drop_order=1,
         color=lambda idle: Color.WARNING if idle else None,
     ),
     Column("session", wide_only=True),

@@ -24,7 +24,7 @@ COLUMNS = (
     Column("zookeeper", align=Align.RIGHT),
     Column("kafka", align=Align.RIGHT),
     Column("action", color=_COLORS.get),
-    Column("reason", drop=1),
+    Column("reason", drop_order=1),
 )
 
 ForceBack = Annotated[
@@ -155,7 +155,7 @@ def _migrate(
     with common.connect(name) as connection:
         limit_s = connection.config.zookeeper_connection_timeout_s
         progress = Progress("offsets")
-        with progress.reading("nothing was written"):
+        with progress.until_done("nothing was written"):
             found = plan_migration(
                 connection,
                 name,
@@ -192,7 +192,7 @@ def _verify(connection: ZooKeeperClient, done: Migration, limit_s: float) -> lis
     from zkconsumer.admin.migrate import kafka_offsets, verify_migration
 
     progress = Progress("offsets")
-    with progress.reading("all changes were made, and are not verified"):
+    with progress.until_done("all changes were made, and are not verified"):
         ask = kafka_offsets(limit_s, progress.advanced)
         return verify_migration(connection, done, ask_kafka=ask)
 

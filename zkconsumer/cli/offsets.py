@@ -79,7 +79,7 @@ def export(
     names = connection.groups(group, all_groups=all_groups)
     progress = Progress("groups")
     with (
-        progress.reading("no offset was exported"),
+        progress.until_done("no offset was exported"),
         connection.connect(names[0] if names else None) as client,
     ):
         found, notes = read_committed(
@@ -151,12 +151,12 @@ def import_(
 
 
 COLUMNS = (
-    Column("group", drop=2),
+    Column("group", drop_order=2),
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("zookeeper", align=Align.RIGHT),
     Column("kafka", align=Align.RIGHT),
-    Column("written", drop=1),
+    Column("written", drop_order=1),
     Column("metadata", wide_only=True),
 )
 

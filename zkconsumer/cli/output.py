@@ -25,7 +25,7 @@ from enum import Enum
 from itertools import zip_longest
 from typing import Final, Protocol
 
-from zkconsumer.errors import Advice, ConfigError, Step, ZkConsumerError, printable
+from zkconsumer.errors import Advice, ConfigError, RemedyOperation, ZkConsumerError, escaped
 from zkconsumer.protocol.model import Json, JsonObject
 
 Row = Mapping[str, Json]
@@ -95,7 +95,7 @@ class Column:
     Attributes:
         name: key of the column in rows and in the objects that programs get.
         header: title of the column; default is the name in capitals.
-        drop: order in which a narrow terminal drops columns, 1 first; a column with 0 stays.
+        drop_order: order in which a narrow terminal drops columns, 1 first; a column with 0 stays.
         wide_only: show the column only with `--output wide` and in the formats for programs.
         type: JSON type of the values, with a `?` if a value may be null; see `json_type`.
         show: function from a value to its text.
@@ -105,7 +105,7 @@ class Column:
     name: str
     header: str = ""
     align: Align = Align.LEFT
-    drop: int = 0
+    drop_order: int = 0
     wide_only: bool = False
     type: str = ""
     show: Callable[[Json], str] = str
@@ -168,7 +168,7 @@ def select(table: Table, columns: str | None, sort: str | None) -> Table:
     if columns is None:
         return Table(rows, table.columns)
     chosen = _names(columns, by_name, where="--columns")
-    return Table(rows, [replace(by_name[name], drop=0, wide_only=False) for name in chosen])
+    return Table(rows, [replace(by_name[name], drop_order=0, wide_only=False) for name in chosen])
 
 
 def select_sections(
@@ -272,26 +272,26 @@ def say_all(texts: Iterable[str]) -> None:
 
 # ---- errors and remedies ------------------------------------------------------------------------
 
-_COMMANDS: Mapping[Step, str] = {
-    Step.LIST_GROUPS: "zkconsumer groups list",
-    Step.LIST_TOPICS: "zkconsumer topics list",
-    Step.SHOW_GROUP: "zkconsumer groups show GROUP",
-    Step.SHOW_OFFSETS: "zkconsumer offsets get --group {group}",
-    Step.COPY_OFFSETS: "zkconsumer offsets copy --group {group} --from {value}",
-    Step.SELECT_PARTITIONS: "--topic TOPIC:P,P...",
-    Step.EXAMINE: "zkconsumer doctor --group {group}",
-    Step.FIX: "zkconsumer doctor --group {group} --fix --execute",
-    Step.EXPLAIN: "zkconsumer explain {group}",
-    Step.RESET_TO_CURRENT: (
+_COMMANDS: Mapping[RemedyOperation, str] = {
+    RemedyOperation.LIST_GROUPS: "zkconsumer groups list",
+    RemedyOperation.LIST_TOPICS: "zkconsumer topics list",
+    RemedyOperation.SHOW_GROUP: "zkconsumer groups show GROUP",
+    RemedyOperation.SHOW_OFFSETS: "zkconsumer offsets get --group {group}",
+    RemedyOperation.COPY_OFFSETS: "zkconsumer offsets copy --group {group} --from {value}",
+    RemedyOperation.SELECT_PARTITIONS: "--topic TOPIC:P,P...",
+    RemedyOperation.EXAMINE: "zkconsumer doctor --group {group}",
+    RemedyOperation.FIX: "zkconsumer doctor --group {group} --fix --execute",
+    RemedyOperation.EXPLAIN: "zkconsumer explain {group}",
+    RemedyOperation.RESET_TO_CURRENT: (
         "zkconsumer offsets reset --group {group} --topic {value} --to-current --execute"
     ),
-    Step.FORCE_LIVE: "--force-live",
-    Step.RAISE_LIMIT: "--max-znodes {value}",
-    Step.APPROXIMATE: "--approximate",
-    Step.ZOOKEEPER_ONLY: "--storage zookeeper",
-    Step.OTHER_FORMAT: "--format",
-    Step.SAME_CHROOT: "--zookeeper HOST:PORT{value}",
-    Step.COMPLETE_OR_UNDO: (
+    RemedyOperation.FORCE_LIVE: "--force-live",
+    RemedyOperation.RAISE_LIMIT: "--max-znodes {value}",
+    RemedyOperation.APPROXIMATE: "--approximate",
+    RemedyOperation.ZOOKEEPER_ONLY: "--storage zookeeper",
+    RemedyOperation.OTHER_FORMAT: "--format",
+    RemedyOperation.SAME_CHROOT: "--zookeeper HOST:PORT{value}",
+    RemedyOperation.COMPLETE_OR_UNDO: (
         "zkconsumer apply {value} --execute` or `zkconsumer undo {value} --execute"
     ),
 }
@@ -421,7 +421,7 @@ _NARROWEST = 8
 
 def safe(text: str) -> str:
     """Return untrusted text with all characters escaped that control a terminal."""
-    return printable(text)
+    return escaped(text)
 
 
 def width_of(text: str) -> int:
@@ -484,10 +484,10 @@ def _fitting(
 ) -> tuple[list[int], list[int]]:
     """Return the indices of the columns to keep, and of those dropped in the order of dropping."""
     keep, dropped = list(range(len(columns))), []
-    for i in sorted(keep, key=lambda i: columns[i].drop):
+    for i in sorted(keep, key=lambda i: columns[i].drop_order):
         if limit is None or _total(widths[k] for k in keep) <= limit:
             break
-        if columns[i].drop:
+        if columns[i].drop_order:
             keep.remove(i)
             dropped.append(i)
     return keep, dropped
@@ -576,15 +576,15 @@ class Progress:
         self._is_open = True
 
     @contextmanager
-    def reading(self, then: str = "") -> Iterator[None]:
-        """Remove the bar at the end; on Ctrl-C, print how much was read, and the text `then`."""
+    def until_done(self, interrupt_note: str = "") -> Iterator[None]:
+        """Remove the bar at the end; on Ctrl-C, print how much was read, and the note."""
         try:
             yield
         except KeyboardInterrupt:
             self.end()
             read = f"{self.done} of {self.total} {self._what} were read" if self.done else ""
-            if read or then:
-                say(f"interrupted: {'; '.join(filter(None, [read, then]))}")
+            if read or interrupt_note:
+                say(f"interrupted: {'; '.join(filter(None, [read, interrupt_note]))}")
             raise
         finally:
             self.end()

@@ -31,7 +31,7 @@ COLUMNS = (
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("owner"),
-    Column("consumer", drop=1),
+    Column("consumer", drop_order=1),
     Column("offset", align=Align.RIGHT),
 )
 

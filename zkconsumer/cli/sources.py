@@ -88,7 +88,7 @@ def sources_of(
     Only one properties file is read, so that no credential of one cluster is sent to another.
     Raises ConfigError for an unknown context.
     """
-    found_context = chosen(context)
+    found_context = selected_context(context)
     environment = {
         name: os.environ[variable]
         for name, variable in _OF_ENVIRONMENT.items()
@@ -96,7 +96,7 @@ def sources_of(
     }
     layers: list[tuple[Source, Path | Mapping[str, str]]] = [
         (Source.OPTION, {"zookeeper.connect": zookeeper} if zookeeper else {}),
-        (Source.PROPERTY, dict(map(pair, properties or ()))),
+        (Source.PROPERTY, dict(map(parse_property, properties or ()))),
         (Source.ENVIRONMENT, environment),
         (Source.CONTEXT, {} if found_context is None else found_context.properties),
     ]
@@ -114,7 +114,7 @@ def sources_of(
     return found
 
 
-def pair(text: str) -> tuple[str, str]:
+def parse_property(text: str) -> tuple[str, str]:
     """Split NAME=VALUE. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals:
@@ -214,7 +214,7 @@ def save_contexts(all_: Contexts) -> None:
         ) from error
 
 
-def chosen(option: str | None = None) -> Context | None:
+def selected_context(option: str | None = None) -> Context | None:
     """Return the context of `--context` or ZKCONSUMER_CONTEXT, or the current one, or None."""
     name = option or os.environ.get(CONTEXT)
     all_ = load_contexts()

@@ -22,7 +22,7 @@ from textual.widgets import Input, Static
 
 from zkconsumer.admin.lag import PartitionLag
 from zkconsumer.cli.lag import COLUMNS as PARTITION_COLUMNS
-from zkconsumer.cli.lag import STATUS, group_words, partition_row
+from zkconsumer.cli.lag import STATUS, group_notes, partition_row
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row
 from zkconsumer.cli.output import Align, Color, Column, Row, remedy_of, safe, width_of
@@ -353,7 +353,7 @@ class Top(App[ZkConsumerError]):
             return [self._fault]
         if self._detail is None or self._open is None:
             return []
-        words = list(group_words(self._detail.group))
+        words = list(group_notes(self._detail.group))
         if self._view == "findings" and not self._detail.findings:
             examined = self._detail.findings is not None
             words.insert(0, "no problem found" if examined else "examining the group ...")

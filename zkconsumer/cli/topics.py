@@ -22,7 +22,7 @@ from zkconsumer.cli.output import Align, Color, Column, Row, Unknown, say
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.groups import PartitionPlace, TopicSummary
+    from zkconsumer.admin.groups import PartitionReplicas, TopicSummary
 
 
 # ---- topics forget -------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ NAMES = Annotated[
 LIST_COLUMNS = (
     Column("topic"),
     Column("partitions", align=Align.RIGHT),
-    Column("replicas", align=Align.RIGHT, drop=1, type="integer|string?"),
+    Column("replicas", align=Align.RIGHT, drop_order=1, type="integer|string?"),
 )
 
 
@@ -97,11 +97,11 @@ SHOW_COLUMNS = (
         align=Align.RIGHT,
         color=lambda leader: Color.BAD if leader is None else None,
     ),
-    Column("replicas", drop=2, type="integers", show=_of_brokers),
-    Column("isr", drop=3, type="integers", show=_of_brokers),
+    Column("replicas", drop_order=2, type="integers", show=_of_brokers),
+    Column("isr", drop_order=3, type="integers", show=_of_brokers),
     Column(
         "out_of_sync",
-        drop=1,
+        drop_order=1,
         type="integers",
         show=lambda brokers: _of_brokers(brokers) or "-",
         color=lambda brokers: Color.WARNING if brokers else None,
@@ -172,7 +172,7 @@ def _summary_row(topic: TopicSummary) -> Row:
     return row | {"replicas": fewest if fewest == most else f"{fewest}-{most}"}
 
 
-def _place_row(place: PartitionPlace) -> Row:
+def _place_row(place: PartitionReplicas) -> Row:
     leader: object = place.leader
     if isinstance(leader, str):
         leader = Unknown(leader)

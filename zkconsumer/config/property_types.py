@@ -138,7 +138,7 @@ class Millis:
         return float(value)
 
 
-MIN_PAUSE_S = 0.05
+MIN_BACKOFF_S = 0.05
 """Minimum back-off between two attempts, in seconds; a shorter one is raised to it.
 
 The JVM accepts 0, and then retries as fast as the servers answer.
@@ -146,16 +146,16 @@ The JVM accepts 0, and then retries as fast as the servers answer.
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Like Millis, for the back-off between two attempts; at least `MIN_PAUSE_S`."""
+class Backoff:
+    """Like Millis, for the back-off between two attempts; at least `MIN_BACKOFF_S`."""
 
-    allowed: str = f"{Millis(0).allowed}; 0 to 49 ms are raised to {MIN_PAUSE_S * 1000:.0f} ms"
+    allowed: str = f"{Millis(0).allowed}; 0 to 49 ms are raised to {MIN_BACKOFF_S * 1000:.0f} ms"
 
     def from_text(self, text: str) -> float:
         return _java_int(text) / 1000
 
     def check(self, value: object) -> float:
-        return max(Millis(0).check(value), MIN_PAUSE_S)
+        return max(Millis(0).check(value), MIN_BACKOFF_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,13 +36,13 @@ from zkconsumer.config.property_types import (
     SECRET,
     SERVICE,
     TOKEN,
+    Backoff,
     Choice,
     DerivedDefault,
     Flag,
     Integer,
     Millis,
     MillisOrNever,
-    Pause,
     Setting,
     Text,
     setting,
@@ -311,7 +311,10 @@ class ConsumerConfig(ConnectionConfig):
 
     group_id: str = setting("group.id", GROUP, REQUIRED, "The name of the consumer group.")
     zookeeper_sync_time_s: float = setting(
-        "zookeeper.sync.time.ms", Pause(), 2.0, "Used only as the default of rebalance.backoff.ms."
+        "zookeeper.sync.time.ms",
+        Backoff(),
+        2.0,
+        "Used only as the default of rebalance.backoff.ms.",
     )
     consumer_id: str | None = setting(
         "consumer.id",
@@ -378,7 +381,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     rebalance_backoff_s: float = setting(
         "rebalance.backoff.ms",
-        Pause(),
+        Backoff(),
         DerivedDefault("zookeeper.sync.time.ms"),
         "The maximum back-off before the next attempt to claim a partition that another member"
         " owns.",
@@ -414,7 +417,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     refresh_leader_backoff_s: float = setting(
         "refresh.leader.backoff.ms",
-        Pause(),
+        Backoff(),
         0.2,
         "The back-off after a failed fetch or leader lookup.",
     )
@@ -480,7 +483,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     offsets_channel_backoff_s: float = setting(
         "offsets.channel.backoff.ms",
-        Pause(),
+        Backoff(),
         1.0,
         "With offsets.storage=kafka: the back-off before a failed offset request is retried.",
     )

@@ -35,7 +35,7 @@ It is longer than an outage that a session survives. It is also longer than six 
 each with their pauses, when Kafka stores the offsets.
 """
 
-Given = Mapping[TopicPartition, int | OffsetAndMetadata]
+ExplicitOffsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 """Partition -> the next offset to read, with or without metadata.
 
 A commit without metadata keeps the metadata that is stored with the same offset.
@@ -54,7 +54,7 @@ class CommitRequested:
     """A request to commit every message handed out, or the offsets in `given`."""
 
     retries: int | None
-    given: Given | None = None
+    given: ExplicitOffsets | None = None
     answer: Future[None] = field(default_factory=Future)
     # Partition -> the fencing token under which this member must still own the partition.
     tokens: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -97,7 +97,9 @@ def refuse_late(inbox: ItemQueue, where: str, failure: ZkConsumerError | None) -
             )
 
 
-def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitRequested:
+def new_commit_request(
+    given: ExplicitOffsets | None, *, retries: int | None, storage: Storage
+) -> CommitRequested:
     """Return the request for the user's arguments; raise ConfigError if one is invalid."""
     _check_retries(retries)
     if given is None:
@@ -122,7 +124,9 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
     return CommitRequested(retries, checked)
 
 
-def after(positions: Mapping[TopicPartition, Position], *, retries: int | None) -> CommitRequested:
+def commit_request_after(
+    positions: Mapping[TopicPartition, Position], *, retries: int | None
+) -> CommitRequested:
     """Return the request to commit the positions after messages, with the messages' tokens."""
     _check_retries(retries)
     offsets = {tp: at.offset for tp, at in positions.items()}
@@ -136,7 +140,7 @@ def _check_retries(retries: int | None) -> None:
         )
 
 
-def positions_given(
+def commit_event(
     asked: CommitRequested,
     owned: Mapping[TopicPartition, Ownership],
     *,
@@ -166,7 +170,7 @@ def positions_given(
     )
 
 
-def failed(failures: Mapping[TopicPartition, str]) -> CommitError:
+def commit_error(failures: Mapping[TopicPartition, str]) -> CommitError:
     """Return the error of a commit that did not store all offsets."""
     where = ", ".join(f"{tp}: {why}" for tp, why in sorted(failures.items())[:10])
     return CommitError(

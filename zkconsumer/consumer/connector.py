@@ -309,7 +309,7 @@ class ConsumerConnector:
 
     def commit_offsets(
         self,
-        offsets: commit_requests.Given | None = None,
+        offsets: commit_requests.ExplicitOffsets | None = None,
         *,
         retries: int | None = None,
         timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
@@ -341,7 +341,9 @@ class ConsumerConnector:
         """
         self._require_open()
         storage = group_member.storage(self.config)
-        self._commit(commit_requests.asked(offsets, retries=retries, storage=storage), timeout_s)
+        self._commit(
+            commit_requests.new_commit_request(offsets, retries=retries, storage=storage), timeout_s
+        )
 
     def commit(
         self,
@@ -365,12 +367,15 @@ class ConsumerConnector:
         if messages is None:
             return self.commit_offsets(retries=retries, timeout_s=timeout_s)
         self._require_open()
-        self._commit(commit_requests.after(positions.after(messages), retries=retries), timeout_s)
+        self._commit(
+            commit_requests.commit_request_after(positions.after(messages), retries=retries),
+            timeout_s,
+        )
 
     def _commit(self, asked: commit_requests.CommitRequested, timeout_s: float) -> None:
         if self._coordinator is None:
             # Without streams the member owns no partition, so this raises for any offset.
-            commit_requests.positions_given(asked, {}, request=0, now=0.0)
+            commit_requests.commit_event(asked, {}, request=0, now=0.0)
             return
         try:
             self._coordinator.commit(asked).result(timeout_s)

@@ -283,7 +283,7 @@ class Coordinator(threading.Thread):
 
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
         death = ClientDeath(command.reason, command.refused)
-        self.failure = self._session.death_error(death).ending()
+        self.failure = self._session.death_error(death).mark_fatal()
         self._reject(self.failure)
         self._lose_all()
         logger.error("%s: the member ends: %s", self._settings.consumer, self.failure)
@@ -310,7 +310,7 @@ class Coordinator(threading.Thread):
             f"the coordinator stopped: {type(error).__name__}: {error}",
             where=self._settings.consumer,
             remedy="create a new connector; please report this",
-        ).ending()
+        ).mark_fatal()
         failure.__cause__ = error
         self._fail(failure)
         self._loop.close()

@@ -83,19 +83,21 @@ class AskKafka(Protocol):
     def __call__(self, request: OffsetRequest, done: Done) -> None: ...
 
 
-Sent = Batch | OffsetRequest | MatchTopics
+OperationRequests = Batch | OffsetRequest | MatchTopics
 """The requests that an operation sends at one time."""
 
 
-class Steps(Protocol):
+class ResumableOperation(Protocol):
     """A running operation: an `Operation`, or the simulator's copyable form of one."""
 
-    def __next__(self) -> Sent: ...
-    def send(self, replies: Sequence[Reply], /) -> Sent: ...
+    def __next__(self) -> OperationRequests: ...
+    def send(self, replies: Sequence[Reply], /) -> OperationRequests: ...
     def close(self) -> None: ...
 
 
-Begin = Callable[[commands.Command, MemberIdentity, float], tuple[int, Steps]]
+OperationFactory = Callable[
+    [commands.Command, MemberIdentity, float], tuple[int, ResumableOperation]
+]
 """Creates a command's operation, and the number under which the machine awaits the outcome."""
 
 
@@ -110,7 +112,7 @@ class Running:
 
     op: int
     session_id: int
-    steps: Steps
+    steps: ResumableOperation
 
 
 class Executor:
@@ -131,7 +133,7 @@ class Executor:
         clock: Callable[[], float],
         ask_kafka: AskKafka | None = None,
         ask_matcher: AskMatcher | None = None,
-        begin: Begin | None = None,
+        begin: OperationFactory | None = None,
     ) -> None:
         """Create an executor.
 
@@ -184,7 +186,7 @@ class Executor:
         self._send(resume.ticket, running, batch)
         return None
 
-    def _send(self, ticket: int, running: Running, batch: Sent) -> None:
+    def _send(self, ticket: int, running: Running, batch: OperationRequests) -> None:
         done = Done(ticket, self._post)
         if self._session.is_over(running.session_id):
             # An operation must not continue in the next session. Otherwise: 1. A commit waits for a
@@ -211,7 +213,9 @@ class Executor:
         return outcome(now) if callable(outcome) else None
 
 
-def operation(command: commands.Command, me: MemberIdentity, now: float) -> tuple[int, Steps]:
+def operation(
+    command: commands.Command, me: MemberIdentity, now: float
+) -> tuple[int, ResumableOperation]:
     """Return a command's operation and its number, which is 0 if the machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):

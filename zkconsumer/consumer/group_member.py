@@ -37,7 +37,7 @@ from zkconsumer.errors import (
     ConfigError,
     ConsumerIdTakenError,
     ZooKeeperUnreachableError,
-    displayed,
+    escaped_and_cut,
 )
 from zkconsumer.kafka.access import check_properties
 from zkconsumer.kafka.client_settings import (
@@ -335,7 +335,7 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
     group, owners = ask_zookeeper(_readable(reading), session, limit_s=REPLY_S)
     detected = detect(group, owners)
     logger.info(
-        "peers.release=auto: as %s (%s)", detected.profile.release, displayed(detected.reason)
+        "peers.release=auto: as %s (%s)", detected.profile.release, escaped_and_cut(detected.reason)
     )
     return detected.profile
 
@@ -416,17 +416,22 @@ def stream(
     """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
     if pool is None:
         # The stream's own thread calls the client, and only a message ends the call early.
-        connect, moved = clients(config, brokers)
+        connect, brokers_moved = clients(config, brokers)
         background, turn_s = in_thread, TURN_S
     else:
         shared = pool
-        connect, moved = lambda: shared.fetcher(made.wake_signal), lambda: False
+        connect, brokers_moved = lambda: shared.fetcher(made.wake_signal), lambda: False
         background, turn_s = inline, IDLE_S
     columns = None
     if (chosen := engine(config)) is not None:
         columns, columns_moved = clients(config, brokers, chosen)
         if config.fetch_engine == "columns":
-            connect, moved, background, turn_s = columns, columns_moved, in_thread, TURN_S
+            connect, brokers_moved, background, turn_s = (
+                columns,
+                columns_moved,
+                in_thread,
+                TURN_S,
+            )
     made: Stream[Decoded, Decoded] = Stream(
         topic=topic,
         thread_id=thread,
@@ -434,7 +439,7 @@ def stream(
         gate=gate,
         connect=connect,
         connect_columns=columns,
-        moved=moved,
+        brokers_moved=brokers_moved,
         reset=Reset(config.auto_offset_reset),
         timeout_s=config.consumer_timeout_s,
         retry_s=config.refresh_leader_backoff_s,
@@ -461,11 +466,11 @@ def fetcher_pool(
     """
     if streams <= OWN_CLIENTS or config.fetch_engine == "columns":
         return None
-    connect, moved = clients(config, brokers)
+    connect, brokers_moved = clients(config, brokers)
     limits = fetch_settings(config)
     return FetcherPool(
         connect=connect,
-        moved=moved,
+        brokers_moved=brokers_moved,
         trouble=lambda text: report(StreamReport(ReportKind.FETCH_TROUBLE, consumer, text)),
         clients=max(CLIENTS, config.num_consumer_fetchers),
         max_messages=int(limits["queued.min.messages"]),
@@ -529,11 +534,11 @@ def clients(
         first_servers.update(servers(known))
         return (make or KafkaFetcher)({**fetch_settings(config), **broker_settings(known)})
 
-    def moved() -> bool:
+    def brokers_moved() -> bool:
         known = brokers()
         return bool(known) and first_servers.isdisjoint(servers(known))
 
-    return connect, moved
+    return connect, brokers_moved
 
 
 def suffix() -> str:

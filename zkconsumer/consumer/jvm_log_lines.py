@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from zkconsumer.errors import displayed, printable
+from zkconsumer.errors import escaped, escaped_and_cut
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
@@ -43,7 +43,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         *args: object,
         **kwargs: Any,  # Any: as in the base class
     ) -> None:
-        shown = (one if isinstance(one, int | float) else printable(str(one)) for one in args)
+        shown = (one if isinstance(one, int | float) else escaped(str(one)) for one in args)
         try:
             super().log(level, msg, *shown, **({"stacklevel": 2} | kwargs))
         except Exception:  # noqa: BLE001  # the user's filter or handler may raise anything
@@ -229,7 +229,7 @@ class Journal:
                         f"Consumer {self._consumer} rebalancing the following partitions: "
                         f"{partitions} "
                         f"for topic {topic} with consumers: "
-                        f"List({', '.join(map(displayed, threads))})"
+                        f"List({', '.join(map(escaped_and_cut, threads))})"
                     ),
                 )
             else:
@@ -287,4 +287,4 @@ def _info(tp: TopicPartition, fetched: int | None, consumed: int | None) -> str:
 
 def _sequence(items: Iterable[object]) -> str:
     """Return a Scala sequence as the JVM's log shows it."""
-    return f"ArrayBuffer({', '.join(displayed(str(item)) for item in items)})"
+    return f"ArrayBuffer({', '.join(escaped_and_cut(str(item)) for item in items)})"

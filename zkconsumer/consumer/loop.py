@@ -244,7 +244,7 @@ class MemberLoop:
                 event = self._collected(Purpose.EXPLICIT, None, request)
             else:
                 owned = self.state.owned
-                event = commit_requests.positions_given(asked, owned, request=request, now=now)
+                event = commit_requests.commit_event(asked, owned, request=request, now=now)
         except NotOwnedError as error:
             asked.answer.set_exception(error)
             return None
@@ -333,7 +333,7 @@ class MemberLoop:
         if answer is None:
             return  # the caller has reached its timeout, or `fail` has answered
         if failures:
-            answer.set_exception(commit_requests.failed(failures))
+            answer.set_exception(commit_requests.commit_error(failures))
         else:
             answer.set_result(None)
 

@@ -18,7 +18,7 @@ from zkconsumer.errors import (
     RebalanceBlockedError,
     UnsupportedPeerError,
     ZkConsumerError,
-    displayed,
+    escaped_and_cut,
 )
 from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.phases import Phase
@@ -86,11 +86,11 @@ def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = Non
         phase=state.phase.value,
         session=state.session.id if state.session else None,
         owned={thread: tuple(held) for thread, held in owned.items()},
-        blocked={tp: displayed(who.thread) for tp, who in state.blocked.partitions.items()},
+        blocked={tp: escaped_and_cut(who.thread) for tp, who in state.blocked.partitions.items()},
         idle_peers=state.idle_peers.partitions,
-        waiting_for=displayed(_waiting_for(state)),
+        waiting_for=escaped_and_cut(_waiting_for(state)),
         malformed_peers={
-            displayed(name): displayed(why)
+            escaped_and_cut(name): escaped_and_cut(why)
             for name, why in (state.view.malformed if state.view else {}).items()
         },
         refused=dict(state.refused),

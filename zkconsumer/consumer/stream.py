@@ -110,7 +110,7 @@ class Stream(Generic[K, V]):
         gate: LeaseGate,
         connect: Callable[[], Fetcher | None],
         connect_columns: Callable[[], Fetcher | None] | None = None,
-        moved: Callable[[], bool] = lambda: False,
+        brokers_moved: Callable[[], bool] = lambda: False,
         reset: Reset,
         timeout_s: float | None,
         retry_s: float,
@@ -126,11 +126,11 @@ class Stream(Generic[K, V]):
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
             connect_columns: like `connect`, for `poll_arrow`; None: messages are converted.
-            moved: returns whether all brokers have new addresses; called if none can be reached.
+            brokers_moved: whether all brokers have new addresses; called if none can be reached.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: back-off after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
             report: receives the stream's reports. It must only enqueue them.
-            background: runs `connect` and `moved`, so that the user's thread waits for neither.
+            background: runs `connect` and `brokers_moved`, for which the user's thread never waits.
             turn_s: maximum duration of one call of the fetcher's `consume`, in seconds.
         """
         self.topic = topic
@@ -146,7 +146,7 @@ class Stream(Generic[K, V]):
             partitions=self._partitions,
             connect=connect,
             connect_columns=connect_columns,
-            moved=moved,
+            brokers_moved=brokers_moved,
             reset=reset,
             retry_s=retry_s,
             report=report,

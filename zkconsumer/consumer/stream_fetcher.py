@@ -158,7 +158,7 @@ class StreamFetcher:
         partitions: StreamPartitions,
         connect: Callable[[], Fetcher | None],
         connect_columns: Callable[[], Fetcher | None] | None,
-        moved: Callable[[], bool],
+        brokers_moved: Callable[[], bool],
         reset: Reset,
         retry_s: float,
         report: Callable[[StreamReport], None],
@@ -174,7 +174,11 @@ class StreamFetcher:
         self._topic = topic
         self._thread_id = thread_id
         self._partitions = partitions
-        self._connect, self._connect_columns, self._moved = connect, connect_columns, moved
+        self._connect, self._connect_columns, self._brokers_moved = (
+            connect,
+            connect_columns,
+            brokers_moved,
+        )
         self.is_columns = False
         self._reset = reset
         self._retry_s = max(retry_s, 0.01)
@@ -449,7 +453,7 @@ class StreamFetcher:
             if fault.kind is FaultKind.LOST:
                 self.restart()
             elif tp is None and self._moving is None:
-                self._moving = self._in_background(self._moved)
+                self._moving = self._in_background(self._brokers_moved)
             return
         where = self._topic or ""
         if tp is not None:

@@ -32,29 +32,29 @@ ENSEMBLE = "demo"
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunRecords:
     """What a run leaves behind.
 
     Attributes:
         logs: the directory of each server's transaction log.
         traces: the traces of the zkconsumer members, one for each process.
         claims: the claims that the JVM members logged.
-        interruptions: the number of faults that hit a JVM member. After each one, the log may lack
-            the claim that was in progress.
+        jvm_interruptions: the number of faults that hit a JVM member. After each one, the log may
+            lack the claim that was in progress.
         faults: kind of fault -> how often it happened.
         seconds: how long the faults took.
         runs: number of transactions that each run of the pipeline wrote.
-        found: the tables, read from the pipeline's Parquet.
+        history: the tables, read from the pipeline's Parquet.
     """
 
     logs: list[Path]
     traces: list[Path]
     claims: Claims
-    interruptions: int
+    jvm_interruptions: int
     faults: Counter[str]
     seconds: float
     runs: list[int]
-    found: Described
+    history: Described
 
 
 class DemoRun:
@@ -73,7 +73,7 @@ class DemoRun:
         self._faults, self._limit_s, self._seed = faults, limit_s, seed
         self._output, self._say = output, say
 
-    def run(self) -> Evidence:
+    def run(self) -> RunRecords:
         """Run the demo. Raises SandboxError if a part of the demo itself fails."""
         with ExitStack() as stack:
             directory = Path(tempfile.mkdtemp(prefix="zkconsumer-history-"))
@@ -89,17 +89,17 @@ class DemoRun:
             runs.append(self._pipeline(spark, scene.logs))
             servers, members = enumerate(scene.logs, start=1), scene.members
             logs = [self._kept_logs(one, f"logs/{number}") for number, one in servers]
-            return Evidence(
+            return RunRecords(
                 logs=logs,
                 traces=[self._kept(one, "traces") for m in members for one in m.traces],
                 claims=sum((one.claims for one in members), Counter()),
-                interruptions=sum(
+                jvm_interruptions=sum(
                     one.interruptions for one in members if one.kind is MemberKind.JVM
                 ),
                 faults=scene.faults,
                 seconds=seconds,
                 runs=runs,
-                found=described(spark, self._tables),
+                history=described(spark, self._tables),
             )
 
     @property

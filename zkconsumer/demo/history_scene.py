@@ -25,7 +25,7 @@ from zkconsumer.sandbox import BrokerServer, ZooKeeperEnsemble, topics
 from zkconsumer.sandbox.jars import Progress
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.proxy import Proxy, Wire
-from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, Trickle
+from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, PeriodicProducer
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -136,7 +136,7 @@ class Scene:
             )
             stack.enter_context(broker)
             topics.create_topic(connect, TOPIC, partitions=PARTITIONS)
-            stack.callback(Trickle(connect, TOPIC, PARTITIONS).stop)
+            stack.callback(PeriodicProducer(connect, TOPIC, PARTITIONS).stop)
             self._client = stack.enter_context(topics.session(connect))
             for number, kind in enumerate(KINDS):
                 server = self.ensemble.servers[number % len(self.ensemble.servers)]

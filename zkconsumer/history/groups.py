@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from zkconsumer.errors import ZkConsumerError, printable
+from zkconsumer.errors import ZkConsumerError, escaped
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.snapshots import Tree
 from zkconsumer.history.tables import (
@@ -494,7 +494,7 @@ class GroupHistory:
     def _member(
         self, group: _Group, consumer: str, session: int, event: str, data: bytes | None
     ) -> None:
-        text = printable((data or b"").decode(errors="replace"))
+        text = escaped((data or b"").decode(errors="replace"))
         self.tables.members.append(
             Member(
                 **self._of(group),
@@ -542,8 +542,8 @@ class GroupHistory:
             **self._of(group),
             topic=tp.topic,
             partition=tp.partition,
-            thread=printable(znode.thread),
-            consumer=printable(consumer_of(znode.thread)),
+            thread=escaped(znode.thread),
+            consumer=escaped(consumer_of(znode.thread)),
             session=session,
             czxid=self._zxid,
             gap_ms=None if lost is None else self._time_ms - lost,
@@ -849,7 +849,7 @@ class GroupHistory:
             topic=partition.tp.topic,
             partition=partition.tp.partition,
             session=session,
-            by=printable((mine or consumers or [""])[-1]),
+            by=escaped((mine or consumers or [""])[-1]),
             begins=begins,
             late=late,
             before=None if run is None else run.last,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from zkconsumer.errors import displayed
+from zkconsumer.errors import escaped_and_cut
 from zkconsumer.history.describe import Described
 from zkconsumer.history.incidents import MOMENTARY
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalance, Tables
@@ -251,7 +251,7 @@ def page(found: Described, window: Window, charts: Sequence[str] = ()) -> str:
 
 
 def _escape(value: object) -> str:
-    return html.escape(displayed("-" if value is None else str(value), 2000))
+    return html.escape(escaped_and_cut("-" if value is None else str(value), 2000))
 
 
 def _table(name: str, rows: list[dict[str, object]]) -> str:

@@ -55,11 +55,11 @@ LINGER_S: Final = 1.0
 # brokers in its first metadata, and librdkafka then forgets the last known broker. In one
 # observation with a broker of 0.10.2, librdkafka received metadata but fetched nothing. A new
 # fetcher costs some milliseconds.
-LOST_S: Final = 5.0
+LOST_AFTER_S: Final = 5.0
 
 # Seconds between two reports of one kind of error; librdkafka repeats "connection refused" twenty
 # times a second while a broker is down.
-QUIET_S: Final = 5.0
+REPORT_INTERVAL_S: Final = 5.0
 
 _OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
@@ -220,7 +220,7 @@ class _Errors:
     def report(self, error: KafkaError) -> None:
         # librdkafka calls this method within `consume`, so on the owning thread.
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self.lost_at is None:
-            self.lost_at = time.monotonic() + LOST_S
+            self.lost_at = time.monotonic() + LOST_AFTER_S
         if (found := refusal(error, self._settings)) is not None:
             if self._may_report(error) is not None:
                 self.faults.append(Fault(FaultKind.REFUSED, None, str(found), error=found))
@@ -236,7 +236,7 @@ class _Errors:
         if now < due:
             self._reported[error.code()] = (due, swallowed + 1)
             return None
-        self._reported[error.code()] = (now + QUIET_S, 0)
+        self._reported[error.code()] = (now + REPORT_INTERVAL_S, 0)
         return swallowed
 
     def passing(self, error: KafkaError, tp: TopicPartition | None) -> None:

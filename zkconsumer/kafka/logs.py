@@ -44,7 +44,7 @@ NO_LEADER: Final = "the partition has no leader"
 
 # Seconds for which a leader may report a log end below an offset that was already read. A newly
 # elected leader reports fewer messages than it stores until its followers fetch from it again.
-SHORT_LOG_S: Final = 5.0
+STALE_END_S: Final = 5.0
 
 # The lowest registration version of brokers that find messages by time (0.10 and later). Older
 # brokers find only segments.
@@ -60,7 +60,7 @@ _EARLIEST: Final = -2
 # Number of partitions in one request. librdkafka searches the list of all requested partitions for
 # each result, so one request for 10,000 partitions takes half a second. Requests of 250 partitions
 # were the fastest for 10,000.
-AT_ONCE: Final = 250
+PARTITIONS_PER_REQUEST: Final = 250
 
 # Minimum time limit, in seconds, for each leader, even if the total time limit has passed.
 _LEAST_S: Final = 0.1
@@ -166,7 +166,7 @@ class LogClient:
             self._consumer = Consumer({**self._settings, **own})
             self._metadata = None  # the consumer has no metadata yet
         try:
-            found, by_leader = self._placed(partitions)
+            found, by_leader = self._by_leader(partitions)
         except FetchError as error:
             return dict.fromkeys(partitions, str(error))
         deadline = monotonic() + self._limit_s
@@ -188,7 +188,7 @@ class LogClient:
                     )
         return found
 
-    def _placed(
+    def _by_leader(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int | str], dict[int, list[TopicPartition]]]:
         """Return each partition's leader or fault, and the partitions of each leader."""
@@ -207,7 +207,7 @@ class LogClient:
         """Request the offsets of the given times; a failed leader does not affect the others."""
         deadline = monotonic() + self._limit_s
         try:
-            places, by_leader = self._placed(partitions)
+            places, by_leader = self._by_leader(partitions)
         except FetchError as error:
             return [dict.fromkeys(partitions, str(error)) for _ in times]
         answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
@@ -275,7 +275,7 @@ def _spec(at: int) -> Untyped:
 
 def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartition]]:
     left = iter(partitions)
-    while part := list(islice(left, AT_ONCE)):
+    while part := list(islice(left, PARTITIONS_PER_REQUEST)):
         yield part
 
 

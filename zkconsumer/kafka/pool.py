@@ -36,8 +36,8 @@ its queue, and the coordinator sets the same event, so an idle stream causes no 
 
 **A fetch thread replaces a failed client without involving the streams.** Each route knows the next
 offset, so the fetch thread continues from there with a new client. It does so when all brokers have
-been down (`LOST_S`), when their addresses have changed, and when messages have been available for a
-long time and none was fetched.
+been down (`LOST_AFTER_S`), when their addresses have changed, and when messages have been available
+for a long time and none was fetched.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class FetcherPool:
         self,
         *,
         connect: Callable[[], Fetcher | None],
-        moved: Callable[[], bool] = lambda: False,
+        brokers_moved: Callable[[], bool] = lambda: False,
         trouble: Callable[[str], None] = lambda text: None,
         clients: int = CLIENTS,
         max_messages: int,
@@ -272,13 +272,13 @@ class FetcherPool:
 
         Args:
             connect: makes a client, on a fetch thread; returns None while no broker is registered.
-            moved: returns whether all brokers' addresses have changed since the last `connect`.
+            brokers_moved: whether all brokers' addresses have changed since the last `connect`.
             trouble: receives a text about temporary errors of the brokers, on a fetch thread.
             clients: the maximum number of clients.
             max_messages, max_bytes: the limits of the messages prefetched for one stream.
             name: the prefix of the threads' names.
         """
-        self.connect, self.moved, self.trouble = connect, moved, trouble
+        self.connect, self.brokers_moved, self.trouble = connect, brokers_moved, trouble
         self._max_messages, self._max_bytes = max_messages, max_bytes
         self._threads = [_FetchThread(self, f"{name}-fetch-{one}") for one in range(clients)]
 
@@ -525,7 +525,7 @@ class _FetchThread:
                 self._fail_all(fault)
             else:
                 self._pool.trouble(fault.text)
-                if self._pool.moved():
+                if self._pool.brokers_moved():
                     self._start_over()
                     return
 

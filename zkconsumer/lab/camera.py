@@ -22,7 +22,7 @@ from math import isfinite
 
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
-from zkconsumer.errors import ZkConsumerError, displayed
+from zkconsumer.errors import ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.worlds import LAB_MOVES, Move
 from zkconsumer.member import commands as cmd
 from zkconsumer.member.events import Event
@@ -244,7 +244,7 @@ class Camera(RequestCounter):
             link.slow,
             link.connected,
             link.lost,
-            link.muted_at is None,
+            link.black_hole_at is None,
             link.session,
             who in self.held,
             self.waits.get((who, True)),
@@ -265,7 +265,7 @@ class Camera(RequestCounter):
             "k": "jvm" if is_jvm else "zk",
             "s": _status(link.joined, link.dead, link.frozen, member.closed),
             "ph": phase,
-            "c": _connection(link.connected, link.lost, link.muted_at is not None),
+            "c": _connection(link.connected, link.lost, link.black_hole_at is not None),
             "ses": link.session,
             "open": member.may_ask(world.now),
             "f": [self.index[tp] for tp in member.feeds if tp in self.index],
@@ -303,7 +303,9 @@ class Camera(RequestCounter):
             self._events.append(["phase", who, after.phase.value])
         for one in commands:
             if isinstance(one, cmd.Notice):
-                text = displayed(f"{one.where}: {one.text}" if one.where else one.text, SHOWN_DATA)
+                text = escaped_and_cut(
+                    f"{one.where}: {one.text}" if one.where else one.text, SHOWN_DATA
+                )
                 self._events.append(["notice", who, one.kind.value, text])
 
     def delivered(self, world: World, message: Delivered) -> None:
@@ -363,7 +365,7 @@ def _zookeeper(world: World) -> JsonObject:
         "lag": list(faults.lagging),
         "brokers": not faults.brokers_gone,
         "topic": not faults.topic_gone,
-        "hostile": bool(faults.hostile),
+        "hostile": bool(faults.bad_registration),
         "stuck": [str(tp) for tp in faults.stuck],
         "replicas": world.plan.replicas,
     }
@@ -379,7 +381,9 @@ def explain(world: World, tp: TopicPartition) -> str:
             try:
                 one = decode_registration(node.data, where=path)
             except ZkConsumerError:
-                return f"{displayed(path)} is unreadable, so no member computes an assignment."
+                return (
+                    f"{escaped_and_cut(path)} is unreadable, so no member computes an assignment."
+                )
             subscriptions[path.removeprefix(prefix)] = one.subscription
     topics: dict[str, tuple[int, ...]] = {}
     for existing in world.log_end:
@@ -392,14 +396,16 @@ def explain(world: World, tp: TopicPartition) -> str:
         variant=settings.profile.variant,
     )
     owner = world.owner(tp)
-    now = f"The owner znode names {displayed(owner[0])}." if owner else "It has no owner znode."
+    now = (
+        f"The owner znode names {escaped_and_cut(owner[0])}." if owner else "It has no owner znode."
+    )
     thread = due.get(tp)
     if thread is None:
         return f"No registered member subscribes to {tp.topic}. {now}"
     threads = sorted({one for at, one in due.items() if at.topic == tp.topic}, key=utf16_key)
     place = threads.index(thread) + 1
     return (
-        f"{settings.strategy.value} assigns {tp} to {displayed(thread)}: thread {place} of "
+        f"{settings.strategy.value} assigns {tp} to {escaped_and_cut(thread)}: thread {place} of "
         f"{len(threads)} with partitions of {tp.topic}, which has {len(topics[tp.topic])}. "
         f"Each member computes this for itself from the registrations in ids. {now}"
     )
@@ -409,7 +415,7 @@ def explain(world: World, tp: TopicPartition) -> str:
 
 
 def _text(data: bytes | None) -> str:
-    return displayed((data or b"").decode(errors="replace"), SHOWN_DATA)
+    return escaped_and_cut((data or b"").decode(errors="replace"), SHOWN_DATA)
 
 
 def short(path: str) -> str:
@@ -472,24 +478,24 @@ _SENTENCES: dict[Do, str] = {
     Do.READ: "{0} reads one more reply from the broken connection",
     Do.OVERTAKE: "{0} handles the connection change before older replies",
     Do.POST: "a preempted thread of {0} runs again",
-    Do.ASK: "the user of {0} asks for a message",
+    Do.NEXT_MESSAGE: "the user of {0} asks for a message",
     Do.COMMIT: "the user of {0} commits",
     Do.CUT: "the connection of {0} breaks",
-    Do.MUTE: "the network drops everything from and to {0}",
-    Do.UNMUTE: "the network of {0} works again",
+    Do.BLACK_HOLE: "the network drops everything from and to {0}",
+    Do.END_BLACK_HOLE: "the network of {0} works again",
     Do.EXPIRE: "ZooKeeper ends the session of {0}",
     Do.KILL: "{0} gets SIGKILL",
     Do.FREEZE: "{0} gets SIGSTOP",
     Do.THAW: "{0} gets SIGCONT",
     Do.SLOW: "the user of {0} does not finish its message",
-    Do.HURRY: "the user of {0} finishes its messages again",
+    Do.END_SLOW: "the user of {0} finishes its messages again",
     Do.REVIVE: "{0} starts again under its id",
     Do.DELETE_ID: "another client deletes the id znode of {0}",
     Do.DELETE_OWNER: "another client deletes the owner znode of {1}",
     Do.EDIT: "an operator sets the offset of {1} to 0, and marks the edit",
     Do.ZOMBIE: "a former owner commits offset 0 of {1}",
-    Do.LATE: "a former owner commits all delivered messages of {1}",
-    Do.MANGLE: "another client writes an unreadable offset of {1}",
+    Do.LATE_COMMIT: "a former owner commits all delivered messages of {1}",
+    Do.CORRUPT_OFFSET: "another client writes an unreadable offset of {1}",
     Do.REPAIR: "an operator makes the offset of {1} readable",
     Do.STUCK: "another client's session claims {1}",
     Do.ORPHAN: "another client creates a persistent owner znode of {1}",
@@ -499,8 +505,8 @@ _SENTENCES: dict[Do, str] = {
     Do.CREATE_TOPIC: "the topic is created",
     Do.NO_BROKERS: "the broker's znode is gone",
     Do.BROKERS: "the broker's znode is back",
-    Do.HOSTILE: "another client registers an unreadable payload",
-    Do.DISARM: "the unreadable registration is deleted",
+    Do.BAD_REGISTRATION: "another client registers an unreadable payload",
+    Do.DELETE_BAD_REGISTRATION: "the unreadable registration is deleted",
     Do.LAG: "server {2} lags behind its leader",
     Do.CATCH_UP: "server {2} catches up",
     Do.ISOLATE: "server {2} loses its leader and keeps its clients",

@@ -36,7 +36,13 @@ from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
 from zkconsumer.sim.coordinated.search import delays
 from zkconsumer.sim.coordinated.stories import plan_for
-from zkconsumer.sim.coordinated.view import GroupView, group_view, membership, message_text, sends
+from zkconsumer.sim.coordinated.view import (
+    GroupView,
+    describe_generation,
+    describe_requests,
+    group_view,
+    message_text,
+)
 from zkconsumer.sim.coordinated.world import NEVER, Both, Delivered, InTransit, Watcher, World
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.recorder import Emit
@@ -256,7 +262,7 @@ class Lens(Watcher):
             "ses": 0,
             "open": not member.frozen,
             "f": sorted(tp.partition for tp in member.fetching),
-            "note": membership(member.state),
+            "note": describe_generation(member.state),
         }
         session = self._session(world, who)
         if session is not None and member.lives:
@@ -293,7 +299,7 @@ class Lens(Watcher):
         commands = list(commands)
         self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
         name = world.members[who].name
-        self._sent += [f"{name} sends {text}" for text in sends(commands)]
+        self._sent += [f"{name} sends {text}" for text in describe_requests(commands)]
         self._recorder.transition(world, who, before, event, commands)
 
     def asked(self, world: World, who: int, request: msg.Request) -> None:
@@ -645,7 +651,7 @@ class CoordinatedStage:
         if name is None:
             return f"The group is {group.text}; {tp} is assigned to no member. {now}"
         who = group.names.get(name, short(name))
-        return f"{tp} is assigned to {who} ({group.text}). {group.chosen} {now}"
+        return f"{tp} is assigned to {who} ({group.text}). {group.computed_by} {now}"
 
     @property
     def partitions(self) -> int:

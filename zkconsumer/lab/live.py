@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from zkconsumer.admin.api import Admin
 from zkconsumer.admin.findings import Finding
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import RefusedError, ZkConsumerError, displayed
+from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.camera import NOBODY, STRANGER
 from zkconsumer.lab.engine import Engine
 from zkconsumer.protocol import paths
@@ -121,7 +121,7 @@ class GroupPicture:
 
     def _member(self, name: str, after: Json) -> JsonObject:
         path = paths.member(self.group, name)
-        shown = displayed(name, SHOWN)
+        shown = escaped_and_cut(name, SHOWN)
         if after is None:
             who = self._of.get(name, -1)
             if who >= 0:
@@ -134,7 +134,9 @@ class GroupPicture:
             }
         who = self._column(name)
         is_readable = isinstance(after, Registration)
-        words = _subscription(after) if is_readable else f"unreadable: {displayed(after, SHOWN)}"
+        words = (
+            _subscription(after) if is_readable else f"unreadable: {escaped_and_cut(after, SHOWN)}"
+        )
         self.members[who] = {**self.members[who], "s": "up", "sub": words}
         self.tree[path] = [words, 1 + who]
         return {
@@ -154,7 +156,7 @@ class GroupPicture:
         ]
         who = free[0] if free else len(self.members)
         view = {
-            "n": displayed(name, SHOWN),
+            "n": escaped_and_cut(name, SHOWN),
             "k": "member",
             "s": "left",
             "ph": "registered",
@@ -179,7 +181,7 @@ class GroupPicture:
             self.omitted += 1
             return -1, []
         number = self._index[tp] = len(self.partitions)
-        self.partitions.append([displayed(str(tp), SHOWN), NOBODY, None, None, None])
+        self.partitions.append([escaped_and_cut(str(tp), SHOWN), NOBODY, None, None, None])
         return number, [self.partitions[number][0]]
 
     def _owner(self, tp: TopicPartition, after: Json) -> JsonObject | None:
@@ -199,7 +201,7 @@ class GroupPicture:
             row[1] = self._column(name) if name else STRANGER
             self.moved += self._last_owner.get(number, row[1]) != row[1]
             self._last_owner[number] = row[1]
-            thread = displayed(after.thread or after.fault or "?", SHOWN)
+            thread = escaped_and_cut(after.thread or after.fault or "?", SHOWN)
             node = self.tree[path] = [thread, 1 + row[1] if row[1] >= 0 else 0]
             text = f"{thread} owns {row[0]}"
         views = {}
@@ -220,7 +222,7 @@ class GroupPicture:
         if number < 0:
             return None
         row, path = self.partitions[number], paths.offset(self.group, tp)
-        row[2] = None if after is None else displayed(str(after), SHOWN)
+        row[2] = None if after is None else escaped_and_cut(str(after), SHOWN)
         if after is None:
             self.tree.pop(path, None)
         else:
@@ -272,7 +274,7 @@ class GroupPicture:
 
 def _subscription(one: Registration) -> str:
     topics = ", ".join(f"{topic}={streams}" for topic, streams in one.subscription.items())
-    return displayed(f"{one.pattern.value} {topics}", SHOWN)
+    return escaped_and_cut(f"{one.pattern.value} {topics}", SHOWN)
 
 
 class LiveGroup:
@@ -340,7 +342,7 @@ class LiveGroup:
         with Admin(self._config) as admin:
             found = admin.explain(self.group)
         words = [
-            f"{displayed(one.thread, SHOWN)}: {one.why}."
+            f"{escaped_and_cut(one.thread, SHOWN)}: {one.why}."
             for one in found.shares
             if one.topic == topic and int(partition) in (*one.partitions, *one.owned)
         ]
@@ -356,7 +358,7 @@ class LiveGroup:
                 "run": 1,
                 "kind": "live",
                 "scene": self._picture.scene(),
-                "title": f"group {displayed(self.group)}",
+                "title": f"group {escaped_and_cut(self.group)}",
                 "base": {},
                 "about": {"words": self.words() + self._left_out()},
             }
@@ -367,7 +369,7 @@ class LiveGroup:
 
     def words(self) -> str:
         """Return the page's text about the group."""
-        return f"The real group {displayed(self.group)}. The lab only reads."
+        return f"The real group {escaped_and_cut(self.group)}. The lab only reads."
 
     def _left_out(self) -> str:
         many = self._picture.omitted
@@ -432,4 +434,4 @@ class LiveGroup:
 
 def _finding(one: Finding) -> JsonObject:
     text = f"{one.subject}: {one.what} {one.why} {one.remedy}"
-    return {"severity": one.severity.value, "code": one.code, "text": displayed(text, 600)}
+    return {"severity": one.severity.value, "code": one.code, "text": escaped_and_cut(text, 600)}

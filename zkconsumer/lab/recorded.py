@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zkconsumer.errors import TraceError, displayed
+from zkconsumer.errors import TraceError, escaped_and_cut
 from zkconsumer.lab.camera import NOBODY, STRANGER, short
 from zkconsumer.lab.worlds import MAX_MOVES
 from zkconsumer.protocol import paths
@@ -49,7 +49,7 @@ def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> lis
     timed.sort(key=lambda entry: float(entry["t"]))
     scene = film.scene()
     frames = [film.frame(entry, float(entry["t"]) - start) for entry in timed[:MAX_MOVES]]
-    words = f"A recorded run: {displayed(title, SHOWN)}. Nothing can be changed."
+    words = f"A recorded run: {escaped_and_cut(title, SHOWN)}. Nothing can be changed."
     if len(timed) > MAX_MOVES:
         words += f" {len(timed) - MAX_MOVES} later events are left out."
     run: JsonObject = {
@@ -57,7 +57,7 @@ def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> lis
         "run": number,
         "kind": "recorded",
         "scene": scene,
-        "title": displayed(title, SHOWN),
+        "title": escaped_and_cut(title, SHOWN),
         "base": {},
         "about": {"words": words},
     }
@@ -120,7 +120,13 @@ class _Film:
         self._of = {name: who for who, name in enumerate(dict.fromkeys(names))}
         self._views: list[JsonObject] = [
             {
-                **{"n": displayed(name, SHOWN), "k": "member", "s": "away", "ph": "", "c": "on"},
+                **{
+                    "n": escaped_and_cut(name, SHOWN),
+                    "k": "member",
+                    "s": "away",
+                    "ph": "",
+                    "c": "on",
+                },
                 **{"ses": 1 + who, "open": True, "f": []},
             }
             for name, who in self._of.items()
@@ -139,7 +145,7 @@ class _Film:
         return {
             "t": 0.0,
             "members": list(self._views),
-            "partitions": [[displayed(str(tp), SHOWN), *row] for tp, row in rows],
+            "partitions": [[escaped_and_cut(str(tp), SHOWN), *row] for tp, row in rows],
             "tree": {},
             "zookeeper": {"text": "recorded", "brokers": True, "topic": True},
             "counters": [None] * 7,
@@ -149,15 +155,15 @@ class _Film:
         frame: JsonObject = {"t": round(t, 4), "d": "", "m": {}, "p": {}, "z": {}, "x": []}
         who = self._of.get(str(entry.get("member", "")), -1)
         name = self._views[who]["n"] if who >= 0 else "another client"
-        frame["l"] = displayed(self._words(entry, name), SHOWN)
+        frame["l"] = escaped_and_cut(self._words(entry, name), SHOWN)
         if who >= 0:
             self._set(frame, who, s="left" if entry.get("gone") else "up", **_phase(entry))
         for sign, path, data in entry.get("writes", ()):
-            self._write(frame, who, sign, str(path), displayed(str(data), SHOWN))
+            self._write(frame, who, sign, str(path), escaped_and_cut(str(data), SHOWN))
         if "watch" in entry and who >= 0:
             frame["x"].append(["watch", who, str(entry["watch"]).lower(), short(entry["path"])])
         if "note" in entry or "scene" in entry:
-            frame["say"] = displayed(str(entry.get("note") or entry.get("scene")), SHOWN)
+            frame["say"] = escaped_and_cut(str(entry.get("note") or entry.get("scene")), SHOWN)
         return frame
 
     def _set(self, frame: JsonObject, who: int, **values: Json) -> None:
@@ -178,7 +184,7 @@ class _Film:
             before = row[0]
             owner = self._of.get(consumer_of(data), STRANGER) if sign != "-" else NOBODY
             row[0], frame["o"] = owner, 1
-            frame["x"].append(["owner", owner, displayed(f"{at.name}-{at.partition}", SHOWN)])
+            frame["x"].append(["owner", owner, escaped_and_cut(f"{at.name}-{at.partition}", SHOWN)])
             for one in {before, owner} - {NOBODY, STRANGER}:
                 owned = [n for n, other in enumerate(self._rows) if other[0] == one]
                 self._set(frame, one, f=owned)
@@ -211,4 +217,4 @@ class _Film:
 def _phase(entry: JsonObject) -> JsonObject:
     """Return the phase after a step of a member (`to`), or of a JVM member (`phase`)."""
     phase = entry.get("to", entry.get("phase"))
-    return {"ph": displayed(phase, SHOWN)} if isinstance(phase, str) else {}
+    return {"ph": escaped_and_cut(phase, SHOWN)} if isinstance(phase, str) else {}

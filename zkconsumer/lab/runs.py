@@ -132,12 +132,12 @@ class LabStage(Stage):
         """Let these members join and settle, take the picture, and record from now on."""
         self.settled, self.is_recording = settled, False
         world = self.world
-        flow, world.flow = world.flow, 0
+        flow, world.messages_per_advance = world.messages_per_advance, 0
         if settled:
             self.join(*settled)
             with suppress(StoryStuckError):
                 self.rest()
-        world.flow = flow
+        world.messages_per_advance = flow
         self.picture = self.camera.picture(world)
         self.is_recording = True
         self.on_move()

@@ -37,7 +37,7 @@ PARTITIONS = 6
 SESSION_S = 6.0
 """The session timeout of all members, which is also that of simulated worlds."""
 
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 """Seconds between two checks of the members' processes."""
 
 MAX_BURST = 1000
@@ -123,7 +123,7 @@ class SandboxGroup(LiveGroup):
             ),
             "set_offset": self._set_offset,
             "produce": self._produce,
-            "grow": lambda move: self._real.grow(),
+            "grow": lambda move: self._real.add_partition(),
             "restart": lambda move: self._real.sandbox.zookeeper.restart(),
             "quorum_lost": lambda move: self._real.sandbox.zookeeper.kill(),
             "quorum": lambda move: self._real.sandbox.zookeeper.start(),
@@ -202,7 +202,7 @@ class SandboxGroup(LiveGroup):
     def _produce(self, move: Move) -> None:
         if not 0 < move.value <= MAX_BURST:
             raise RefusedError(f"give 1 to {MAX_BURST} messages")
-        self._real.trickle.burst(int(move.value))
+        self._real.producer.produce(int(move.value))
 
     # ---- processes -------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class SandboxGroup(LiveGroup):
 
     def _look(self) -> None:
         """Report processes that have ended, until the lab is closed."""
-        while not self._closed.wait(LOOK_S):
+        while not self._closed.wait(POLL_INTERVAL_S):
             for who, member in enumerate(self._real.members):
                 before, state = self._seen[who], member.state
                 if state is before:

@@ -86,7 +86,7 @@ class WorldSpec:
             members=self.slots,
             partitions=self.partitions,
             messages=self.messages,
-            flow=self.flow,
+            messages_per_advance=self.flow,
             session_s=self.session_s,
             replicas=2,
             topics=self.topics,

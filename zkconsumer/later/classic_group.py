@@ -1,6 +1,6 @@
 """A classic group at its coordinator: `step(group, received, now) -> (group, replies)`.
 
-`TABLE` names the handler of each request by phase. `expire` handles the end of a timer. `unload`
+`HANDLERS` names the handler of each request by phase. `expire` handles the end of a timer. `unload`
 handles the loss of the partition of `__consumer_offsets`. `later.group_phases` lists the phases to
 which a handler may lead. The coordinator answers JoinGroup when all members have joined the
 rebalance, and SyncGroup when the leader has sent the assignment. Until then the requests are parked
@@ -72,7 +72,7 @@ def step(group: ClassicGroup, received: Received, now: Now) -> Step:
             while `group_phases.enforced` is set.
     """
     kind = type(received.request)
-    handler = TABLE.get((group.phase, kind)) or TABLE[None, kind]
+    handler = HANDLERS.get((group.phase, kind)) or HANDLERS[None, kind]
     after, replies = handler(group, received, now)
     return _checked(group, CAUSES.get(kind), after), replies
 
@@ -532,7 +532,7 @@ def _unknown_sync(group: ClassicGroup, received: Received, _: Now) -> Step:
 
 
 Handler = Callable[[ClassicGroup, Received, Now], Step]
-TABLE: Mapping[tuple[Phase | None, type[Request]], Handler] = {
+HANDLERS: Mapping[tuple[Phase | None, type[Request]], Handler] = {
     (None, JoinGroup): _join,
     (None, SyncGroup): _sync,
     (None, Heartbeat): _heartbeat,

@@ -21,7 +21,13 @@ from dataclasses import replace
 from zkconsumer.later import connection
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import MEMBER, OVER, Mode, Phase, State
-from zkconsumer.later.connection import BACKOFF_S, MOVED, NEVER, REQUEST_S, Sent
+from zkconsumer.later.connection import (
+    BACKOFF_S,
+    COORDINATOR_MOVED,
+    NEVER,
+    REQUEST_S,
+    InFlightRequest,
+)
 from zkconsumer.later.member_events import Call, Callback, Commands, then
 from zkconsumer.protocol.later import consumer_protocol as wire
 from zkconsumer.protocol.later import messages as msg
@@ -41,7 +47,7 @@ It begins after the rebalance timeout (Kafka: `JOIN_GROUP_TIMEOUT_LAPSE`).
 CLOSE_S = 30.0
 """The time, in seconds, that a closing member waits for its last commit."""
 
-AT_ONCE = frozenset(
+REJOIN_AT_ONCE = frozenset(
     {
         Error.UNKNOWN_MEMBER_ID,
         Error.ILLEGAL_GENERATION,
@@ -51,7 +57,7 @@ AT_ONCE = frozenset(
 )
 """Errors of a join after which the member joins again without a back-off."""
 
-RETRIABLE = MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS}
+RETRIABLE = COORDINATOR_MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS}
 """Errors after which the same request may succeed later."""
 
 
@@ -63,7 +69,7 @@ def step(state: State, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
     if state.phase in OVER:
         return state, ()
-    handler = TABLE.get(type(event))
+    handler = HANDLERS.get(type(event))
     if handler is None:
         raise ImpossibleEventError(type(event).__name__)
     result = then(handler(state, event), lambda s: _time_outs(s, event.now))
@@ -75,7 +81,7 @@ def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
         return NEVER
-    due = [state.link.look_at, *(one.until for one in state.link.sent.values())]
+    due = [state.link.next_look_up, *(one.until for one in state.link.sent.values())]
     if state.phase in MEMBER:
         due += [state.heartbeat_at, state.poll_until, state.heard_at + state.settings.session_s]
     if state.polling:
@@ -145,7 +151,7 @@ def _close(state: State, event: ev.Event) -> Step:
     ), ()
 
 
-TABLE: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
+HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
     ev.Polls: _polls,
     ev.Busy: _busy,
     ev.Tick: _tick,
@@ -361,7 +367,7 @@ def _revoke(state: State, partitions: frozenset[TopicPartition], callback: Callb
 # ---- joining -------------------------------------------------------------------------------------
 
 
-def _joined(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _joined(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.Joined)
     if state.closing is not None:
         return state, ()
@@ -411,16 +417,16 @@ def compute_assignments(joined: msg.Joined, topics: Mapping[str, Topic]) -> dict
     return {member: wire.encode_assignment(partitions) for member, partitions in found.items()}
 
 
-def _join_refused(state: State, sent: Sent, response: msg.Joined, now: float) -> Step:
+def _join_refused(state: State, sent: InFlightRequest, response: msg.Joined, now: float) -> Step:
     error = response.error
     if error is Error.MEMBER_ID_REQUIRED:
         state = replace(state, member=response.member, generation=NO_GENERATION, protocol=None)
-    elif error is Error.UNKNOWN_MEMBER_ID and sent.mark == state.mark:
+    elif error is Error.UNKNOWN_MEMBER_ID and sent.membership == state.membership:
         state = _reset(state, keep_member=False)
     return _rebalance_failed(state, error, now)
 
 
-def _synced(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _synced(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.Synced)
     error = response.error
     if state.closing is not None:
@@ -430,7 +436,10 @@ def _synced(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
             return _rebalance_failed(state, Error.ILLEGAL_GENERATION, now)
         partitions, _ = wire.decode_assignment(response.assignment)
         return replace(state, phase=Phase.STABLE, rejoin=False, received=frozenset(partitions)), ()
-    if error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION) and sent.mark == state.mark:
+    if (
+        error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION)
+        and sent.membership == state.membership
+    ):
         state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
     return _rebalance_failed(state, error, now)
 
@@ -438,9 +447,9 @@ def _synced(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
 def _rebalance_failed(state: State, error: Error, now: float) -> Step:
     """Join again, at once or after a back-off; other errors end the member."""
     state = replace(state, rejoin=True)
-    if error in MOVED:
+    if error in COORDINATOR_MOVED:
         state = replace(state, link=connection.forget_coordinator(state.link))
-    if error in AT_ONCE:
+    if error in REJOIN_AT_ONCE:
         return state, ()
     if error in RETRIABLE:
         return replace(state, retry_at=now + BACKOFF_S), ()
@@ -488,7 +497,7 @@ def _load(state: State, now: float) -> Step:
     return _send(state, msg.OffsetFetch(state.settings.group, wanted), now)
 
 
-def _loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.OffsetsFetched)
     assert isinstance(sent.request, msg.OffsetFetch)
     if response.error is not Error.NONE:
@@ -506,16 +515,18 @@ def _loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Ste
 # ---- heartbeats and commits ----------------------------------------------------------------------
 
 
-def _heartbeat_answered(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _heartbeat_answered(
+    state: State, sent: InFlightRequest, response: msg.Response, now: float
+) -> Step:
     error = response.error
     if error in (Error.NONE, Error.COORDINATOR_LOAD_IN_PROGRESS):
         return replace(state, heard_at=now), ()
     if error is Error.REBALANCE_IN_PROGRESS:
         return replace(state, heard_at=now, rejoin=state.rejoin or _is_stable(state)), ()
-    if error in MOVED:
+    if error in COORDINATOR_MOVED:
         link = connection.forget_coordinator(state.link)
         return replace(state, link=link, heartbeat_at=now + BACKOFF_S), ()
-    if sent.mark != state.mark:
+    if sent.membership != state.membership:
         return state, ()  # the answer concerns an earlier membership
     state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
     if error is Error.FENCED_INSTANCE_ID:
@@ -551,7 +562,7 @@ def _commit(state: State, now: float) -> Step:
     return _send(state, request, now)
 
 
-def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     error = response.error
     if state.commit is not None and state.commit not in state.link.sent:
         if error in RETRIABLE:
@@ -561,7 +572,7 @@ def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> 
     if error is Error.REBALANCE_IN_PROGRESS:
         return replace(state, rejoin=True), ()
     if error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION):
-        if sent.mark == state.mark or state.phase is not Phase.PREPARING:
+        if sent.membership == state.membership or state.phase is not Phase.PREPARING:
             state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
         return state, ()
     if error is Error.FENCED_INSTANCE_ID:
@@ -571,7 +582,7 @@ def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> 
 
 def _retry(state: State, error: Error, now: float) -> State:
     """Wait before sending the same request again; look up the coordinator if it has moved."""
-    if error in MOVED:
+    if error in COORDINATOR_MOVED:
         state = replace(state, link=connection.forget_coordinator(state.link))
     return replace(state, retry_at=now + BACKOFF_S)
 
@@ -605,20 +616,22 @@ def _closing(state: State, now: float) -> Step:
 
 
 def _send(state: State, request: msg.Request, now: float, *, timeout_s: float = REQUEST_S) -> Step:
-    link, commands = connection.send(state.link, request, now, timeout_s=timeout_s, mark=state.mark)
+    link, commands = connection.send(
+        state.link, request, now, timeout_s=timeout_s, membership=state.membership
+    )
     return replace(state, link=link), commands
 
 
-def _found(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.FoundCoordinator)
     return replace(state, link=connection.found(state.link, response, now), heard_at=now), ()
 
 
-def _left(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _left(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     return state, ()
 
 
-Answer = Callable[[State, Sent, msg.Response, float], Step]
+Answer = Callable[[State, InFlightRequest, msg.Response, float], Step]
 
 ANSWERS: Mapping[type[msg.Request], Answer] = {
     msg.FindCoordinator: _found,

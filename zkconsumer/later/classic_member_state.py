@@ -124,6 +124,6 @@ class State:
     error: Error = Error.NONE
 
     @property
-    def mark(self) -> tuple[object, ...]:
-        """The mark of the current membership; a response with another mark is outdated."""
+    def membership(self) -> tuple[object, ...]:
+        """The current membership; a response to a request of an earlier one is outdated."""
         return self.member, self.generation, self.protocol

@@ -22,28 +22,28 @@ MOST_BACKOFF_S = 1.0
 REQUEST_S = 30.0
 """`request.timeout.ms`: after this time without a response, the client breaks the connection."""
 
-MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE})
+COORDINATOR_MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE})
 """Errors after which a member looks for its coordinator again."""
 
 NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class InFlightRequest:
     """A request without a response yet.
 
     Attributes:
         broker: the broker that received it.
         request: the request.
         until: the time, in seconds, at which the client stops waiting for the response.
-        mark: the member's phase, generation and member id when the request was sent. The handler of
-            the response compares them with the present ones.
+        membership: the member's id, generation and protocol when the request was sent. The handler
+            of the response compares them with the present ones.
     """
 
     broker: int
     request: Request
     until: float
-    mark: tuple[object, ...] = ()
+    membership: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ class Connection:
         sent: number -> request without a response.
         number: the number of the next request.
         attempts: failed look-ups since the last success.
-        look_at: the time of the next look-up, in seconds.
-        broken: the broker whose connection was lost last; other brokers are asked first.
+        next_look_up: the time of the next look-up, in seconds.
+        last_lost: the broker whose connection was lost last; other brokers are asked first.
     """
 
     brokers: tuple[int, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
     coordinator: int | None = None
-    sent: Mapping[int, Sent] = field(default_factory=dict)
+    sent: Mapping[int, InFlightRequest] = field(default_factory=dict)
     number: int = 1
     attempts: int = 0
-    look_at: float = 0.0
-    broken: int | None = None
+    next_look_up: float = 0.0
+    last_lost: int | None = None
 
     def awaits(self, kind: type[Request]) -> bool:
         """Return whether a request of this class has no response yet."""
@@ -82,13 +82,13 @@ def send(
     *,
     broker: int | None = None,
     timeout_s: float = REQUEST_S,
-    mark: tuple[object, ...] = (),
+    membership: tuple[object, ...] = (),
 ) -> tuple[Connection, Commands]:
     """Send a request, by default to the coordinator."""
     to = connection.coordinator if broker is None else broker
     assert to is not None, "the coordinator is unknown"
     number = connection.number
-    sent = {**connection.sent, number: Sent(to, request, now + timeout_s, mark)}
+    sent = {**connection.sent, number: InFlightRequest(to, request, now + timeout_s, membership)}
     return replace(connection, sent=sent, number=number + 1), (Send(number, to, request),)
 
 
@@ -100,12 +100,12 @@ def look_up(connection: Connection, group: str, now: float) -> tuple[Connection,
     cannot reach.
     """
     is_known = connection.coordinator is not None
-    if is_known or connection.awaits(FindCoordinator) or now < connection.look_at:
+    if is_known or connection.awaits(FindCoordinator) or now < connection.next_look_up:
         return connection, ()
     load = [one.broker for one in connection.sent.values()]
     broker = min(
         connection.brokers,
-        key=lambda one: (one == connection.broken, load.count(one)),
+        key=lambda one: (one == connection.last_lost, load.count(one)),
         default=None,
     )
     if broker is None:
@@ -123,10 +123,10 @@ def found(connection: Connection, answer: FoundCoordinator, now: float) -> Conne
 def failed(connection: Connection, now: float) -> Connection:
     """Delay the next look-up; Kafka also varies the back-off at random by 20 %."""
     pause = min(MOST_BACKOFF_S, BACKOFF_S * 2.0 ** min(connection.attempts, 16))
-    return replace(connection, attempts=connection.attempts + 1, look_at=now + pause)
+    return replace(connection, attempts=connection.attempts + 1, next_look_up=now + pause)
 
 
-def answered(connection: Connection, number: int) -> tuple[Sent | None, Connection]:
+def answered(connection: Connection, number: int) -> tuple[InFlightRequest | None, Connection]:
     """Remove and return the request of a response; None if its connection was closed meanwhile."""
     left = dict(connection.sent)
     sent = left.pop(number, None)
@@ -148,7 +148,7 @@ def dropped(connection: Connection, broker: int, now: float) -> Connection:
     left = {number: one for number, one in connection.sent.items() if one.broker != broker}
     is_coordinator = broker == connection.coordinator
     coordinator = None if is_coordinator else connection.coordinator
-    return replace(connection, sent=left, coordinator=coordinator, broken=broker)
+    return replace(connection, sent=left, coordinator=coordinator, last_lost=broker)
 
 
 def forget_coordinator(connection: Connection) -> Connection:

@@ -22,7 +22,13 @@ from enum import Enum
 from zkconsumer.later import connection
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import Settings
-from zkconsumer.later.connection import BACKOFF_S, MOVED, NEVER, Connection, Sent
+from zkconsumer.later.connection import (
+    BACKOFF_S,
+    COORDINATOR_MOVED,
+    NEVER,
+    Connection,
+    InFlightRequest,
+)
 from zkconsumer.later.member_events import Call, Callback, Commands, then
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Error
@@ -127,7 +133,7 @@ def step(state: State, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
     if state.phase in OVER:
         return state, ()
-    result = then(TABLE[type(event)](state, event), lambda s: _time_outs(s, event.now))
+    result = then(HANDLERS[type(event)](state, event), lambda s: _time_outs(s, event.now))
     result = then(result, lambda s: _background(s, event.now))
     result = then(result, lambda s: _user_thread(s, event.now))
     return then(result, lambda s: _background(s, event.now))  # for instance, to acknowledge at once
@@ -137,7 +143,7 @@ def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
         return NEVER
-    due = [state.link.look_at, *(one.until for one in state.link.sent.values())]
+    due = [state.link.next_look_up, *(one.until for one in state.link.sent.values())]
     due += [state.heartbeat_at, state.retry_at, state.poll_until, state.auto_commit_at]
     due += [state.closing or NEVER, state.commit_until or NEVER]
     return min((at for at in due if at > now), default=NEVER)
@@ -211,7 +217,7 @@ def _close(state: State, event: ev.Event) -> Step:
     ), ()
 
 
-TABLE: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
+HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
     ev.Polls: _polls,
     ev.Busy: _busy,
     ev.Tick: _tick,
@@ -400,7 +406,9 @@ def _stopped(state: State, gone: Partitions, callback: Callback) -> Step:
 # ---- answers -------------------------------------------------------------------------------------
 
 
-def _heartbeat_answered(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _heartbeat_answered(
+    state: State, sent: InFlightRequest, response: msg.Response, now: float
+) -> Step:
     assert isinstance(response, msg.ConsumerGroupAnswer)
     assert isinstance(sent.request, msg.ConsumerGroupHeartbeat)
     is_leaving = sent.request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
@@ -434,7 +442,7 @@ def _refused(state: State, error: Error, now: float) -> Step:
     state = replace(state, last_reported=None, heartbeat_at=now)
     if error in (Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID):
         return replace(_without_epoch(state), phase=Phase.FENCED), ()
-    if error in MOVED or error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+    if error in COORDINATOR_MOVED or error is Error.COORDINATOR_LOAD_IN_PROGRESS:
         return _retry(state, error, now), ()
     return _fail(state, error)
 
@@ -446,13 +454,13 @@ def _fail(state: State, error: Error) -> Step:
 
 def _retry(state: State, error: Error, now: float) -> State:
     """Wait before sending the same request again; look up the coordinator if it has moved."""
-    if error in MOVED:
+    if error in COORDINATOR_MOVED:
         link = connection.forget_coordinator(state.link)
         state = replace(state, link=link, last_reported=None, heartbeat_at=now)
     return replace(state, retry_at=now + BACKOFF_S)
 
 
-def _found(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.FoundCoordinator)
     return replace(state, link=connection.found(state.link, response, now)), ()
 
@@ -489,12 +497,12 @@ def _commit(state: State, now: float) -> Step:
     return _send(replace(state, commit=number), request, now)
 
 
-def _committed(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     error = response.error
     if state.commit is None or state.commit in state.link.sent:
         return state, ()
     state = replace(state, commit=None)
-    again = MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.STALE_MEMBER_EPOCH}
+    again = COORDINATOR_MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.STALE_MEMBER_EPOCH}
     if error in again:
         return _retry(state, error, now), ()
     is_awaited = state.resolving is not None or state.closing is not None
@@ -510,7 +518,7 @@ def _load(state: State, now: float) -> Step:
     return _send(state, request, now)
 
 
-def _loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.OffsetsFetched)
     assert isinstance(sent.request, msg.OffsetFetch)
     if response.error is not Error.NONE:
@@ -549,7 +557,7 @@ def _send(state: State, request: msg.Request, now: float) -> Step:
     return replace(state, link=link), commands
 
 
-Answer = Callable[[State, Sent, msg.Response, float], Step]
+Answer = Callable[[State, InFlightRequest, msg.Response, float], Step]
 
 ANSWERS: Mapping[type[msg.Request], Answer] = {
     msg.FindCoordinator: _found,

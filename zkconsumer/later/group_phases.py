@@ -50,32 +50,32 @@ class Row(NamedTuple):
 enforced = False
 """Whether `classic_group.step` checks each phase change; the tests and the simulator set it."""
 
-_GONE = (Cause.LEAVE, Cause.SESSION_DEADLINE)
+_MEMBER_GONE = (Cause.LEAVE, Cause.SESSION_DEADLINE)
 
 MAIN_PATH: tuple[Row, ...] = (
     Row(Phase.EMPTY, (Cause.JOIN,), (Phase.PREPARING,), "the first member joins"),
     Row(
         Phase.PREPARING,
-        (Cause.JOIN, Cause.JOIN_DEADLINE, *_GONE),
+        (Cause.JOIN, Cause.JOIN_DEADLINE, *_MEMBER_GONE),
         (Phase.COMPLETING,),
         "all members have joined, or the time is over",
     ),
     Row(Phase.COMPLETING, (Cause.SYNC,), (Phase.STABLE,), "the leader sends the assignment"),
     Row(
         Phase.STABLE,
-        (Cause.JOIN, *_GONE),
+        (Cause.JOIN, *_MEMBER_GONE),
         (Phase.PREPARING,),
         "a member joins, changes, leaves or dies",
     ),
     Row(
         Phase.COMPLETING,
-        (Cause.JOIN, *_GONE, Cause.SYNC_DEADLINE),
+        (Cause.JOIN, *_MEMBER_GONE, Cause.SYNC_DEADLINE),
         (Phase.PREPARING,),
         "a member joins, changes, leaves, dies or does not sync",
     ),
     Row(
         Phase.PREPARING,
-        (Cause.JOIN_DEADLINE, *_GONE),
+        (Cause.JOIN_DEADLINE, *_MEMBER_GONE),
         (Phase.EMPTY,),
         "no member is left",
     ),
@@ -98,13 +98,13 @@ DETOURS: tuple[Row, ...] = (
     ),
     Row(
         Phase.STABLE,
-        (*_GONE, Cause.SYNC_DEADLINE),
+        (*_MEMBER_GONE, Cause.SYNC_DEADLINE),
         (Phase.EMPTY,),
         "the last member has left or died",
     ),
     Row(
         Phase.COMPLETING,
-        (*_GONE, Cause.SYNC_DEADLINE),
+        (*_MEMBER_GONE, Cause.SYNC_DEADLINE),
         (Phase.EMPTY,),
         "the last member has left or died",
     ),
@@ -115,12 +115,12 @@ DETOURS: tuple[Row, ...] = (
 )
 """Changes that the picture leaves out."""
 
-TABLE = (*MAIN_PATH, *DETOURS)
+LEGAL_CHANGES = (*MAIN_PATH, *DETOURS)
 
 
 def _changes() -> dict[tuple[Phase, Cause], frozenset[Phase]]:
     changes: dict[tuple[Phase, Cause], frozenset[Phase]] = {}
-    for row in TABLE:
+    for row in LEGAL_CHANGES:
         for cause in row.causes:
             found = changes.get((row.before, cause), frozenset())
             changes[row.before, cause] = found | frozenset(row.after)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zkconsumer.errors import ConfigError, displayed
+from zkconsumer.errors import ConfigError, escaped_and_cut
 from zkconsumer.member import peers, rebalance
 from zkconsumer.member.commands import Command, Notice, NoticeKind
 from zkconsumer.member.events import ViewRead
@@ -48,7 +48,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     if not view.brokers:
         assigned, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
     elif reason:
-        assigned, waiting_for = held, f"{displayed(subject)}: {displayed(reason)}"
+        assigned, waiting_for = held, f"{escaped_and_cut(subject)}: {escaped_and_cut(reason)}"
     else:
         assigned, waiting_for = _own_assignment(state, view, held)
     # An eager member releases everything only when the group has changed. A waiting member reads
@@ -147,7 +147,7 @@ def _malformed_peers(before: GroupView | None, view: GroupView) -> tuple[Command
     return tuple(
         Notice(
             NoticeKind.MALFORMED_PEER,
-            f"ids/{displayed(consumer)}",
+            f"ids/{escaped_and_cut(consumer)}",
             f"this registration fails every JVM member of the group: {reason}",
             "stop that consumer, or delete its id znode",
         )

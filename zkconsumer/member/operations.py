@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from zkconsumer.errors import MalformedZnodeError, displayed
+from zkconsumer.errors import MalformedZnodeError, escaped_and_cut
 from zkconsumer.member.events import (
     Claimed,
     Committed,
@@ -244,7 +244,7 @@ def read_owners(
             if stat.owner == member.session and found == thread:
                 held[tp] = Ownership(thread, stat.czxid)
             else:
-                other[tp] = Blocker(displayed(found), stat.owner)
+                other[tp] = Blocker(escaped_and_cut(found), stat.owner)
     return held, other
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.errors import displayed
+from zkconsumer.errors import escaped_and_cut
 from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.member.events import Diagnosed, OwnersListed
 from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, start_op
@@ -55,7 +55,7 @@ def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
         Notice(
             NoticeKind.IDLE_PEER,
             str(tp),
-            f"assigned to {displayed(thread)}, which is registered but does not claim it",
+            f"assigned to {escaped_and_cut(thread)}, which is registered but does not claim it",
             "restart that consumer; peers.nudge=true makes the whole group rebalance once a minute",
         )
         for tp, thread in sorted(idle.items())
@@ -85,7 +85,7 @@ MAX_NAMED = 20
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
     """Name at most `MAX_NAMED` partitions, and count the others."""
-    names = [displayed(str(tp)) for tp in sorted(partitions)]
+    names = [escaped_and_cut(str(tp)) for tp in sorted(partitions)]
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -127,7 +127,7 @@ def diagnosed(state: State, event: Diagnosed) -> Step:
     notices: tuple[Command, ...] = tuple(
         Notice(
             NoticeKind.DISAGREEMENT,
-            f"ids/{displayed(consumer)}",
+            f"ids/{escaped_and_cut(consumer)}",
             reason,
             "give all members one partition.assignment.strategy and exclude.internal.topics;"
             " set peers.release to the release of the JVM members; see zkconsumer assign",

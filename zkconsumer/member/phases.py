@@ -321,12 +321,12 @@ Two sequences lead to them (tests/member/test_phases.py has an example of each):
   called again in the middle of the rebalance.
 """
 
-TABLE = (*MAIN_PATH, *DETOURS, *ANY_TIME, *RARE)
+LEGAL_CHANGES = (*MAIN_PATH, *DETOURS, *ANY_TIME, *RARE)
 
 
 def _changes() -> dict[tuple[Phase, Cause], frozenset[Phase]]:
     changes: dict[tuple[Phase, Cause], frozenset[Phase]] = {}
-    for row in TABLE:
+    for row in LEGAL_CHANGES:
         for before in row.before:
             for cause in row.causes:
                 changes[before, cause] = changes.get((before, cause), frozenset()) | row.after

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from zkconsumer.errors import FilterTooCostlyError, shown
+from zkconsumer.errors import FilterTooCostlyError, quoted
 from zkconsumer.protocol.registrations import Pattern
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def matching(
         found = _hits(topic_filter.regex, candidates, budget_s)
     except TimeoutError:
         raise FilterTooCostlyError(
-            f"the regex {shown(topic_filter.regex)} takes more than {MATCHING_BUDGET_S:g} s on"
+            f"the regex {quoted(topic_filter.regex)} takes more than {MATCHING_BUDGET_S:g} s on"
             f" {len(candidates)} topics",
             remedy="write a filter without nested repetitions such as (a+)+",
         ) from None

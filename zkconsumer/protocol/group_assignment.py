@@ -19,7 +19,7 @@ from zkconsumer.errors import (
     InvalidFilterError,
     MalformedZnodeError,
     ZkConsumerError,
-    shown,
+    quoted,
 )
 from zkconsumer.protocol.assignors import Strategy, Variant, assign
 from zkconsumer.protocol.filters import TopicFilter, matching, normalise
@@ -118,7 +118,7 @@ class _Reading:
         if consumer in self._unreadable:
             return self._unreadable[consumer]
         if consumer not in self.counts:
-            return Failure(Thrown.NO_NODE, f"NoNode for the registration of {shown(consumer)}")
+            return Failure(Thrown.NO_NODE, f"NoNode for the registration of {quoted(consumer)}")
         theirs = next(iter(self._unreadable.values()), None)
         of_topic = next((self._faults[t] for t in self.counts[consumer] if t in self._faults), None)
         match self._variant:
@@ -188,7 +188,7 @@ def _partitions(
 ) -> tuple[int, ...]:
     fault = znode_fault(topic)
     if fault:
-        what = f"{shown(topic)} cannot be a topic: {fault}"
+        what = f"{quoted(topic)} cannot be a topic: {fault}"
         raise MalformedZnodeError(what, thrown=Thrown.ARGUMENT)
     if topic not in topics:
         return ()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from zkconsumer.errors import ConfigError, InvalidNameError, shown
+from zkconsumer.errors import ConfigError, InvalidNameError, quoted
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
 from zkconsumer.protocol.model import TopicPartition
 
@@ -50,7 +50,7 @@ def validate_topic(name: str) -> str:
 def _validate(kind: str, name: str) -> str:
     if not is_topic(name):
         raise InvalidNameError(
-            f"{shown(name)} is not a legal {kind} name",
+            f"{quoted(name)} is not a legal {kind} name",
             where=kind,
             remedy=f"use 1 to {MAX_NAME_LENGTH} of the characters A-Z a-z 0-9 . _ -"
             " and neither '.' nor '..'",
@@ -71,7 +71,7 @@ def validate_consumer_id(name: str) -> str:
     fault = "it contains '/'" if "/" in name else znode_fault(name)
     if fault:
         raise InvalidNameError(
-            f"{shown(name)} cannot be a consumer id: {fault}",
+            f"{quoted(name)} cannot be a consumer id: {fault}",
             where="consumer.id",
             remedy="choose another id, or omit it: zkconsumer then generates one",
         )

@@ -22,7 +22,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from zkconsumer.errors import MalformedZnodeError, shown
+from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64
@@ -194,7 +194,7 @@ def decode_broker(payload: bytes | None, *, where: str) -> Broker:
     try:
         document = raw.fields(raw.document(), "a broker's registration")
     except ValueError as error:
-        raise raw.malformed(f"{shown(raw.text())} is not the expected JSON") from error
+        raise raw.malformed(f"{quoted(raw.text())} is not the expected JSON") from error
     host, port = document.get("host"), document.get("port")
     listed, version = document.get("endpoints"), document.get("version")
     endpoints = tuple(e for e in listed if isinstance(e, str)) if isinstance(listed, list) else ()
@@ -254,7 +254,7 @@ def decode_partition_state(payload: bytes | None, *, where: str) -> PartitionSta
     try:
         fields = raw.fields(raw.document(), "a partition's state")
     except ValueError as error:
-        raise raw.malformed(f"{shown(raw.text())} is not the expected JSON") from error
+        raise raw.malformed(f"{quoted(raw.text())} is not the expected JSON") from error
     leader = fields.get("leader")
     if type(leader) is not int:
         raise raw.malformed("a partition's state names no leader")
@@ -330,7 +330,7 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise raw.malformed(f"{shown(text)} is not an offset", Thrown.NUMBER) from error
+        raise raw.malformed(f"{quoted(text)} is not an offset", Thrown.NUMBER) from error
 
 
 # ---- edit marks ---------------------------------------------------------------------------------

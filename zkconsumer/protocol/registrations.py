@@ -8,7 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
+from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
 from zkconsumer.protocol.assignors import Variant
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int64, scala_map_order
 from zkconsumer.protocol.paths import MAX_STREAMS, znode_fault
@@ -101,12 +101,12 @@ def validate_registration(registration: Registration, *, profile: Profile) -> No
     try:
         payload = encode_registration(written, profile=profile)
         read = decode_registration(payload, where="", profile=profile)
-        fault = "" if read == written else f"as {', '.join(map(shown, read.subscription))}"
+        fault = "" if read == written else f"as {', '.join(map(quoted, read.subscription))}"
     except MalformedZnodeError as error:
         fault = f"as an error that aborts every rebalance of the group ({error.what})"
     if fault:
         raise ConfigError(
-            f"Kafka {profile.release} writes {', '.join(map(shown, written.subscription))} so that"
+            f"Kafka {profile.release} writes {', '.join(map(quoted, written.subscription))} so that"
             f" every member reads it {fault}",
             where="peers.release",
             remedy="use a release from 0.8.2.0 to 1.0.0, whose registrations all releases read"
@@ -131,10 +131,10 @@ def decode_registration(
     raw = Payload(payload, where=where, remedy=_REMEDY)
     for name, count in found.subscription.items():
         if count < 1:
-            raise raw.malformed(f"{shown(name)} has no streams", Thrown.ASSERTION)
+            raise raw.malformed(f"{quoted(name)} has no streams", Thrown.ASSERTION)
         fault = znode_fault(name) if found.pattern is Pattern.STATIC else ""
         if fault and profile.variant is Variant.SKIPPING:
-            raise raw.malformed(f"{shown(name)} cannot be a topic: {fault}", Thrown.ARGUMENT)
+            raise raw.malformed(f"{quoted(name)} cannot be a topic: {fault}", Thrown.ARGUMENT)
     return found
 
 
@@ -149,7 +149,7 @@ def read_registration(
     try:
         document = raw.document()
     except ValueError as error:
-        what = f"{shown(raw.text())} is not the expected JSON"
+        what = f"{quoted(raw.text())} is not the expected JSON"
         raise raw.malformed(what, Thrown.KAFKA) from error
     fields = raw.fields(document, "a registration")
     if "pattern" not in fields:
@@ -180,7 +180,7 @@ def _counts(raw: Payload, subscription: dict[str, object], pattern: Pattern) -> 
         # The JVM fails at the first fault in the order of its map.
         for name in scala_map_order(subscription):
             if _count(raw, name, subscription[name]) < 1:
-                raise raw.malformed(f"{shown(name)} has no streams", Thrown.ASSERTION)
+                raise raw.malformed(f"{quoted(name)} has no streams", Thrown.ASSERTION)
     if sum(counts.values()) > MAX_STREAMS:
         raise raw.malformed(f"a registration has more than {MAX_STREAMS} streams")
     return counts
@@ -190,7 +190,7 @@ def _count(raw: Payload, name: str, count: object) -> int:
     if count is None and not raw.is_jackson:
         return 0  # `BoxesRunTime.unboxToInt`
     if type(count) is not int or not MIN_INT32 <= count <= MAX_INT32:
-        raise raw.mistyped(f"{shown(name)} has a stream count that is not an int32", count)
+        raise raw.mistyped(f"{quoted(name)} has a stream count that is not an int32", count)
     return count
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from zkconsumer.errors import MalformedZnodeError, shown
+from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol.assignors import KeyForm, Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
@@ -93,7 +93,7 @@ def detect(
     if not owners:
         unknown = "no member owns a partition yet"
     elif None in registered.values():
-        unreadable = (shown(one) for one, found in registered.items() if found is None)
+        unreadable = (quoted(one) for one, found in registered.items() if found is None)
         unknown = f"the registration of {', '.join(unreadable)} cannot be read"
     elif len(held) > len(registered):
         unknown = "some owners are not registered"

@@ -25,7 +25,7 @@ from zkconsumer.sandbox.guard import start_time
 
 # Seconds between two checks of a condition. This is short compared with the 0.4 s that the fastest
 # server needs to start.
-_LOOK_S = 0.02
+_POLL_INTERVAL_S = 0.02
 
 
 class Process:
@@ -201,7 +201,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
         if not claim.acquire(blocking=False):
             # If the interrupt came just after `end` was acquired, no thread releases it again.
             while not ended:
-                end.acquire(timeout=_LOOK_S)
+                end.acquire(timeout=_POLL_INTERVAL_S)
         raise
     if failures:
         raise failures[0]
@@ -237,5 +237,5 @@ def until(condition: Callable[[], bool], *, limit_s: float) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     return True

@@ -10,7 +10,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 """Seconds between two checks whether a thread that waits for bytes should end."""
 
 WATCH_EVENT, PING = -1, -2
@@ -107,7 +107,7 @@ class Proxy:
                 client.close()
                 continue
             for end in (client, server):
-                end.settimeout(_LOOK_S)
+                end.settimeout(_POLL_INTERVAL_S)
             with self._lock:
                 self._open |= {client, server}
             self._run(self._serve, client, server)

@@ -176,7 +176,7 @@ class MemberProcess:
         return command, environ | {"LANG": "C.UTF-8", "HOME": str(self._directory)}
 
 
-class Trickle:
+class PeriodicProducer:
     """A thread that produces one message to each partition every second, until `stop`."""
 
     EVERY_S = 1.0
@@ -195,7 +195,7 @@ class Trickle:
         self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
         self._thread.start()
 
-    def burst(self, messages: int) -> None:
+    def produce(self, messages: int) -> None:
         """Produce this number of messages to each partition."""
         with self._lock:
             for _ in range(messages):
@@ -211,7 +211,7 @@ class Trickle:
 
     def _run(self) -> None:
         while not self._stop.wait(self.EVERY_S):
-            self.burst(1)
+            self.produce(1)
 
 
 class RealGroup:
@@ -245,8 +245,8 @@ class RealGroup:
             if MemberKind.JVM in self.kinds:
                 jars.resolve(f"kafka-{JVM_RELEASE}", progress=self._progress)
             self.sandbox.create_topic(self.topic, partitions=self.partitions)
-            self.trickle = Trickle(self.connect, self.topic, self.partitions)
-            stack.callback(self.trickle.stop)
+            self.producer = PeriodicProducer(self.connect, self.topic, self.partitions)
+            stack.callback(self.producer.stop)
             for number, kind in enumerate(self.kinds):
                 member = MemberProcess(
                     number,
@@ -276,11 +276,11 @@ class RealGroup:
 
     # ---- what happens to the servers and the znodes ----------------------------------------------
 
-    def grow(self) -> None:
+    def add_partition(self) -> None:
         """Add a partition to the topic."""
         self.partitions += 1
         self.sandbox.add_partitions(self.topic, partitions=self.partitions)
-        self.trickle.partitions = self.partitions
+        self.producer.partitions = self.partitions
 
     def delete(self, path: str) -> None:
         """Delete a znode as another client. Raises RefusedError if the znode is missing."""

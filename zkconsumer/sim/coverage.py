@@ -15,7 +15,7 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
-from zkconsumer.sim.plan import FAULTS, OF_A_MEMBER, Action, Do, InvariantViolation
+from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, Action, Do, InvariantViolation
 from zkconsumer.sim.world import Watcher, World
 
 
@@ -52,7 +52,7 @@ class Coverage(Watcher):
     def acted(self, world: World, action: Action) -> None:
         """Count a fault for the phases of the members that it concerns."""
         if action.do in FAULTS:
-            is_of_one = action.do in OF_A_MEMBER
+            is_of_one = action.do in MEMBER_FAULTS
             hit = (action.who,) if is_of_one else _live(world, but=action)
             phases = {self._left.get(who, world.members[who].state.phase) for who in hit}
             for phase in phases:

@@ -57,7 +57,7 @@ MOMENTS = frozenset(
         "refresh_at",
         "nudged_at",
         "since",
-        "muted_at",
+        "black_hole_at",
         "recreate_at",
     }
 )
@@ -282,7 +282,7 @@ KINDS = (
 )
 """Faults that may happen, in any order; `Scope.faults` limits their number."""
 
-_OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.ASK, Do.NOTICE, Do.CONNECT)
+_OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.NEXT_MESSAGE, Do.NOTICE, Do.CONNECT)
 
 FORGET_EVERY = 20_000
 """Number of states after which the cache of forms is emptied."""
@@ -355,7 +355,7 @@ class SmallWorld(World):
         first = next((action.who for action in actions if action.do is Do.RECEIVE), None)
         if first is not None:
             actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]
-        elif any(action.do not in (Do.ASK, Do.TIME) for action in actions):
+        elif any(action.do not in (Do.NEXT_MESSAGE, Do.TIME) for action in actions):
             actions = [one for one in actions if one.do is not Do.TIME]
         actions += (one for one in repairs(self) if one.do is Do.THAW)
         return actions + possible(self)

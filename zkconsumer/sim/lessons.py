@@ -25,7 +25,7 @@ SIZES = (2, 5, 10, 20, 50, 100, 200)
 PER_MEMBER = 2
 """Partitions for each member."""
 
-TURN_S = 1e-6
+REQUEST_DURATION_S = 1e-6
 """Seconds by which the clock advances with each request of the lessons with many members. These
 lessons measure no time."""
 
@@ -83,7 +83,7 @@ class LargeGroup(MixedWorld):
     def _turn(self, who: int) -> None:
         member = self.members[who]
         while self._has_news(who):
-            self.now += TURN_S
+            self.now += REQUEST_DURATION_S
             if member.wire:
                 self._do_serve(who)
             if member.inbox:
@@ -153,7 +153,7 @@ def _cost(size: int, kind: str) -> RequestCounter:
 
 SPLIT_S = 20.0
 """Seconds for which some members are connected to a server that has lost its leader."""
-LOOK_S = 0.1
+SAMPLE_INTERVAL_S = 0.1
 
 
 @dataclass
@@ -219,7 +219,7 @@ def split_brain() -> Iterator[Lesson]:
         ),
     )
     for kind in KINDS:
-        lesson.rows += [_split(kind), _hung(kind)]
+        lesson.rows += [_run_split(kind), _run_hung_owner(kind)]
         yield replace(lesson, words=[])
     lesson.words = [
         "cut-off server: two of four members stay connected to a server that has lost its leader, "
@@ -239,7 +239,7 @@ def _stage(kind: str, members: int) -> tuple[Stage, SplitBrainCounter]:
         partitions=12,
         messages=1,
         replicas=2,
-        flow=1,
+        messages_per_advance=1,
         session_s=30.0 if members == 2 else 6.0,
         settings=lambda one: replace(one, auto_commit_s=2.0),
     )
@@ -249,7 +249,7 @@ def _stage(kind: str, members: int) -> tuple[Stage, SplitBrainCounter]:
     return Stage(world, recorder), counter
 
 
-def _split(kind: str) -> tuple[object, ...]:
+def _run_split(kind: str) -> tuple[object, ...]:
     on, counter = _stage(kind, 4)
     on.join(0, 1, 2, 3)
     on.wait(2.0)
@@ -263,7 +263,7 @@ def _split(kind: str) -> tuple[object, ...]:
     return _row(f"{kind}, cut-off server", on, counter, events)
 
 
-def _hung(kind: str) -> tuple[object, ...]:
+def _run_hung_owner(kind: str) -> tuple[object, ...]:
     on, counter = _stage(kind, 2)
     on.join(0)
     on.wait(2.0)
@@ -285,9 +285,9 @@ def _row(
     unowned = 0.0
     counter.refused = 0
     for seconds in events():
-        for _ in range(round(seconds / LOOK_S)):
-            on.wait(LOOK_S)
-            unowned += LOOK_S * _unowned(on.world)
+        for _ in range(round(seconds / SAMPLE_INTERVAL_S)):
+            on.wait(SAMPLE_INTERVAL_S)
+            unowned += SAMPLE_INTERVAL_S * _unowned(on.world)
     return (
         name,
         counter.refused,

@@ -17,10 +17,10 @@ from typing import Any, cast
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import (
     Executor,
+    OperationRequests,
+    ResumableOperation,
     Resume,
     Running,
-    Sent,
-    Steps,
     WatchFired,
     operation,
 )
@@ -52,7 +52,7 @@ class Replayed:
         me: Identity,
         started: float,
         sent: tuple[Sequence[Reply], ...],
-        running: Steps | None,
+        running: ResumableOperation | None,
     ) -> None:
         self.command, self.me, self.started, self.sent = command, me, started, sent
         self._running = running
@@ -60,11 +60,11 @@ class Replayed:
     def copy(self) -> Replayed:
         return Replayed(self.command, self.me, self.started, self.sent, None)
 
-    def __next__(self) -> Sent:
+    def __next__(self) -> OperationRequests:
         assert self._running is not None
         return next(self._running)
 
-    def send(self, replies: Sequence[Reply], /) -> Sent:
+    def send(self, replies: Sequence[Reply], /) -> OperationRequests:
         if self._running is None:
             _, self._running = operation(self.command, self.me, self.started)
             next(self._running)

@@ -131,7 +131,7 @@ def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
 def _can_commit(world: World, who: int) -> bool:
     """Return whether a member can commit: nothing prevents it, and it has no work in progress."""
     link, member, wrong = world.links[who], world.members[who], world.active_faults
-    if not link.joined or not link.connected or link.muted_at is not None or link.lost:
+    if not link.joined or not link.connected or link.black_hole_at is not None or link.lost:
         return False
     if link.dead or link.frozen or member.wire or member.inbox or wrong.refused or wrong.kafka:
         return False

@@ -13,7 +13,10 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Do(Enum):
-    """The kinds of actions: ordinary actions, faults, and the ends of faults."""
+    """The kinds of actions: ordinary actions, faults, and the ends of faults.
+
+    The values are written into stories, traces and addresses of the lab, so they do not change.
+    """
 
     JOIN = "join"
     LEAVE = "leave"
@@ -23,11 +26,11 @@ class Do(Enum):
     READ = "read"  # a client reads one more reply or watch event that arrived before the break
     CONNECT = "connect"
     NOTICE = "notice"  # a member notices that its connection is broken
-    ASK = "ask"  # the user asks for the next message, and gets it if there is one
+    NEXT_MESSAGE = "ask"  # the user asks for the next message, and gets it if there is one
     POLL = "poll"  # a user of a production stream polls a batch
     COMMIT = "commit"
-    GIVE = "give"  # a user commits offsets of its choice
-    ABANDON = "abandon"  # the timeout of an explicit commit passes
+    COMMIT_OFFSETS = "give"  # a user commits offsets of its choice
+    COMMIT_TIMEOUT = "abandon"  # the timeout of an explicit commit passes
     PAUSE = "pause"
     RESUME = "resume"  # a user resumes its paused partitions
     SEEK = "seek"
@@ -38,7 +41,7 @@ class Do(Enum):
     TIME = "time"  # the clock advances to the next moment at which something is due
 
     CUT = "cut"  # the connection breaks: replies are lost, but their requests were executed
-    MUTE = "mute"  # the network drops everything, and neither side notices
+    BLACK_HOLE = "mute"  # the network drops everything, and neither side notices
     EXPIRE = "expire"  # another client takes over a live session and ends it
     KILL = "kill"
     FREEZE = "freeze"
@@ -47,12 +50,12 @@ class Do(Enum):
     DELETE_ID = "delete_id"  # another client deletes an id znode
     EDIT = "edit"  # an operator sets an offset, with a mark
     ZOMBIE = "zombie"  # a former owner writes a lower offset, without a mark
-    LATE = "late"  # a former owner commits all that was delivered, without a mark
-    MANGLE = "mangle"  # another client writes an offset that is not a number
+    LATE_COMMIT = "late"  # a former owner commits all that was delivered, without a mark
+    CORRUPT_OFFSET = "mangle"  # another client writes an offset that is not a number
     GROW = "grow"  # a partition is added
     DELETE_TOPIC = "delete_topic"
     NO_BROKERS = "no_brokers"
-    HOSTILE = "hostile"  # another client creates a registration that cannot be decoded or evaluated
+    BAD_REGISTRATION = "hostile"  # another client registers what cannot be decoded or evaluated
     STUCK = "stuck"  # another client's session owns a partition
     ORPHAN = "orphan"  # a persistent owner znode
     REFUSE = "refuse"  # an access control list denies members a right
@@ -66,17 +69,17 @@ class Do(Enum):
     LOSE_TOOL = "lose_tool"  # the tool's requests are executed, and their replies lost
     KILL_TOOL = "kill_tool"  # the tool is killed between two requests
     CRASH_CLIENT = "crash_client"  # an exception ends a member's ZooKeeper client for good
-    RETAIN = "retain"  # retention deletes the first messages of a partition
+    APPLY_RETENTION = "retain"  # retention deletes the first messages of a partition
     LOCK_OUT = "lock_out"  # ZooKeeper refuses a member's credential at each connection
     TAKE_ID = "take_id"  # another client deletes an id znode, and registers under this id
 
     THAW = "thaw"
-    UNMUTE = "unmute"
-    HURRY = "hurry"
+    END_BLACK_HOLE = "unmute"
+    END_SLOW = "hurry"
     REPAIR = "repair"  # an operator corrects an unreadable offset, and writes the topic's znode
     CREATE_TOPIC = "create_topic"
     BROKERS = "brokers"
-    DISARM = "disarm"  # the hostile registration is deleted
+    DELETE_BAD_REGISTRATION = "disarm"
     UNSTICK = "unstick"  # the other client's owner znode is deleted
     ALLOW = "allow"
     CATCH_UP = "catch_up"
@@ -92,15 +95,17 @@ class Do(Enum):
     __hash__ = object.__hash__
 
 
-OF_USERS = frozenset({Do.GIVE, Do.ABANDON, Do.PAUSE, Do.SEEK, Do.RAISE, Do.INTERRUPT})
+USER_ACTIONS = frozenset(
+    {Do.COMMIT_OFFSETS, Do.COMMIT_TIMEOUT, Do.PAUSE, Do.SEEK, Do.RAISE, Do.INTERRUPT}
+)
 """Rare actions of the users of production streams."""
 
 FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
 
-OF_A_MEMBER = frozenset(
+MEMBER_FAULTS = frozenset(
     {
         Do.CUT,
-        Do.MUTE,
+        Do.BLACK_HOLE,
         Do.EXPIRE,
         Do.KILL,
         Do.FREEZE,
@@ -154,7 +159,7 @@ class Link:
         dead: the process has ended.
         slow: the user does not finish its message.
         locked_out: ZooKeeper refuses the member's credential.
-        muted_at: the virtual time from which the network drops everything; None if it does not.
+        black_hole_at: the virtual time since which the network drops everything; None if it works.
     """
 
     session: int = 0
@@ -166,7 +171,7 @@ class Link:
     frozen: bool = False
     slow: bool = False
     locked_out: bool = False
-    muted_at: float | None = None
+    black_hole_at: float | None = None
 
 
 @dataclass
@@ -176,9 +181,9 @@ class ActiveFaults:
     topic_gone: bool = False
     brokers_gone: bool = False
     no_quorum: bool = False
-    hostile: int = 0  # the variant of the hostile registration, from 1; 0 if there is none
+    bad_registration: int = 0  # the variant of the bad registration, from 1; 0 if none
     refused: tuple[str, ...] = ()
-    mangled: tuple[TopicPartition, ...] = ()
+    corrupt_offsets: tuple[TopicPartition, ...] = ()
     stuck: tuple[TopicPartition, ...] = ()
     lagging: tuple[int, ...] = ()
     isolated: tuple[int, ...] = ()
@@ -193,8 +198,9 @@ class Plan:
     """The parameters of a run: members, partitions, messages, and the faults that may happen.
 
     Attributes:
-        flow: the number of messages that each partition gets whenever the clock advances.
-        repair_rarity: at each opportunity, a fault ends with the probability 1 / repair_rarity.
+        messages_per_advance: the number of messages that each partition gets whenever the clock
+            advances.
+        repair_one_in: at each opportunity, a fault ends with the probability 1 / repair_one_in.
         faults: how many times each fault may happen.
         topics: the names of further topics, each with two partitions.
         sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.
@@ -212,10 +218,10 @@ class Plan:
     members: int = 3
     partitions: int = 6
     messages: int = 3
-    flow: int = 0
+    messages_per_advance: int = 0
     session_s: float = 6.0
     replicas: int = 1
-    repair_rarity: int = 1
+    repair_one_in: int = 1
     faults: dict[Do, int] = field(default_factory=dict)
     settings: Callable[[Settings], Settings] = lambda one: one
     topics: tuple[str, ...] = ()

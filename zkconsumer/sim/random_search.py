@@ -22,7 +22,15 @@ from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import FAULTS, OF_A_MEMBER, OF_USERS, Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import (
+    FAULTS,
+    MEMBER_FAULTS,
+    USER_ACTIONS,
+    Action,
+    Do,
+    InvariantViolation,
+    Plan,
+)
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
 from zkconsumer.sim.world import Watcher, World, possible, repairs
 from zkconsumer.trace.story import story
@@ -45,10 +53,10 @@ NO_BACKOFF_S = 1_000.0
 """A back-off, in seconds, that is longer than any run, so that only watches report changes.
 """
 
-NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE, Do.TAKE_ID})
+NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.CORRUPT_OFFSET, Do.TAKE_ID})
 """Faults whose end no watch reports: restored rights, a repaired offset, and a free id."""
 
-SILENCE = frozenset({Do.FREEZE, Do.MUTE, Do.ISOLATE, Do.LAG})
+SILENCE = frozenset({Do.FREEZE, Do.BLACK_HOLE, Do.ISOLATE, Do.LAG})
 """Faults that no member notices by an event."""
 
 Decide = Callable[[int], int]
@@ -88,14 +96,14 @@ def _chooser(source: random.Random | Sequence[int]) -> Decide:
     return lambda below: min(next(given, 0), below - 1)
 
 
-OF_AN_OPERATOR = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
-OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
+OPERATOR_FAULTS = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
+LARGE_WORLD_FAULTS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OPERATOR_FAULTS})
 """Faults that happen in large worlds only."""
 
-OF_FULL_WORLDS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.RETAIN})
+FULL_WORLD_FAULTS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.APPLY_RETENTION})
 """Faults that happen in full worlds only."""
 
-OF_AIMED_WORLDS = frozenset({Do.TAKE_ID})
+AIMED_WORLD_FAULTS = frozenset({Do.TAKE_ID})
 """Faults that happen in aimed worlds only."""
 
 SMALL, FULL, LARGE = 14, 7, 3
@@ -122,7 +130,7 @@ def draw_world(decide: Decide) -> Drawn:
 def draw_full(decide: Decide) -> Drawn:
     """Draw a small or a large world in which more faults may happen."""
     plan, length, rarity = draw_large(decide) if decide(2) else draw_plan(decide)
-    kinds = sorted(OF_FULL_WORLDS | OF_USERS | {Do.REVIVE}, key=lambda do: do.value)
+    kinds = sorted(FULL_WORLD_FAULTS | USER_ACTIONS | {Do.REVIVE}, key=lambda do: do.value)
     more = {do: 1 + decide(2) for do in kinds if decide(2)}
     listener_s = 5.0 if decide(2) else None
     of_all = plan.settings
@@ -147,9 +155,9 @@ def draw_aimed(decide: Decide) -> Drawn:
     streams = decide(3) > 0
     storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
     has_tool = storage is Storage.ZOOKEEPER and decide(2) == 0
-    of_all = FAULTS | (OF_USERS if streams else frozenset())
+    of_all = FAULTS | (USER_ACTIONS if streams else frozenset())
     if not has_tool:
-        of_all -= OF_AN_OPERATOR
+        of_all -= OPERATOR_FAULTS
     if storage is not Storage.ZOOKEEPER:
         of_all -= {Do.EDIT}  # an operator would have to change both stores
     share = 2 + decide(4)
@@ -160,7 +168,7 @@ def draw_aimed(decide: Decide) -> Drawn:
     listener_s = 5.0 if aim in CALLING or decide(3) == 0 else None
     nudge_s = 2.0 if decide(2) else None
     is_hasty = decide(2) == 0
-    more = OF_RARE_REPORTS | DISTURBANCES if aim in RARELY_DIAGNOSED else {}
+    more = RARE_REPORT_FAULTS | DISTURBANCES if aim in RARELY_DIAGNOSED else {}
 
     def settings(one: Settings) -> Settings:
         one = replace(of_members(one), listener_s=listener_s, nudge_s=nudge_s, storage=storage)
@@ -193,7 +201,7 @@ RARELY_DIAGNOSED = frozenset(
 )
 """Phases in which a diagnosis rarely ends."""
 
-OF_RARE_REPORTS = {Do.HOSTILE: 3, Do.STUCK: 3, Do.CUT: 3, Do.ABANDON: 3}
+RARE_REPORT_FAULTS = {Do.BAD_REGISTRATION: 3, Do.STUCK: 3, Do.CUT: 3, Do.COMMIT_TIMEOUT: 3}
 """How often faults happen that lead to a diagnosis or cut it short, and how often a user gives up
 an explicit commit, in worlds that aim at such a phase.
 """
@@ -218,10 +226,10 @@ def _draw_plan(decide: Decide, possible: dict[Do, int]) -> Drawn:
         members=2 + decide(3),
         partitions=1 + decide(6),
         messages=1 + decide(4),
-        flow=decide(2),
+        messages_per_advance=decide(2),
         replicas=1 + decide(3),
         faults=possible,
-        repair_rarity=1 + decide(6),
+        repair_one_in=1 + decide(6),
         settings=draw_settings(decide, possible),
     )
     return plan, 50 + decide(300), 5 + decide(40)
@@ -234,7 +242,7 @@ def draw_large(decide: Decide) -> Drawn:
     """
     plan, length, rarity = draw_plan(decide)
     more = tuple(f"{World.TOPIC}{number + 1}" for number in range(decide(3)))
-    kinds = sorted(OF_LARGE_WORLDS, key=lambda do: do.value)
+    kinds = sorted(LARGE_WORLD_FAULTS, key=lambda do: do.value)
     possible = {do: 1 + decide(3) for do in kinds}
     plan = replace(
         plan,
@@ -249,7 +257,7 @@ def draw_large(decide: Decide) -> Drawn:
     storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
     if storage is not Storage.ZOOKEEPER:
         # An operator would have to change both stores, which these resets do not.
-        left = {do: n for do, n in plan.faults.items() if do not in {Do.EDIT, *OF_AN_OPERATOR}}
+        left = {do: n for do, n in plan.faults.items() if do not in {Do.EDIT, *OPERATOR_FAULTS}}
         plan = replace(plan, faults=left, has_tool=False, stored=0)
     listener_s = 5.0 if decide(3) == 0 else None
     nudge_s = 5.0 if decide(3) == 0 else None
@@ -285,7 +293,12 @@ def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], 
 
 def draw_faults(decide: Decide) -> dict[Do, int]:
     """Draw no faults, only faults that no member notices (where leases matter), or any mixture."""
-    of_all = (FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS - OF_FULL_WORLDS - OF_AIMED_WORLDS
+    of_all = (
+        (FAULTS | {Do.LEAVE, Do.COMMIT})
+        - LARGE_WORLD_FAULTS
+        - FULL_WORLD_FAULTS
+        - AIMED_WORLD_FAULTS
+    )
     kinds = sorted(of_all, key=lambda do: do.value)
     match decide(6):
         case 0:
@@ -390,7 +403,7 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     if world.plan.aim is not None and (found := _aimed(world, actions, world.plan.aim, decide)):
         return found[decide(len(found))]
     if rarity and decide(rarity) == 0:
-        ends = repairs(world) if decide(world.plan.repair_rarity) == 0 else []
+        ends = repairs(world) if decide(world.plan.repair_one_in) == 0 else []
         wrong = [*possible(world), *ends]
         if wrong:
             return wrong[decide(len(wrong))]
@@ -412,7 +425,7 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
     if decide(AIM_RARITY if hit or diagnosing else CHURN_RARITY):
         return []
     if hit:
-        found = [one for one in possible(world) if one.do not in OF_A_MEMBER or one.who in hit]
+        found = [one for one in possible(world) if one.do not in MEMBER_FAULTS or one.who in hit]
     elif diagnosing:
         found = _disturbing(world, actions, aim, diagnosing)
     else:
@@ -469,7 +482,7 @@ in CHURN_RARITY is a start, a leave or a commit.
 
 def heal(world: World, decide: Decide) -> None:
     """End all faults; a random part of the members, never all, stays dead or frozen."""
-    world.faults_left, world.flow = {}, 0
+    world.faults_left, world.messages_per_advance = {}, 0
     if world.tool is not None:
         world.tool.retire()
     while due := repairs(world):

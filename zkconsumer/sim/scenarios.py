@@ -229,7 +229,7 @@ def _slow(stage: Stage) -> None:
     stage.say("g_1 joins")
     stage.join(1)
     stage.wait(2.0)
-    stage.do(Do.HURRY, 0)
+    stage.do(Do.END_SLOW, 0)
     stage.rest()
 
 
@@ -521,7 +521,7 @@ def run_seed(
         members=members,
         partitions=partitions,
         messages=1,
-        flow=1,
+        messages_per_advance=1,
         replicas=2,
         faults={do: kinds.count(do) for do in kinds},
         settings=settings,
@@ -540,7 +540,7 @@ def run_seed(
                 on.say(f"{action.do.value.replace('_', ' ')}{_whom(action.who, action.tp)}")
             on.world.act(action)
         on.say("all faults are repaired, and no more messages arrive")
-        on.world.flow = 0
+        on.world.messages_per_advance = 0
         while due := repairs(on.world):
             on.world.act(due[0])
         for who, link in enumerate(on.world.links):

@@ -21,7 +21,7 @@ LIMIT_S = 120.0
 """Virtual seconds within which a story's condition must become true: many session timeouts and
 back-offs."""
 
-ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.ASK, Do.TIME})
+ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.NEXT_MESSAGE, Do.TIME})
 """Actions that happen without an order of the script."""
 
 

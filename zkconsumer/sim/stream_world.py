@@ -94,22 +94,24 @@ class StreamWorld(World):
 
     def _of_reader(self, actions: list[Action], who: int) -> None:
         if query := self._query(who):
-            actions += [Action(Do.ASK, who)] if query.is_busy(self.now) else []
+            actions += [Action(Do.NEXT_MESSAGE, who)] if query.is_busy(self.now) else []
         elif self._member(who).busy_user(self.now):
-            actions += Action(Do.ASK, who), Action(Do.POLL, who)
+            actions += Action(Do.NEXT_MESSAGE, who), Action(Do.POLL, who)
 
-    def of_users(self, do: Do, who: int) -> list[Action]:
+    def user_actions(self, do: Do, who: int) -> list[Action]:
         if self._query(who):
             return []
         member = self._member(who)
         if do in (Do.PAUSE, Do.SEEK):
             return [Action(do, tp=tp) for tp in sorted(member.feeds)]
-        may_act = member.waits_for_commit if do is Do.ABANDON else member.feeds
+        may_act = member.waits_for_commit if do is Do.COMMIT_TIMEOUT else member.feeds
         return [Action(do, who)] if may_act else []
 
     def retainable(self) -> list[Action]:
         ends = self.log_end.items()
-        return [Action(Do.RETAIN, tp=tp) for tp, end in ends if self.log_start.get(tp, 0) < end]
+        return [
+            Action(Do.APPLY_RETENTION, tp=tp) for tp, end in ends if self.log_start.get(tp, 0) < end
+        ]
 
     def resumes(self) -> list[Action]:
         return [

@@ -25,7 +25,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import OF_USERS, Action, ActiveFaults, Delivered, Do, Link, Plan
+from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Delivered, Do, Link, Plan
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ phases.enforced = True
 LAG_ENTRIES = 3
 """Number of transactions that a lagging replica stays behind: a claim, a commit and a join."""
 
-HOSTILE = (
+BAD_REGISTRATIONS = (
     b"{",
     b'{"version":1,"subscription":{"t{9999999}":1},"pattern":"white_list","timestamp":"1"}',
 )
@@ -51,19 +51,27 @@ AMBIGUOUS = rb'{"version":1,"subscription":{"t|x\\\\d+":1},"pattern":"white_list
 _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
 
-_OF_PARTITIONS = {Do.DELETE_OWNER, Do.EDIT, Do.ZOMBIE, Do.LATE, Do.MANGLE, Do.STUCK, Do.ORPHAN}
+_PARTITION_FAULTS = {
+    Do.DELETE_OWNER,
+    Do.EDIT,
+    Do.ZOMBIE,
+    Do.LATE_COMMIT,
+    Do.CORRUPT_OFFSET,
+    Do.STUCK,
+    Do.ORPHAN,
+}
 APPLY_WAYS = 2
 """Number of ways in which an operator may apply a plan: `sim.tool.LIVES`."""
 
-_OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
-_BY_A_LEADER = _OF_PARTITIONS | {
+_WORLD_FAULTS = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
+_NEEDS_QUORUM = _PARTITION_FAULTS | {
     Do.EXPIRE,
     Do.DELETE_ID,
     Do.TAKE_ID,
     Do.GROW,
     Do.DELETE_TOPIC,
     Do.NO_BROKERS,
-    Do.HOSTILE,
+    Do.BAD_REGISTRATION,
     Do.REFUSE,
     Do.RESTART,
     Do.NO_QUORUM,
@@ -77,7 +85,7 @@ def possible(world: World) -> list[Action]:
     """Return the faults that may still happen, in a fixed order."""
     actions: list[Action] = []
     for do, left in world.faults_left.items():
-        if left > 0 and not (world.active_faults.no_quorum and do in _BY_A_LEADER):
+        if left > 0 and not (world.active_faults.no_quorum and do in _NEEDS_QUORUM):
             actions += _of_kind(world, do)
     return actions
 
@@ -90,15 +98,15 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         if link.joined and not link.dead and not world.members[who].closed
     ]
     awake = [who for who in alive if not links[who].frozen]
-    heard = [who for who in alive if links[who].connected and links[who].muted_at is None]
+    heard = [who for who in alive if links[who].connected and links[who].black_hole_at is None]
     replicas = range(world.plan.replicas)
-    if do is Do.RETAIN:
+    if do is Do.APPLY_RETENTION:
         return world.retainable()
-    if do in OF_USERS:
-        return [action for who in awake for action in world.of_users(do, who)]
-    if do in _OF_PARTITIONS:
+    if do in USER_ACTIONS:
+        return [action for who in awake for action in world.user_actions(do, who)]
+    if do in _PARTITION_FAULTS:
         return [Action(do, tp=tp) for tp in world.log_end]
-    if do in _OF_THE_WORLD:
+    if do in _WORLD_FAULTS:
         already = {Do.NO_BROKERS: wrong.brokers_gone, Do.DELETE_TOPIC: wrong.topic_gone}
         return [] if already.get(do, do is Do.GROW and wrong.topic_gone) else [Action(do)]
     numbers: dict[Do, Iterable[int]] = {
@@ -117,8 +125,10 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         Do.EXPIRE: (
             who for who in heard if not links[who].frozen and not world.members[who].changes
         ),
-        Do.MUTE: (who for who in heard if not links[who].frozen),
-        Do.HOSTILE: () if wrong.hostile else range(len(_hostile(world))),
+        Do.BLACK_HOLE: (who for who in heard if not links[who].frozen),
+        Do.BAD_REGISTRATION: ()
+        if wrong.bad_registration
+        else range(len(_bad_registrations(world))),
         Do.REFUSE: () if wrong.refused else range(len(_refusals(world))),
         Do.REVIVE: (who for who, link in enumerate(links) if link.dead),
         **_of_the_tool(world),
@@ -152,8 +162,8 @@ def repairs(world: World) -> list[Action]:
     for who, link in enumerate(world.links):
         if not link.dead:
             actions += [Action(Do.THAW, who)] if link.frozen else []
-            actions += [Action(Do.UNMUTE, who)] if link.muted_at is not None else []
-            actions += [Action(Do.HURRY, who)] if link.slow else []
+            actions += [Action(Do.END_BLACK_HOLE, who)] if link.black_hole_at is not None else []
+            actions += [Action(Do.END_SLOW, who)] if link.slow else []
             actions += [Action(Do.ADMIT, who)] if link.locked_out else []
     if world.tool is not None and world.tool.pending is None and not world.tool.is_over:
         actions += [Action(Do.APPLY_AGAIN), Action(Do.UNDO)]
@@ -163,9 +173,9 @@ def repairs(world: World) -> list[Action]:
     actions += [Action(Do.KAFKA_UP)] if wrong.kafka else []
     actions += [Action(Do.CREATE_TOPIC)] if wrong.topic_gone else []
     actions += [Action(Do.BROKERS)] if wrong.brokers_gone else []
-    actions += [Action(Do.DISARM)] if wrong.hostile else []
+    actions += [Action(Do.DELETE_BAD_REGISTRATION)] if wrong.bad_registration else []
     actions += [Action(Do.UNSTICK, tp=tp) for tp in wrong.stuck]
-    actions += [Action(Do.REPAIR, tp=tp) for tp in wrong.mangled if not wrong.topic_gone]
+    actions += [Action(Do.REPAIR, tp=tp) for tp in wrong.corrupt_offsets if not wrong.topic_gone]
     return actions
 
 
@@ -176,12 +186,12 @@ def cut(world: World, who: int) -> None:
     world.drop(who)
 
 
-def mute(world: World, who: int) -> None:
-    world.links[who].muted_at = world.now
+def black_hole(world: World, who: int) -> None:
+    world.links[who].black_hole_at = world.now
 
 
-def unmute(world: World, who: int) -> None:
-    world.links[who].muted_at = None
+def end_black_hole(world: World, who: int) -> None:
+    world.links[who].black_hole_at = None
     world.distribute()
 
 
@@ -252,7 +262,7 @@ def slow(world: World, who: int) -> None:
     world.links[who].slow = True
 
 
-def hurry(world: World, who: int) -> None:
+def end_slow(world: World, who: int) -> None:
     world.links[who].slow = False
 
 
@@ -315,21 +325,21 @@ def unstick(world: World, tp: TopicPartition) -> None:
         world.zookeeper.write(rq.Delete(_owner(world, tp)))
 
 
-def hostile(world: World, variant: int) -> None:
+def bad_registration(world: World, variant: int) -> None:
     """Another client registers a payload that members cannot read, evaluate, or agree on."""
     path = paths.member(world.GROUP, f"{world.GROUP}_hostile")
-    if world.foreign(rq.Create(path, _hostile(world)[variant])).code is Code.OK:
-        world.active_faults.hostile = 1 + variant
+    if world.foreign(rq.Create(path, _bad_registrations(world)[variant])).code is Code.OK:
+        world.active_faults.bad_registration = 1 + variant
 
 
-def _hostile(world: World) -> tuple[bytes, ...]:
+def _bad_registrations(world: World) -> tuple[bytes, ...]:
     if world.plan.is_ambiguous:
         return (AMBIGUOUS,)
-    return HOSTILE if world.plan.aim is None else (*HOSTILE, AMBIGUOUS)
+    return BAD_REGISTRATIONS if world.plan.aim is None else (*BAD_REGISTRATIONS, AMBIGUOUS)
 
 
-def disarm(world: World) -> None:
-    world.active_faults.hostile = 0
+def delete_bad_registration(world: World) -> None:
+    world.active_faults.bad_registration = 0
     world.zookeeper.write(rq.Delete(paths.member(world.GROUP, f"{world.GROUP}_hostile")))
 
 
@@ -345,19 +355,21 @@ def zombie(world: World, tp: TopicPartition) -> None:
     _write_offset(world, tp, b"0")
 
 
-def late(world: World, tp: TopicPartition) -> None:
+def late_commit(world: World, tp: TopicPartition) -> None:
     """A former owner commits the offset of everything delivered so far."""
     _write_offset(world, tp, payloads.encode_offset(world.handed_out.get(tp, 0)))
 
 
-def mangle(world: World, tp: TopicPartition) -> None:
-    if _write_offset(world, tp, _UNREADABLE) and tp not in world.active_faults.mangled:
-        world.active_faults.mangled += (tp,)
+def corrupt_offset(world: World, tp: TopicPartition) -> None:
+    if _write_offset(world, tp, _UNREADABLE) and tp not in world.active_faults.corrupt_offsets:
+        world.active_faults.corrupt_offsets += (tp,)
 
 
 def repair(world: World, tp: TopicPartition) -> None:
     """An operator writes a readable offset, and touches the topic so that members read again."""
-    world.active_faults.mangled = tuple(one for one in world.active_faults.mangled if one != tp)
+    world.active_faults.corrupt_offsets = tuple(
+        one for one in world.active_faults.corrupt_offsets if one != tp
+    )
     node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
     if node is not None and node.data == _UNREADABLE:
         _write_offset(world, tp, b"0")
@@ -529,7 +541,7 @@ def restart(world: World) -> None:
 
 HANDLERS: dict[Do, Callable[..., None]] = {
     Do.CUT: cut,
-    Do.MUTE: mute,
+    Do.BLACK_HOLE: black_hole,
     Do.EXPIRE: expire,
     Do.KILL: kill,
     Do.FREEZE: freeze,
@@ -538,12 +550,12 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.DELETE_ID: delete_id,
     Do.EDIT: edit,
     Do.ZOMBIE: zombie,
-    Do.LATE: late,
-    Do.MANGLE: mangle,
+    Do.LATE_COMMIT: late_commit,
+    Do.CORRUPT_OFFSET: corrupt_offset,
     Do.GROW: grow,
     Do.DELETE_TOPIC: delete_topic,
     Do.NO_BROKERS: no_brokers,
-    Do.HOSTILE: hostile,
+    Do.BAD_REGISTRATION: bad_registration,
     Do.STUCK: stuck,
     Do.ORPHAN: orphan,
     Do.REFUSE: refuse,
@@ -560,12 +572,12 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.LOCK_OUT: lock_out,
     Do.TAKE_ID: take_id,
     Do.THAW: thaw,
-    Do.UNMUTE: unmute,
-    Do.HURRY: hurry,
+    Do.END_BLACK_HOLE: end_black_hole,
+    Do.END_SLOW: end_slow,
     Do.REPAIR: repair,
     Do.CREATE_TOPIC: create_topic,
     Do.BROKERS: brokers,
-    Do.DISARM: disarm,
+    Do.DELETE_BAD_REGISTRATION: delete_bad_registration,
     Do.UNSTICK: unstick,
     Do.ALLOW: allow,
     Do.CATCH_UP: catch_up,
@@ -642,7 +654,7 @@ class World:
         self.plan = plan
         self.now = 0.0
         self.step_s = STEP_S
-        self.flow = plan.flow
+        self.messages_per_advance = plan.messages_per_advance
         self.watcher = watcher or Watcher()
         # The last replica serves all clients that are not members, and never fails.
         self.zookeeper = SimZooKeeper(replicas=plan.replicas + 1)
@@ -756,7 +768,7 @@ class World:
         return actions
 
     def _of_member(self, actions: list[Action], who: int, member: SimMember, link: Link) -> None:
-        if member.wire and link.connected and link.muted_at is None:
+        if member.wire and link.connected and link.black_hole_at is None:
             actions.append(Action(Do.SERVE, who))
         if link.frozen or link.dead:
             return
@@ -779,9 +791,9 @@ class World:
         """Add the actions with which the user gets or finishes a message."""
         member = self.members[who]
         if member.feeds and self._has_work(member):
-            actions.append(Action(Do.ASK, who))
+            actions.append(Action(Do.NEXT_MESSAGE, who))
 
-    def of_users(self, do: Do, who: int) -> list[Action]:
+    def user_actions(self, do: Do, who: int) -> list[Action]:
         """Return the actions of this kind that a member's users may do; see `sim.stream_world`."""
         return []
 
@@ -801,7 +813,7 @@ class World:
         wrong = self.active_faults
         return not (
             wrong.no_quorum
-            or link.muted_at is not None
+            or link.black_hole_at is not None
             or len(wrong.isolated) == self.plan.replicas
         )
 
@@ -908,7 +920,7 @@ class World:
         """
         zookeeper = self.zookeeper
         for who, link in enumerate(self.links):
-            if not link.connected or link.muted_at is not None:
+            if not link.connected or link.black_hole_at is not None:
                 continue
             if not zookeeper.has_news(link.session):
                 continue
@@ -942,7 +954,7 @@ class World:
         link = self.links[who]
         if self.members[who].closed and not link.dead:
             link.dead, link.lost = True, False
-            if link.connected and link.muted_at is None:
+            if link.connected and link.black_hole_at is None:
                 link.connected = False
                 self.zookeeper.close(link.session, self.now)
 
@@ -981,13 +993,13 @@ class World:
     def _do_time(self) -> None:
         """Advance to the next moment at which something is due, and let it happen."""
         self.now = max(self.now, self.next_moment())
-        if self.flow:
+        if self.messages_per_advance:
             for tp in self.log_end:
-                self.log_end[tp] += self.flow
+                self.log_end[tp] += self.messages_per_advance
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
             if not link.joined or link.dead or link.frozen:
                 continue
-            if link.connected and link.muted_at is None:
+            if link.connected and link.black_hole_at is None:
                 self.zookeeper.ping(link.session, self.now)
             elif link.connected and self._given_up_at(who) <= self.now:
                 self.drop(who)
@@ -996,9 +1008,9 @@ class World:
                 self._after(who)
 
     def _given_up_at(self, who: int) -> float:
-        muted_at = self.links[who].muted_at
-        assert muted_at is not None
-        return muted_at + self.plan.session_of(who) * PATIENCE
+        black_hole_at = self.links[who].black_hole_at
+        assert black_hole_at is not None
+        return black_hole_at + self.plan.session_of(who) * PATIENCE
 
     def next_moment(self) -> float:
         """Return the next time at which something is due or a session without data may end."""
@@ -1013,7 +1025,7 @@ class World:
                 yield member.due
                 if member.post_at > self.now:
                     yield member.post_at
-                if link.connected and link.muted_at is None:
+                if link.connected and link.black_hole_at is None:
                     continue
                 if link.connected:
                     yield self._given_up_at(who)

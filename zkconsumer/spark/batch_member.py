@@ -401,7 +401,9 @@ class Membership:
         """Store the finished positions soon. A failure is also logged."""
         assert self._coordinator is not None
         storage = group_member.storage(self.config)
-        return self._coordinator.commit(commit_requests.asked(None, retries=None, storage=storage))
+        return self._coordinator.commit(
+            commit_requests.new_commit_request(None, retries=None, storage=storage)
+        )
 
     # ---- operators' edits ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import NO_BROKER, SHORT_LOG_S, LogClient, LogRange
+from zkconsumer.kafka.logs import NO_BROKER, STALE_END_S, LogClient, LogRange
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import BROKER_IDS
 from zkconsumer.zk.client import ZooKeeperClient
@@ -89,13 +89,13 @@ class ShortLogs:
         """Return whether to wait because the leader may report too low an end.
 
         A leader that was just elected may know of fewer messages than it stores. The wait ends
-        after `SHORT_LOG_S`.
+        after `STALE_END_S`.
         """
         if position <= log.end:
             self._since.pop(tp, None)
             return False
         now = time.monotonic()
-        return now - self._since.setdefault(tp, now) < SHORT_LOG_S
+        return now - self._since.setdefault(tp, now) < STALE_END_S
 
 
 def brokers_of(config: ConsumerConfig) -> Brokers:

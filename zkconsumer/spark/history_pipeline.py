@@ -86,19 +86,19 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunResult:
     """What a run did for one ensemble.
 
     Attributes:
         number: the number of the run; that of the previous run if there was nothing new.
         transactions: rows of the table `transactions` that the run wrote.
-        went_back: how many earlier runs this run has replaced because of a late file.
+        replaced_runs: how many earlier runs this run has replaced because of a late file.
     """
 
     ensemble: str
     number: int
     transactions: int
-    went_back: int
+    replaced_runs: int
 
 
 def run(
@@ -107,7 +107,7 @@ def run(
     output: str | os.PathLike[str],
     *,
     groups: Sequence[str] = (),
-) -> list[Ended]:
+) -> list[RunResult]:
     """Bring the tables of all ensembles up to date.
 
     Args:
@@ -123,7 +123,7 @@ def run(
         raise ConfigError("there are no ensembles", where="ensembles", remedy="name at least one")
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _output_lock(folder):
         names = sorted(ensembles)
         for name in names:
             known = manifest_of(folder / name, groups)
@@ -138,7 +138,7 @@ def run(
         found = []
         for row in rows:
             commit(folder / row.ensemble, row.manifest)
-            found.append(Ended(**json.loads(row.ended)))
+            found.append(RunResult(**json.loads(row.ended)))
     return sorted(found, key=lambda one: one.ensemble)
 
 
@@ -160,7 +160,7 @@ def read(spark: SparkSession, output: str | os.PathLike[str], table: str) -> Dat
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _output_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of the output directory; the lock ends with the process."""
     with (folder / ".lock").open("w") as file:
         try:
@@ -248,12 +248,12 @@ class Task:
         self._suffix = uuid.uuid4().hex[:12]
         folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self) -> tuple[Manifest, Ended]:
+    def run(self) -> tuple[Manifest, RunResult]:
         """Return the manifest to commit, and the result of the run."""
         known = self._known
         first_new, scanned = self._scan()
         if first_new is None:
-            return known, Ended(self._folder.name, known.number, 0, 0)
+            return known, RunResult(self._folder.name, known.number, 0, 0)
         kept = [one for one in known.runs if one.zxid < first_new]
         while kept and kept[-1].state is None:
             kept.pop()
@@ -265,8 +265,8 @@ class Task:
         one = Run(number, description.last_zxid, spans, transactions, state)
         tables = self._tables(description, number)
         runs = _with_few_states([*kept, one])
-        went_back = len(known.runs) - len(kept)
-        ended = Ended(self._folder.name, number, count, went_back)
+        replaced_runs = len(known.runs) - len(kept)
+        ended = RunResult(self._folder.name, number, count, replaced_runs)
         manifest = Manifest(known.groups, known.state_format, number, runs, tables, scanned)
         return manifest, ended
 
@@ -300,7 +300,7 @@ class Task:
                 except DamagedFileError:
                     pass  # the transactions before the damage count; an incident reports it
                 scanned[log.name] = reader.offset
-            found += _news(_joined(spans), covered)
+            found += _differing_zxids(_joined(spans), covered)
         return min(found, default=None), scanned
 
     def _description(self, kept: Sequence[Run]) -> Description:
@@ -383,7 +383,7 @@ def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
     return found
 
 
-def _news(spans: Spans, covered: Spans) -> Iterator[int]:
+def _differing_zxids(spans: Spans, covered: Spans) -> Iterator[int]:
     """Yield the zxids from which a server's logs have more or fewer transactions than `covered`."""
     before = 0
     for first, last in spans:

@@ -25,7 +25,7 @@ from zkconsumer.errors import (
     MalformedZnodeError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
-    shown,
+    quoted,
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -211,7 +211,7 @@ class OffsetMirror:
                 " group's offsets: at their next rebalance the members skip messages that the query"
                 " has read; give the query its own group, or use mode=group",
                 self._group,
-                ", ".join(map(shown, members[:5])),
+                ", ".join(map(quoted, members[:5])),
             )
         self._members = members
 

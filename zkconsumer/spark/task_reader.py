@@ -37,7 +37,7 @@ from zkconsumer.kafka.client_settings import (
     mechanism_without_columns,
 )
 from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher, KafkaFetcher, Reset
-from zkconsumer.kafka.logs import SHORT_LOG_S
+from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
@@ -330,7 +330,7 @@ class _Reader:
 
     @property
     def _short_limit_s(self) -> float:
-        return min(SHORT_LOG_S, self._settings.patience_s)
+        return min(STALE_END_S, self._settings.patience_s)
 
     def _handle(self, fault: Fault) -> None:
         tp = fault.tp

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
-from zkconsumer.errors import displayed
+from zkconsumer.errors import escaped_and_cut
 from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.protocol.paths import Kind, consumer_of, locate
 from zkconsumer.trace.story import story
@@ -45,7 +45,7 @@ def page(title: str, entries: Sequence[Entry], members: Sequence[str], *, root: 
 
 def escape(text: str) -> str:
     """Return text from another client escaped for HTML and for display."""
-    return html.escape(displayed(text, MAX_TEXT))
+    return html.escape(escaped_and_cut(text, MAX_TEXT))
 
 
 class _Chart:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from zkconsumer.errors import printable
+from zkconsumer.errors import escaped
 
 # ---- sentences -----------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Lanes:
         match entry:
             case {"scene": text} | {"note": text}:
                 yield ""
-                yield printable(f"{entry['t']:9.3f}  ---- {text}")
+                yield escaped(f"{entry['t']:9.3f}  ---- {text}")
             case {"event": event, "commands": commands}:
                 yield from self._step(entry, event, commands)
             case {"phase": phase, "text": text}:
@@ -226,7 +226,7 @@ class Lanes:
 
     def _line(self, time: str, cells: dict[str, str], text: str) -> str:
         lanes = "".join(f"{cells[name]:<{WIDTH}}" for name in self._members)
-        return printable(f"{time:>9}  {lanes}{text}".rstrip())
+        return escaped(f"{time:>9}  {lanes}{text}".rstrip())
 
     def _writes(self, writes: list[tuple[str, str, str]]) -> Iterator[str]:
         """Format each write; join writes that differ only in consecutive partition numbers."""

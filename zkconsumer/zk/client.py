@@ -90,17 +90,17 @@ class ZooKeeperClient:
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Return the sorted names of the children of each existing znode."""
-        return {path: sorted(names) for path, names in self.listed(paths).items()}
+        return {path: sorted(names) for path, names in self.children_in_server_order(paths).items()}
 
-    def listed(self, paths: Iterable[str]) -> dict[str, list[str]]:
+    def children_in_server_order(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Return the children in the server's own order, in which the JVM's tools print them."""
         return dict(self._present(Children(path) for path in paths))
 
     def list_allowed(self, paths: Iterable[str]) -> dict[str, list[str] | AccessDeniedError]:
-        """List as `listed` does; if this client may not list a znode, its value is the error."""
+        """List as `children_in_server_order` does; the value of a forbidden znode is the error."""
         return self._allowed(Children(path) for path in paths)
 
-    def listable(self, paths: Iterable[str]) -> dict[str, list[str]]:
+    def permitted_children(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """List as `children` does, without the znodes that this client may not list."""
         answers = self.list_allowed(paths)
         return {path: sorted(got) for path, got in answers.items() if isinstance(got, list)}

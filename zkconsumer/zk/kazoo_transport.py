@@ -492,7 +492,7 @@ def split_reads(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
 
 logger = logging.getLogger(__name__)
 
-Sent = rq.Request | rq.Rights
+TransportRequest = rq.Request | rq.Rights
 Done = Callable[[Sequence[Reply]], None]
 
 _CODES: dict[type[Exception], Code] = {
@@ -522,7 +522,7 @@ class Sender:
         self._client, self._watch = client, watch
         self.has_multi_read = False
 
-    def send(self, batch: Sequence[Sent], done: Done) -> None:
+    def send(self, batch: Sequence[TransportRequest], done: Done) -> None:
         """Send all requests together; `done` receives the replies once, in order.
 
         kazoo's completion thread calls `done`, after every watch that fired before the last reply.
@@ -558,7 +558,7 @@ class Sender:
         for path in paths:
             self._client._data_watchers[path].add(self._watch)
 
-    def send_one(self, request: Sent, slot: _SingleReply) -> None:
+    def send_one(self, request: TransportRequest, slot: _SingleReply) -> None:
         """Send one request; its reply goes to `slot`."""
         client = self._client
         match request:
@@ -630,7 +630,7 @@ class _SingleReply:
 
     __slots__ = ("_batch_reply", "_index", "_request")
 
-    def __init__(self, batch_reply: _BatchReply, index: int, request: Sent) -> None:
+    def __init__(self, batch_reply: _BatchReply, index: int, request: TransportRequest) -> None:
         self._batch_reply, self._index, self._request = batch_reply, index, request
 
     def set(self, value: FromKazoo) -> None:
@@ -725,7 +725,7 @@ def _stat(stat: FromKazoo) -> rq.Stat:
     return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
 
 
-def _reply(request: Sent, value: FromKazoo) -> Reply:
+def _reply(request: TransportRequest, value: FromKazoo) -> Reply:
     match request:
         case rq.Get():
             return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))

@@ -30,7 +30,7 @@ from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
-from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, Sent
+from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, TransportRequest
 
 logger = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ class ZooKeeperSession:
 
     def submit(
         self,
-        batch: Sequence[Sent],
+        batch: Sequence[TransportRequest],
         done: Callable[[Sequence[Reply]], None],
     ) -> None:
         """Send all requests of `batch` together; `done` receives the replies once, in order.

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from zkconsumer.later import classic_group, classic_member, consumer_group, consumer_member
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import State
-from zkconsumer.later.connection import Sent
+from zkconsumer.later.connection import InFlightRequest
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import ReconcilingMember, reconcile
@@ -66,7 +66,7 @@ def _keeps_delivering() -> list[Patch]:
 
 
 def _is_deaf() -> list[Patch]:
-    def heard(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    def heard(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
         return replace(state, heard_at=now), ()
 
     return [(classic_member.ANSWERS, msg.Heartbeat, heard)]
@@ -79,7 +79,7 @@ def _commits_of_strangers() -> list[Patch]:
 def _starts_late() -> list[Patch]:
     genuine = classic_member.ANSWERS[msg.OffsetFetch]
 
-    def loaded(state: State, sent: Sent, response: msg.Response, now: float) -> Step:
+    def loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
         after, commands = genuine(state, sent, response, now)
         late = tuple(
             ev.StartFetching({tp: (offset or 0) + 1 for tp, offset in one.positions.items()})
@@ -100,13 +100,13 @@ def _hands_over_at_once() -> list[Patch]:
 
 
 def _commits_early() -> list[Patch]:
-    genuine = classic_member.TABLE[ev.Consumed]
+    genuine = classic_member.HANDLERS[ev.Consumed]
 
     def consumed(state: State, event: ev.Event) -> Step:
         assert isinstance(event, ev.Consumed)
         return genuine(state, replace(event, position=event.position + 1))
 
-    return [(classic_member.TABLE, ev.Consumed, consumed)]
+    return [(classic_member.HANDLERS, ev.Consumed, consumed)]
 
 
 def _keeps_what_is_revoked() -> list[Patch]:

@@ -12,7 +12,7 @@ from zkconsumer.admin.findings import (
     Severity,
     partitions_of,
 )
-from zkconsumer.errors import Advice, Step
+from zkconsumer.errors import Advice, RemedyOperation
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.java.text import parse_int64
@@ -188,5 +188,5 @@ def _compared(examined: ExaminedGroup, rule: _OutsideRule) -> Iterator[Finding]:
             rule.why,
             "move it into the range of the log",
             numbers,
-            advice=Advice(Step.RESET_TO_CURRENT, examined.group, partitions),
+            advice=Advice(RemedyOperation.RESET_TO_CURRENT, examined.group, partitions),
         )

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
 from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
-from zkconsumer.errors import Advice, Step, shown
+from zkconsumer.errors import Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import TopicPartition
@@ -45,7 +45,7 @@ def _persistent(examined: ExaminedGroup, tp: TopicPartition, node: OwnerZnode) -
         PERSISTENT_OWNER,
         examined.group,
         tp.topic,
-        f"the owner znode of {partitions_of([tp.partition])}, {shown(node.thread)}, is persistent:"
+        f"the owner znode of {partitions_of([tp.partition])}, {quoted(node.thread)}, is persistent:"
         " no session expiry deletes it",
         "no member can claim the partition, and JVM members give up after their retries",
         "delete it",
@@ -108,7 +108,7 @@ def _unregistered(
             code,
             examined.group,
             topic,
-            f"{partitions_of(numbers)}: the owner is {shown(thread)}, which no member registered",
+            f"{partitions_of(numbers)}: the owner is {quoted(thread)}, which no member registered",
             why,
             _stop(*sessions),
             numbers,
@@ -169,7 +169,7 @@ def _unowned(examined: ExaminedGroup) -> Iterator[Finding]:
             "their messages are not consumed, and their lag grows",
             "restart the members to which they are assigned; see how they are assigned",
             missing,
-            advice=Advice(Step.EXPLAIN, examined.group),
+            advice=Advice(RemedyOperation.EXPLAIN, examined.group),
         )
 
 

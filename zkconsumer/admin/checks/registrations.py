@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC
-from zkconsumer.errors import MalformedZnodeError, shown
+from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.paths import Kind
 
@@ -53,7 +53,7 @@ def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
         Severity.WARNING,
         FOREIGN_TOPIC,
         examined.group,
-        shown(name),
+        quoted(name),
         f"the name of {parent} is not a topic's",
         why + "; JVM members ignore the znode, so both clients may consume the same partitions",
         "delete it" if fixes else _stop_of(examined, [parent]),
@@ -64,7 +64,7 @@ def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
 
 def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> Finding:
     names = [path.rpartition("/")[2] for path in odd]
-    listed = ", ".join(map(shown, names[:3])) + (" ..." if len(names) > 3 else "")
+    listed = ", ".join(map(quoted, names[:3])) + (" ..." if len(names) > 3 else "")
     fixes = tuple(fix for path in odd for fix in examined.fixes_of_tree(path))
     remedy = "delete them" if fixes else _stop_of(examined, odd)
     advice = examined.fix_advice if fixes else None

@@ -24,7 +24,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 class _Entry(NamedTuple):
     """A tool: its Java class, the function that implements it, and its first and last release."""
 
-    java: str
+    java_class: str
     module: str
     function: str = "run"
     first: Release = Release.R0_8
@@ -119,12 +119,16 @@ def _run(
 
     if not (release.since(entry.first) and entry.last.since(release)):
         _end(
-            f"Error: Could not find or load main class {entry.java}\n"
-            f"Caused by: java.lang.ClassNotFoundException: {entry.java}"
+            f"Error: Could not find or load main class {entry.java_class}\n"
+            f"Caused by: java.lang.ClassNotFoundException: {entry.java_class}"
         )
     module = importlib.import_module(f"{__name__}.{entry.module}")
     tool = Tool(
-        java=entry.java, release=release, arguments=arguments, common=common, backups=backups
+        java_class=entry.java_class,
+        release=release,
+        arguments=arguments,
+        common=common,
+        backups=backups,
     )
     try:
         getattr(module, entry.function)(tool)

@@ -395,7 +395,7 @@ def _with_offsets_of(zk: ZkUtils, topic: str) -> list[str]:
     Raises NoNodeError if any group has no `offsets` znode.
     """
     groups = zk.children_or_none(paths.CONSUMERS) or []
-    listed = zk.connection.listed(paths.offsets(group) for group in groups)
+    listed = zk.connection.children_in_server_order(paths.offsets(group) for group in groups)
     for group in groups:
         if paths.offsets(group) not in listed:
             raise NoNodeError(paths.offsets(group))

@@ -150,7 +150,9 @@ def verify_rebalance(tool: Tool) -> None:
 def _faults(zk: ZkUtils, group: str, release: Release) -> Iterator[str]:
     threads = _threads(zk.subscriptions(group, internal=frozenset()))
     partitions = zk.partitions(threads)
-    listed = zk.connection.listed(paths.owners_of(group, topic) for topic in threads)
+    listed = zk.connection.children_in_server_order(
+        paths.owners_of(group, topic) for topic in threads
+    )
     every = [TopicPartition(topic, one) for topic in partitions for one in partitions[topic]]
     owners = zk.owners(group, every)
     for topic in mutable_map_order(partitions):

@@ -40,12 +40,12 @@ def export(tool: Tool) -> None:
 
 def _exported(zk: ZkUtils, groups: list[str]) -> Iterator[str]:
     """Yield lines in ZooKeeper's order. Raises NoNodeError for a group without offsets."""
-    rooms = zk.connection.listed(paths.offsets(group) for group in groups)
+    rooms = zk.connection.children_in_server_order(paths.offsets(group) for group in groups)
     tops = {
         group: [paths.offsets_of(group, topic) for topic in rooms.get(paths.offsets(group), [])]
         for group in groups
     }
-    listed = zk.connection.listed(top for group in groups for top in tops[group])
+    listed = zk.connection.children_in_server_order(top for group in groups for top in tops[group])
     texts = zk.texts(f"{top}/{number}" for top, numbers in listed.items() for number in numbers)
     for group in groups:
         if paths.offsets(group) not in rooms:

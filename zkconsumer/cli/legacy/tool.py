@@ -15,7 +15,7 @@ from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common
-from zkconsumer.cli.sources import pair
+from zkconsumer.cli.sources import parse_property
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import ZooKeeperClient
@@ -56,14 +56,14 @@ class Tool:
     """One run of an old tool.
 
     Attributes:
-        java: the tool's Java class, which its log lines name.
+        java_class: the tool's Java class, which its log lines name.
         release: the Kafka release that is imitated.
         arguments: the arguments of the old tool.
         common: zkconsumer's options: authentication and properties of the connection.
         backups: directory of the backups.
     """
 
-    java: str
+    java_class: str
     release: Release
     arguments: Sequence[str]
     common: Common
@@ -76,7 +76,7 @@ class Tool:
     @property
     def name(self) -> str:
         """The tool's class without its package."""
-        return self.java.rpartition(".")[2]
+        return self.java_class.rpartition(".")[2]
 
     # ---- output ----------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Tool:
         """Write a log4j line to standard error, as the old tools are configured to do."""
         now = datetime.now()
         time = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
-        self.err(f"[{time}] {level} {text} ({self.java}$)")
+        self.err(f"[{time}] {level} {text} ({self.java_class}$)")
 
     def deprecated(self, since: Release, words: str) -> None:
         """Write the deprecation warning that the tool prints first, from release `since` on."""
@@ -158,7 +158,7 @@ class Tool:
 
         file = self.common.config
         kept = {} if file is None else {name: one for name, one, _ in read_properties(file)}
-        return kept | dict(map(pair, self.common.properties or ()))
+        return kept | dict(map(parse_property, self.common.properties or ()))
 
     @property
     def broker_limit_s(self) -> float:

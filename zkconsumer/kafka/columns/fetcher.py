@@ -43,7 +43,15 @@ from zkconsumer.kafka.columns.record_sets import (
     headers_of,
 )
 from zkconsumer.kafka.columns.requests import Fetched, FetchLimits, Metadata, Reader
-from zkconsumer.kafka.fetcher import LOOKUP_S, QUIET_S, Answers, Fault, FaultKind, Reset, Resolver
+from zkconsumer.kafka.fetcher import (
+    LOOKUP_S,
+    REPORT_INTERVAL_S,
+    Answers,
+    Fault,
+    FaultKind,
+    Reset,
+    Resolver,
+)
 from zkconsumer.protocol.model import TopicPartition
 
 Value: TypeAlias = Any
@@ -373,7 +381,7 @@ class ColumnFetcher:
         try:
             broker.connection = done.result()
         except AuthenticationError as error:
-            broker.retry_at = now + QUIET_S
+            broker.retry_at = now + REPORT_INTERVAL_S
             self.faults.append(Fault(FaultKind.PERMANENT, None, str(error)))
         except LOST as error:
             self._lose(node, error)
@@ -566,7 +574,7 @@ class ColumnFetcher:
             broker.connection = None
 
     def _passing(self, tp: TopicPartition | None, text: str) -> None:
-        """Report an error that is retried; report the same text at most every `QUIET_S` seconds."""
+        """Report an error that is retried; each text at most every `REPORT_INTERVAL_S` s."""
         now = time.monotonic()
         due, swallowed = self._reported.get(text, (0.0, 0))
         if now < due:
@@ -574,7 +582,7 @@ class ColumnFetcher:
             return
         if len(self._reported) > _REMEMBERED:
             self._reported.clear()
-        self._reported[text] = (now + QUIET_S, 0)
+        self._reported[text] = (now + REPORT_INTERVAL_S, 0)
         more = f" ({swallowed} more such errors)" if swallowed else ""
         self.faults.append(Fault(FaultKind.PASSING, tp, f"{text}{more}"))
 

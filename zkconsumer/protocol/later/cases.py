@@ -20,7 +20,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkconsumer.errors import ConfigError, shown
+from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.subscriptions import (
@@ -115,7 +115,7 @@ class _Reader:
             return Assignor(name)
         except ValueError as error:
             known = ", ".join(one.value for one in Assignor)
-            raise self.error(f"assignor {shown(str(name))} is none of {known}") from error
+            raise self.error(f"assignor {quoted(str(name))} is none of {known}") from error
 
     def documents(self, document: Mapping[str, Json], field: str) -> JsonObject:
         found = document.get(field)
@@ -126,19 +126,21 @@ class _Reader:
     def topic(self, name: str, document: Mapping[str, Json], place: int) -> Topic:
         count = document.get("partitions")
         if not isinstance(count, int) or not _is_int32(count) or count < 0:
-            raise self.error(f"the partitions of topic {shown(name)} are not a number of 0 or more")
+            raise self.error(
+                f"the partitions of topic {quoted(name)} are not a number of 0 or more"
+            )
         racks = document.get("racks")
         if racks is None:
             return Topic(count, id=self._id(name, document.get("id"), place))
         if not isinstance(racks, list) or len(racks) != count:
             raise self.error(
-                f"the racks of topic {shown(name)} are not one list for each partition"
+                f"the racks of topic {quoted(name)} are not one list for each partition"
             )
         if not all(
             isinstance(one, list) and all(rack is None or isinstance(rack, str) for rack in one)
             for one in racks
         ):
-            raise self.error(f"the racks of topic {shown(name)} are not lists of names")
+            raise self.error(f"the racks of topic {quoted(name)} are not lists of names")
         sets = tuple(frozenset(rack for rack in one if rack is not None) for one in racks)
         return Topic(count, sets, self._id(name, document.get("id"), place))
 
@@ -149,20 +151,20 @@ class _Reader:
             raw = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
             high, low = struct.unpack(">qq", raw)
         except (binascii.Error, struct.error, ValueError) as error:
-            raise self.error(f"the id of topic {shown(name)} is not a topic id") from error
+            raise self.error(f"the id of topic {quoted(name)} is not a topic id") from error
         return high, low
 
     def member(self, name: str, document: Mapping[str, Json]) -> Subscription:
         topics = document.get("topics")
         if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
-            raise self.error(f"the topics of member {shown(name)} are not a list of names")
+            raise self.error(f"the topics of member {quoted(name)} are not a list of names")
         generation = document.get("generation")
         generation = NO_GENERATION if generation is None else generation
         if not _is_int32(generation):
-            raise self.error(f"the generation of member {shown(name)} is not a number of 32 bits")
+            raise self.error(f"the generation of member {quoted(name)} is not a number of 32 bits")
         rack, instance = document.get("rack"), document.get("instance")
         if not all(one is None or isinstance(one, str) for one in (rack, instance)):
-            raise self.error(f"the rack or the instance of member {shown(name)} is not a name")
+            raise self.error(f"the rack or the instance of member {quoted(name)} is not a name")
         return Subscription(
             tuple(sorted(map(_as_written, topics))),
             tuple(self._owned(name, document.get("owned") or {})),
@@ -177,7 +179,7 @@ class _Reader:
             for numbers in document.values()
         ):
             raise self.error(
-                f"owned of member {shown(name)} is not an object of lists of partitions"
+                f"owned of member {quoted(name)} is not an object of lists of partitions"
             )
         return [
             TopicPartition(_as_written(topic), number)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from zkconsumer.errors import ConfigError, shown
+from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.sim.compare.coordinated_group import COORDINATED_GROUPS
 from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
 from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS
@@ -83,7 +83,7 @@ def read_script(text: str, members: int) -> list[Step]:
         if step.action is not Action.JOIN and step.member not in present:
             names = [f"c{one + 1}" for one in sorted(present)[:5]]
             raise ConfigError(
-                f"c{step.member + 1} is not in the group at the step {shown(part)}",
+                f"c{step.member + 1} is not in the group at the step {quoted(part)}",
                 where="--script",
                 remedy=f"name one of {', '.join(names) or 'no members'}",
             )
@@ -98,7 +98,7 @@ def _read_step(part: str, known: int) -> Step:
     match = _STEP.fullmatch(" ".join(part.split()))
     if match is None:
         raise ConfigError(
-            f"{shown(part)} is not a step of a script",
+            f"{quoted(part)} is not a step of a script",
             where="--script",
             remedy="use join, leave MEMBER, kill MEMBER or freeze MEMBER SECONDSs, as in"
             " 'join; kill c2; freeze c1 10s'",
@@ -121,7 +121,7 @@ def _check(steps: list[Step], members: int) -> None:
 
 # ---- runs ----------------------------------------------------------------------------------------
 
-LOOK_S = 0.25
+CHECK_INTERVAL_S = 0.25
 """Interval, in virtual seconds, at which a run checks whether the group has settled."""
 
 LIMIT_S = 900.0
@@ -171,7 +171,7 @@ def check(partitions: int, protocols: Sequence[str]) -> None:
     for name in protocols:
         if name not in PROTOCOLS:
             raise ConfigError(
-                f"{shown(name)} is not a protocol",
+                f"{quoted(name)} is not a protocol",
                 where="--protocols",
                 remedy=f"use {', '.join(PROTOCOLS)}",
             )
@@ -261,8 +261,8 @@ def pass_time(group: Group, seconds: float) -> None:
 def settle(group: Group) -> None:
     """Let time pass until the group has settled."""
     deadline = group.now + LIMIT_S
-    pass_time(group, LOOK_S)
+    pass_time(group, CHECK_INTERVAL_S)
     while not group.settled():
         if group.now > deadline:
             raise AssertionError(f"the group has not settled within {LIMIT_S:g} virtual seconds")
-        pass_time(group, LOOK_S)
+        pass_time(group, CHECK_INTERVAL_S)

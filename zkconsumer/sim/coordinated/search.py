@@ -34,7 +34,7 @@ REST_S = 900.0
 """Virtual seconds in which a group must settle after the last fault: twice the sum of a rebalance
 timeout, a session timeout and the age of the metadata."""
 
-LOOK_S = 2.0
+CHECK_INTERVAL_S = 2.0
 """Interval, in virtual seconds, at which a run checks whether the group has settled."""
 
 QUIET_S = 15.0
@@ -211,7 +211,7 @@ def _rest(world: World) -> None:
     """Wait until the group has settled, and observe it for some heartbeats."""
     deadline = world.now + REST_S
     while not world.settled() and world.now < deadline:
-        world.run(LOOK_S)
+        world.run(CHECK_INTERVAL_S)
     world.produce()
     world.run(QUIET_S)
 

@@ -35,7 +35,7 @@ class GroupView(NamedTuple):
         members: member id -> what the coordinator knows about the member.
         sessions: member id -> when the member's session times out, in virtual seconds.
         assigned: partition -> the member id that it is assigned to.
-        chosen: a sentence that says who computes the assignment.
+        computed_by: a sentence that says who computes the assignment.
         offsets: partition -> the offset that the coordinator has stored.
     """
 
@@ -45,7 +45,7 @@ class GroupView(NamedTuple):
     members: Mapping[str, str]
     sessions: Mapping[str, float]
     assigned: Mapping[TopicPartition, str]
-    chosen: str
+    computed_by: str
     offsets: Mapping[TopicPartition, int]
 
 
@@ -68,8 +68,8 @@ def group_view(world: World) -> GroupView | None:
         if timer.alarm is Alarm.SESSION
     }
     view = _consumer if isinstance(group, ConsumerGroup) else _classic
-    text, members, assigned, chosen = view(group)
-    return GroupView(text, source, names, members, sessions, assigned, chosen, stored)
+    text, members, assigned, computed_by = view(group)
+    return GroupView(text, source, names, members, sessions, assigned, computed_by, stored)
 
 
 _Parts = tuple[str, dict[str, str], dict[TopicPartition, str], str]
@@ -86,9 +86,9 @@ def _classic(group: Value) -> _Parts:
         leads = "; leader" if name == group.leader else ""
         members[name] = f"{listing}{leads}{waits}"
     leader = short(group.leader or "")
-    chosen = f"The leader {leader} computes the assignment with {group.protocol}."
+    computed_by = f"The leader {leader} computes the assignment with {group.protocol}."
     text = f"{group.phase.value}, generation {group.generation}"
-    return text, members, assigned, chosen if group.leader else ""
+    return text, members, assigned, computed_by if group.leader else ""
 
 
 @lru_cache(maxsize=1024)
@@ -116,7 +116,7 @@ def _consumer(group: Value) -> _Parts:
     return text, members, assigned, "The coordinator computes the assignment."
 
 
-def membership(state: Value) -> str:
+def describe_generation(state: Value) -> str:
     """Return the generation or the epoch in a member's state, as text."""
     number = getattr(state, "generation", None)
     if number is None:
@@ -125,7 +125,7 @@ def membership(state: Value) -> str:
     return f"generation {number}{leads}" if number >= 0 else "no generation"
 
 
-def sends(commands: Iterable[ev.Command]) -> list[str]:
+def describe_requests(commands: Iterable[ev.Command]) -> list[str]:
     """Describe the requests among the commands of a member."""
     return [message_text(one.request) for one in commands if isinstance(one, ev.Send)]
 

@@ -28,8 +28,8 @@ from zkconsumer.admin.groups import (
     OFFSETS,
     OWNERS,
     GroupImage,
-    in_halves,
     member_reports,
+    read_by_bisection,
     read_groups,
     read_topic_payloads,
 )
@@ -170,13 +170,13 @@ class Reader:
         def denied(name: str, error: AccessDeniedError) -> list[Row]:
             return [{"group": name, "error": str(error)}]
 
-        return [row for part in in_halves(groups, read, denied) for row in part]
+        return [row for part in read_by_bisection(groups, read, denied) for row in part]
 
     # ---- the tables ------------------------------------------------------------------------------
 
     def _members(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         rooms = (MEMBERS, OWNERS) if self._columns & _OF_OWNERS else (MEMBERS,)
-        images = read_groups(self._connection, groups, rooms=rooms, topics=topics)
+        images = read_groups(self._connection, groups, directories=rooms, topics=topics)
         payloads: Mapping[str, bytes | None] = {}
         if self._columns & _OF_TOPICS:
             payloads = read_topic_payloads(self._connection, images.values())
@@ -199,7 +199,7 @@ class Reader:
                 }
 
     def _owners(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
-        images = read_groups(self._connection, groups, rooms=(OWNERS,), topics=topics)
+        images = read_groups(self._connection, groups, directories=(OWNERS,), topics=topics)
         for image in images.values():
             for tp, node in image.owners.items():
                 stat = image.nodes[paths.owner(image.name, tp)].stat
@@ -215,7 +215,7 @@ class Reader:
 
     def _offsets(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         rooms = (MEMBERS, OWNERS, OFFSETS) if self._options.ask_kafka else (OFFSETS,)
-        images = read_groups(self._connection, groups, rooms=rooms, topics=topics)
+        images = read_groups(self._connection, groups, directories=rooms, topics=topics)
         marks = self._marks(groups) if "marked" in self._columns else {}
         for image in images.values():
             mzxids = {

@@ -56,7 +56,7 @@ LEAST: Final = 1_000
 this many znodes.
 """
 
-AT_ONCE: Final = 20_000
+ZNODES_PER_READ: Final = 20_000
 """Approximate number of znodes that a task reads at once. More would need more memory without being
 faster.
 """
@@ -86,7 +86,7 @@ def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Group
     """
     names = options.selected(read_group_names(connection))
     if options.table is Table.MEMBERS:
-        found = connection.listable(map(paths.ids, names))
+        found = connection.permitted_children(map(paths.ids, names))
         sizes = {name: 1 + len(found.get(paths.ids(name), ())) for name in names}
         return _distributed([GroupSlice(name, None, size) for name, size in sizes.items()], options)
     counts = _counts(connection, names, options)
@@ -110,7 +110,7 @@ def chunks(slices: Sequence[GroupSlice]) -> Iterator[tuple[list[str], frozenset[
     topics: frozenset[str] | None = None
     size = 0
     for one in sorted(slices, key=lambda one: sorted(one.topics or ())):
-        if groups and (one.topics != topics or size + one.size > AT_ONCE):
+        if groups and (one.topics != topics or size + one.size > ZNODES_PER_READ):
             yield groups, topics
             groups, size = [], 0
         groups.append(one.group)
@@ -129,11 +129,11 @@ def _counts(
     }
     below = {
         f"{room}/{topic}": (rooms[room], topic)
-        for room, topics in connection.listable(rooms).items()
+        for room, topics in connection.permitted_children(rooms).items()
         for topic in topics
         if options.topics is None or topic in options.topics
     }
-    for path, partitions in connection.listable(below).items():
+    for path, partitions in connection.permitted_children(below).items():
         name, topic = below[path]
         counts[name][topic] = counts[name].get(topic, 0) + len(partitions)
     return counts
@@ -145,7 +145,7 @@ def _subscribed(connection: ZooKeeperClient, name: str, options: GroupsOptions) 
     """
     if options.table is not Table.LAG and not options.ask_kafka:
         return frozenset()
-    images = read_groups(connection, [name], rooms=(MEMBERS,))
+    images = read_groups(connection, [name], directories=(MEMBERS,))
     payloads = read_topic_payloads(connection, images.values())
     found = {
         topic
@@ -343,7 +343,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         connection.sync(paths.CONSUMERS)
         names = self._options.selected(read_group_names(connection))
         room = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
-        images = read_groups(connection, names, rooms=(room,), topics=self._options.topics)
+        images = read_groups(connection, names, directories=(room,), topics=self._options.topics)
         return changes.reading(images.values())
 
     def _set_up_process(self) -> None:

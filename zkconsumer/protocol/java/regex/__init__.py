@@ -20,7 +20,7 @@ from zkconsumer.errors import (
     FilterTooCostlyError,
     InvalidFilterError,
     UnsupportedFilterError,
-    shown,
+    quoted,
 )
 from zkconsumer.protocol.java.regex.character_sets import SEPARATOR
 from zkconsumer.protocol.java.regex.parser import Parser
@@ -95,7 +95,7 @@ def compile_java(pattern: str) -> JavaPattern:
 
 def _short(pattern: str) -> str:
     """Return the pattern if it is printable and fits into a line, otherwise its start in quotes."""
-    return pattern if len(pattern) <= 80 and pattern.isprintable() else shown(pattern)
+    return pattern if len(pattern) <= 80 and pattern.isprintable() else quoted(pattern)
 
 
 def _translated(pattern: str) -> str:

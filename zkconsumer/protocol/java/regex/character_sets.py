@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import regex
 
-from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError, shown
+from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError, quoted
 
 
 class Mode(Flag):
@@ -523,7 +523,7 @@ def family(name: str, mode: Mode) -> CharSet:
             body = _POSIX.get(name.upper())
         body = body or _property(name)
     if body is None:
-        raise InvalidFilterError(f"Java has no character property named {shown(name)}")
+        raise InvalidFilterError(f"Java has no character property named {quoted(name)}")
     return Text(body)
 
 
@@ -537,13 +537,13 @@ def _keyed(key: str, value: str) -> str | None:
 
 def _block(name: str) -> str:
     if name.upper() not in BLOCKS:
-        raise UnsupportedFilterError(f"zkconsumer does not know the Unicode block {shown(name)}")
+        raise UnsupportedFilterError(f"zkconsumer does not know the Unicode block {quoted(name)}")
     return span(*BLOCKS[name.upper()])
 
 
 def _script(name: str) -> str:
     if name.upper() not in SCRIPTS:
-        raise UnsupportedFilterError(f"zkconsumer does not know the Unicode script {shown(name)}")
+        raise UnsupportedFilterError(f"zkconsumer does not know the Unicode script {quoted(name)}")
     return rf"\p{{Script={SCRIPTS[name.upper()]}}}"
 
 

@@ -12,7 +12,7 @@ from zkconsumer.errors import (
     FilterTooCostlyError,
     InvalidFilterError,
     UnsupportedFilterError,
-    shown,
+    quoted,
 )
 from zkconsumer.protocol.java.regex.character_sets import (
     Bits,
@@ -239,7 +239,7 @@ class ClassParser(Scanner):
                 self.refuse("\\N{ without }")
             name += char
         if not known_character(name):
-            self.refuse(f"no character is named {shown(name)}")
+            self.refuse(f"no character is named {quoted(name)}")
         raise UnsupportedFilterError("\\N{...} is an error in Java 8, and valid in Java 9")
 
     # ---- properties and classes -----------------------------------------------------------------

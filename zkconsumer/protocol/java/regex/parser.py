@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError, shown
+from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError, quoted
 from zkconsumer.protocol.java.regex.character_sets import (
     BOUND_WORD,
     LINE_ENDS,
@@ -24,23 +24,23 @@ from zkconsumer.protocol.java.regex.character_sets import (
 )
 from zkconsumer.protocol.java.regex.class_parser import ClassParser
 from zkconsumer.protocol.java.regex.syntax_tree import (
-    ENDLESS,
+    UNBOUNDED,
     Alternation,
     Assertion,
     Atomic,
     Chars,
-    Extent,
     Grapheme,
-    Greed,
     Group,
+    LengthInfo,
     LineEnd,
-    Look,
+    Lookaround,
     Node,
+    QuantifierKind,
     Reference,
     Repeat,
     Sequence,
     ends_early_in_java,
-    extent,
+    length_info,
     refuse_in_look_behind,
     uncertain_groups,
 )
@@ -60,25 +60,25 @@ class QuantifierParser(ClassParser):
         """Return the node, repeated if a quantifier follows."""
         match self.peek():
             case "?":
-                return Repeat(node, 0, 1, self._greed())
+                return Repeat(node, 0, 1, self._quantifier())
             case "*":
-                return Repeat(node, 0, ENDLESS, self._greed())
+                return Repeat(node, 0, UNBOUNDED, self._quantifier())
             case "+":
-                return Repeat(node, 1, ENDLESS, self._greed())
+                return Repeat(node, 1, UNBOUNDED, self._quantifier())
             case "{":
                 least, most = self._counts()
                 self.cursor -= 1
-                return Repeat(node, least, most, self._greed(), braces=True)
+                return Repeat(node, least, most, self._quantifier(), braces=True)
         return node
 
-    def _greed(self) -> Greed:
+    def _quantifier(self) -> QuantifierKind:
         """Skip one character, and read the `?` or `+` after it."""
         try:
-            greed = Greed(self.next())
+            quantifier = QuantifierKind(self.next())
         except ValueError:
-            return Greed.GREEDY
+            return QuantifierKind.GREEDY
         self.next()
-        return greed
+        return quantifier
 
     def _counts(self) -> tuple[int, int]:
         if self.at(1) not in "0123456789":
@@ -88,7 +88,7 @@ class QuantifierParser(ClassParser):
         most = least
         if self.peek() == ",":
             self.next()
-            most = ENDLESS if self.peek() == "}" else self._number()
+            most = UNBOUNDED if self.peek() == "}" else self._number()
         if self.read() != "}":
             self.refuse("a { without }")
         if most < least:
@@ -299,7 +299,7 @@ class Parser(QuantifierParser):
             self.refuse("\\k without <")
         name = self._group_name(self.read())
         if name not in self.names:
-            self.refuse(f"no group before the reference is named {shown(name)}")
+            self.refuse(f"no group before the reference is named {quoted(name)}")
         return self._reference(self.names[name])
 
     def _reference(self, number: int) -> Node:
@@ -350,7 +350,7 @@ class Parser(QuantifierParser):
             case ":":
                 return Group(self._alternation())
             case "=" | "!":
-                return Look(Group(self._alternation()), f"?{char}")
+                return Lookaround(Group(self._alternation()), f"?{char}")
             case ">":
                 return Atomic(self._alternation())
             case "<":
@@ -368,15 +368,15 @@ class Parser(QuantifierParser):
         if char in "=!":
             inner = self._alternation()
             self._check_behind(inner)
-            return Look(Group(inner), f"?<{char}")
+            return Lookaround(Group(inner), f"?<{char}")
         name = self._group_name(char)
         if name in self.names:
-            self.refuse(f"two groups are named {shown(name)}")
+            self.refuse(f"two groups are named {quoted(name)}")
         self.names[name] = self.groups + 1
         return self._capturing()
 
     def _check_behind(self, inner: Node) -> None:
-        found = extent(inner, Extent())
+        found = length_info(inner, LengthInfo())
         if found.release_dependent:
             raise UnsupportedFilterError("Java's releases differ in unbounded lookbehinds")
         if not found.bounded:

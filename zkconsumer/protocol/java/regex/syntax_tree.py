@@ -12,7 +12,7 @@ from enum import Enum
 from zkconsumer.errors import UnsupportedFilterError
 from zkconsumer.protocol.java.regex.character_sets import CharSet, written
 
-ENDLESS = 0x7FFFFFFF  # the count of an unbounded repetition, as in Java
+UNBOUNDED = 0x7FFFFFFF  # the count of an unbounded repetition, as in Java
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookaround:
     """A lookaround; `sign` is one of ?= ?! ?<= ?<!."""
 
     inner: Node
@@ -76,7 +76,7 @@ class Atomic:
     inner: Node
 
 
-class Greed(Enum):
+class QuantifierKind(Enum):
     """How a repetition backtracks; the values are the characters after the quantifier."""
 
     GREEDY = ""
@@ -94,7 +94,7 @@ class Repeat:
     inner: Node
     least: int
     most: int
-    greed: Greed
+    quantifier: QuantifierKind
     braces: bool = False
 
 
@@ -113,7 +113,7 @@ Node = (
     | Sequence
     | Alternation
     | Group
-    | Look
+    | Lookaround
     | Atomic
     | Repeat
     | Reference
@@ -127,7 +127,7 @@ def children(node: Node) -> tuple[Node, ...]:
             return items
         case Alternation(branches):
             return branches
-        case Group(inner) | Look(inner) | Atomic(inner) | Repeat(inner):
+        case Group(inner) | Lookaround(inner) | Atomic(inner) | Repeat(inner):
             return (inner,)
     return ()
 
@@ -156,7 +156,7 @@ def text_of(node: Node, referenced: frozenset[int]) -> str:
         case Group(inner, number):
             opening = f"(?P<g{number}>" if number in referenced else "(?:"
             return f"{opening}{text_of(inner, referenced)})"
-        case Look(inner, sign):
+        case Lookaround(inner, sign):
             return f"({sign}{text_of(inner, referenced)})"
         case Atomic(inner):
             return f"(?>{text_of(inner, referenced)})"
@@ -172,13 +172,13 @@ def _repeat_text(node: Repeat, referenced: frozenset[int]) -> str:
         # In Java, a possessive repetition never backtracks into an iteration, and a quantified `\R`
         # that has matched `\r\n` does not try `\r` alone. All other nodes without a group match in
         # only one way.
-        atomic = node.greed is Greed.POSSESSIVE or isinstance(node.inner, LineEnd)
+        atomic = node.quantifier is QuantifierKind.POSSESSIVE or isinstance(node.inner, LineEnd)
         text = f"(?>{text})" if atomic else f"(?:{text})"
-    return text + _quantifier(node.least, node.most) + node.greed.value
+    return text + _quantifier(node.least, node.most) + node.quantifier.value
 
 
 def _quantifier(least: int, most: int) -> str:
-    if most == ENDLESS:
+    if most == UNBOUNDED:
         return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
     if (least, most) == (0, 1):
         return "?"
@@ -189,7 +189,7 @@ def _quantifier(least: int, most: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LengthInfo:
     """Java's knowledge of a match's length, in 32-bit arithmetic (`Pattern.TreeInfo`).
 
     Attributes:
@@ -206,7 +206,7 @@ class Extent:
     release_dependent: bool = False
 
 
-def extent(node: Node, before: Extent) -> Extent:
+def length_info(node: Node, before: LengthInfo) -> LengthInfo:
     """Return the extent of the preceding nodes together with this node."""
     match node:
         case Chars() | Grapheme():
@@ -215,12 +215,12 @@ def extent(node: Node, before: Extent) -> Extent:
             return replace(before, longest=_int32(before.longest + 2))
         case Sequence(items):
             for item in items:
-                before = extent(item, before)
+                before = length_info(item, before)
             return before
         case Alternation(branches):
-            return _one_of(before, [extent(branch, Extent()) for branch in branches])
+            return _one_of(before, [length_info(branch, LengthInfo()) for branch in branches])
         case Group(inner) | Atomic(inner):
-            return extent(inner, before)
+            return length_info(inner, before)
         case Repeat():
             return _repeated(node, before)
         case Reference():
@@ -228,8 +228,8 @@ def extent(node: Node, before: Extent) -> Extent:
     return before
 
 
-def _one_of(before: Extent, branches: list[Extent]) -> Extent:
-    return Extent(
+def _one_of(before: LengthInfo, branches: list[LengthInfo]) -> LengthInfo:
+    return LengthInfo(
         longest=_int32(before.longest + max(branch.longest for branch in branches)),
         bounded=before.bounded and all(branch.bounded for branch in branches),
         fixed=False,
@@ -238,18 +238,18 @@ def _one_of(before: Extent, branches: list[Extent]) -> Extent:
     )
 
 
-def _repeated(node: Repeat, before: Extent) -> Extent:
+def _repeated(node: Repeat, before: LengthInfo) -> LengthInfo:
     inner, group = node.inner, isinstance(node.inner, Group)
-    once = extent(inner, Extent())
+    once = length_info(inner, LengthInfo())
     if (node.least, node.most) == (0, 1) and not node.braces:
-        return _one_of(before, [once, Extent()])
-    if group and node.greed is not Greed.POSSESSIVE and not once.fixed:
+        return _one_of(before, [once, LengthInfo()])
+    if group and node.quantifier is not QuantifierKind.POSSESSIVE and not once.fixed:
         return replace(before, bounded=False, fixed=False)
-    endless = node.most == ENDLESS and once.longest != 0
+    endless = node.most == UNBOUNDED and once.longest != 0
     whole = _int32(once.longest * node.most + before.longest)
-    sign = isinstance(inner, Chars) and node.greed is Greed.GREEDY and not node.braces
+    sign = isinstance(inner, Chars) and node.quantifier is QuantifierKind.GREEDY and not node.braces
     overflow = whole < before.longest and not (endless and sign)
-    return Extent(
+    return LengthInfo(
         longest=whole,
         bounded=before.bounded and once.bounded and not overflow,
         fixed=before.fixed and once.fixed and node.least == node.most,
@@ -267,7 +267,7 @@ def refuse_in_look_behind(node: Node) -> None:
     `regex` matches it backwards.
     """
     if isinstance(node, Atomic | LineEnd | Grapheme) or (
-        isinstance(node, Repeat) and node.greed is Greed.POSSESSIVE
+        isinstance(node, Repeat) and node.quantifier is QuantifierKind.POSSESSIVE
     ):
         raise UnsupportedFilterError("a lookbehind contains a possessive repetition")
     for child in children(node):
@@ -276,7 +276,7 @@ def refuse_in_look_behind(node: Node) -> None:
 
 def uncertain_groups(node: Node) -> frozenset[int]:
     """Return the capturing groups whose last match may differ between Java and `regex`."""
-    if isinstance(node, Look) and node.sign != "?=":
+    if isinstance(node, Lookaround) and node.sign != "?=":
         return _captured(node)
     if isinstance(node, Repeat) and _can_be_empty(node.inner):
         return _captured(node)
@@ -293,7 +293,7 @@ def repetition_product(node: Node) -> int:
     inner = max((repetition_product(child) for child in children(node)), default=1)
     if not isinstance(node, Repeat):
         return inner
-    return inner * max(node.least if node.most == ENDLESS else node.most, 1)
+    return inner * max(node.least if node.most == UNBOUNDED else node.most, 1)
 
 
 def ends_early_in_java(node: Node) -> bool:
@@ -304,7 +304,10 @@ def ends_early_in_java(node: Node) -> bool:
     others.
     """
     if isinstance(node, Repeat) and isinstance(node.inner, Group) and node.least > 1:
-        loops = node.greed is not Greed.POSSESSIVE and not extent(node.inner, Extent()).fixed
+        loops = (
+            node.quantifier is not QuantifierKind.POSSESSIVE
+            and not length_info(node.inner, LengthInfo()).fixed
+        )
         if loops and _can_be_empty(node.inner) and _asserts(node.inner):
             return True
     return any(ends_early_in_java(child) for child in children(node))
@@ -328,4 +331,4 @@ def _can_be_empty(node: Node) -> bool:
 def _asserts(node: Node) -> bool:
     if isinstance(node, Assertion):
         return bool(node.text)
-    return isinstance(node, Look | Reference) or any(map(_asserts, children(node)))
+    return isinstance(node, Lookaround | Reference) or any(map(_asserts, children(node)))
