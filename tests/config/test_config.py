@@ -20,7 +20,7 @@ from zkconsumer.config.page import configuration_page
 from zkconsumer.config.properties_file import parse_properties
 from zkconsumer.config.settings import (
     NO_EFFECT,
-    TABLE,
+    SETTINGS,
     ConnectionConfig,
     ConsumerConfig,
     split_connect,
@@ -93,14 +93,14 @@ def config_of(**properties: str) -> ConsumerConfig:
 def test_the_defaults_are_the_jvms() -> None:
     """Every property of the JVM consumer exists here and has the JVM's default."""
     config = ConsumerConfig.from_properties(NEEDED)
-    attributes = {row.name: row.attribute for row in TABLE}
+    attributes = {row.name: row.attribute for row in SETTINGS}
     found = {name: getattr(config, attributes[name]) for name in JVM_DEFAULTS}
     assert found == JVM_DEFAULTS
 
 
 def test_attributes_are_the_names_in_snake_case() -> None:
     """An attribute is the property's name in snake_case; the name of a duration ends in `_s`."""
-    for row in TABLE:
+    for row in SETTINGS:
         expected = row.name.replace(".", "_")
         assert row.attribute == (
             expected.removesuffix("_ms") + "_s" if expected.endswith("_ms") else expected
@@ -380,7 +380,7 @@ def test_no_property_of_the_jvm_is_ignored_in_silence(
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, {name: NEEDED.get(name, text)})
     told = [one for one in caplog.messages if one.startswith(f"Property {name} ")][-1]
-    row = next((row for row in TABLE if row.name == name), None)
+    row = next((row for row in SETTINGS if row.name == name), None)
     if row is None:
         assert "has no effect in zkconsumer" in told
         (start,) = [start for start in NO_EFFECT if name.startswith(start)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.config.settings import TABLE
+from zkconsumer.config.settings import SETTINGS
 from zkconsumer.errors import ConfigError
 from zkconsumer.spark import legacy
 from zkconsumer.spark.offset_ranges import SHARED_TASK
@@ -89,7 +89,7 @@ def test_the_figures() -> None:
 
 def test_the_old_names() -> None:
     """The replacements of old names exist: options, properties, functions of `legacy`."""
-    known = {*OPTIONS, *(row.name for row in TABLE), *ELSEWHERE}
+    known = {*OPTIONS, *(row.name for row in SETTINGS), *ELSEWHERE}
     for _, new in rows("From the old DStreams"):
         for name in code(new):
             word = name.partition("=")[0].partition("(")[0]

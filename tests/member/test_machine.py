@@ -24,7 +24,7 @@ from support.members.machine import (
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
-from zkconsumer.member.machine import OUTCOMES, TABLE, IllegalTransitionError, step
+from zkconsumer.member.machine import HANDLERS, OUTCOME_HANDLERS, IllegalTransitionError, step
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.model import Ownership, Purpose, RebalanceMode, Session, TopicPartition
 
@@ -73,7 +73,7 @@ def test_an_outcome_that_does_not_fit_the_phase_is_illegal(
     """An outcome that the phase does not expect raises, and the state is unchanged."""
     member = member_in(phase)
     state = member.state
-    legal = {phase, None} & {where for where, outcome in OUTCOMES if outcome is kind}
+    legal = {phase, None} & {where for where, outcome in OUTCOME_HANDLERS if outcome is kind}
     if state.op is None or legal or kind is ev.Interrupted:
         return
     event = ev.Finished(now=member.now, op=state.op, outcome=OUTCOMES_BY_TYPE[kind])
@@ -94,8 +94,8 @@ def test_a_stale_result_is_ignored(phase: Phase, kind: type[ev.Outcome]) -> None
 
 def test_the_tables_name_existing_handlers_once() -> None:
     """Each row of both tables has a phase or None, and a handler."""
-    assert all(callable(handler) for handler in (*TABLE.values(), *OUTCOMES.values()))
-    assert {phase for phase, _ in (*TABLE, *OUTCOMES)} <= {None, *Phase}
+    assert all(callable(handler) for handler in (*HANDLERS.values(), *OUTCOME_HANDLERS.values()))
+    assert {phase for phase, _ in (*HANDLERS, *OUTCOME_HANDLERS)} <= {None, *Phase}
 
 
 # ---- connecting and the session -----------------------------------------------------------------
@@ -452,7 +452,7 @@ HAPPENINGS = st.one_of(
 
 def _answer(member: Member, kind: type[ev.Outcome]) -> None:
     """End the running operation with one of the outcomes that its phase expects."""
-    legal = {(member.state.phase, kind), (None, kind)} & OUTCOMES.keys()
+    legal = {(member.state.phase, kind), (None, kind)} & OUTCOME_HANDLERS.keys()
     if member.state.op is not None and (legal or kind is ev.Interrupted):
         member.answer(OUTCOMES_BY_TYPE[kind])
 

@@ -62,7 +62,7 @@ def test_every_phase_but_the_last_can_be_left_and_every_phase_but_the_first_reac
 def test_every_cause_is_an_event_that_the_machine_handles() -> None:
     """A row names an event or outcome that has a handler in its phase, or a deadline."""
     always = {ev.Committed, ev.Denied, ev.MemberNodeGone, ev.Synced}
-    handled = machine.TABLE.keys() | machine.OUTCOMES.keys()
+    handled = machine.HANDLERS.keys() | machine.OUTCOME_HANDLERS.keys()
     for before, cause in CHANGES:
         if isinstance(cause, Deadline) or cause in always:
             continue
@@ -105,7 +105,7 @@ def test_each_step_checks_its_change_of_phase() -> None:
     def skip(state: State, _: ev.Triggered) -> Step:
         return enter(state, Phase.CLAIMING), ()
 
-    skipping = patch.dict(machine.TABLE, {(None, ev.Triggered): skip})
+    skipping = patch.dict(machine.HANDLERS, {(None, ev.Triggered): skip})
     with skipping, pytest.raises(IllegalPhaseChangeError, match="Triggered led from"):
         member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     assert member.state is before

@@ -23,7 +23,7 @@ from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.spark import group_stream
 from zkconsumer.spark.batch_member import Membership
-from zkconsumer.spark.cluster_logs import ENDS_S, PAUSE_IDLE_S, Pause
+from zkconsumer.spark.cluster_logs import ENDS_S, MAX_IDLE_DELAY_S, IdleDelay
 from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.offset_ranges import OffsetRange, StreamOffset, from_offset
 from zkconsumer.spark.options import SourceOptions
@@ -528,7 +528,7 @@ def test_an_idle_query_requests_only_log_ends(
 
 def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second reader of one DataFrame is refused while the first exists."""
-    monkeypatch.setattr(group_stream, "FRAME_S", 0.1)
+    monkeypatch.setattr(group_stream, "PREVIOUS_READER_WAIT_S", 0.1)
     first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
     assert first.reader.initialOffset() == {}
     with pytest.raises(SparkSourceError, match="has another reader, in this query"):
@@ -540,7 +540,7 @@ def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_answer_without_messages_waits_for_its_cost() -> None:
     """After an answer without new messages, the next look-up waits 30 times as long as it took."""
-    pause = Pause()
+    pause = IdleDelay()
 
     def held_s(cost_s: float) -> float:
         limit_s = time.process_time() + cost_s
@@ -550,11 +550,11 @@ def test_an_answer_without_messages_waits_for_its_cost() -> None:
         pause.hold()
         return time.monotonic() - started
 
-    assert held_s(0.1) < PAUSE_IDLE_S  # The batch before this one does not count.
+    assert held_s(0.1) < MAX_IDLE_DELAY_S  # The batch before this one does not count.
     assert held_s(0.02) >= 30 * 0.02
-    assert held_s(0.1) >= PAUSE_IDLE_S
+    assert held_s(0.1) >= MAX_IDLE_DELAY_S
     pause.end()
-    assert held_s(0.1) < PAUSE_IDLE_S
+    assert held_s(0.1) < MAX_IDLE_DELAY_S
 
 
 def test_a_run_that_owns_nothing_fails(group: Groups) -> None:

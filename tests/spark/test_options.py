@@ -9,7 +9,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from zkconsumer.config.settings import TABLE
+from zkconsumer.config.settings import SETTINGS
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.data_source import ZkConsumerSource
@@ -63,7 +63,7 @@ def test_what_is_needed_is_enough() -> None:
     assert not options.push_filters
 
 
-@pytest.mark.parametrize("name", [*OPTIONS, *(row.name for row in TABLE)])
+@pytest.mark.parametrize("name", [*OPTIONS, *(row.name for row in SETTINGS)])
 def test_case_does_not_matter(name: str) -> None:
     """Each option is recognised in lower case, as Spark passes it."""
     given = dict(CaseInsensitiveDict({name: "x"}))

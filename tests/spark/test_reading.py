@@ -155,7 +155,7 @@ def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str, engin
     ]
     assert sum(sizes) == 20_000
     if engine == "librdkafka":
-        least, most = from_messages.ROWS, from_messages.ROWS + task_reader.CHUNK
+        least, most = from_messages.ROWS, from_messages.ROWS + task_reader.ROWS_PER_BATCH
     else:
         least, most = task_reader.ENOUGH_ROWS, task_reader.ENOUGH_ROWS + record_sets.ROWS
     assert all(least <= size < most for size in sizes[:-1])

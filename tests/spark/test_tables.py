@@ -687,7 +687,7 @@ def test_the_size_of_an_offset_depends_on_followed_partitions() -> None:
     offset = changes.to_offset(table, reading, read_ms=1, is_first=False)
     assert len(json.dumps(offset)) < 30 * len(reading)
     assert changes.from_offset(table, json.loads(json.dumps(offset))) == reading
-    assert list(changes.between(table, offset, offset)) == []
+    assert list(changes.changes_between(table, offset, offset)) == []
     with pytest.raises(SparkSourceError, match="did not write"):
         changes.from_offset(table, {"t": {"0": [1, 2]}})
 

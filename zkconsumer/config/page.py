@@ -6,7 +6,7 @@ import sys
 
 from zkconsumer.config.kafka_properties import PREFIX, REFUSED
 from zkconsumer.config.property_types import DerivedDefault, MillisOrNever, Required, Setting
-from zkconsumer.config.settings import EXEMPT, NO_EFFECT, TABLE
+from zkconsumer.config.settings import EXEMPT, NO_EFFECT, SETTINGS
 
 
 def configuration_page() -> str:
@@ -25,7 +25,7 @@ def configuration_page() -> str:
     rows = (
         f"| `{row.name}` | `{row.attribute}` | {_default(row)} | {row.kind.allowed}"
         f" | {row.effect} |"
-        for row in TABLE
+        for row in SETTINGS
     )
     tail = (
         "",

@@ -557,9 +557,9 @@ class ConsumerConfig(ConnectionConfig):
         return replace(self, group_id=group_id)
 
 
-TABLE: Final[tuple[Setting, ...]] = settings_of(ConsumerConfig)
-_BY_NAME: Final = {row.name: row for row in TABLE}
-REQUIRED_ATTRIBUTES: Final = frozenset(row.attribute for row in TABLE if row.default is REQUIRED)
+SETTINGS: Final[tuple[Setting, ...]] = settings_of(ConsumerConfig)
+_BY_NAME: Final = {row.name: row for row in SETTINGS}
+REQUIRED_ATTRIBUTES: Final = frozenset(row.attribute for row in SETTINGS if row.default is REQUIRED)
 
 
 def _entries(
@@ -667,7 +667,7 @@ def _advice(name: str) -> str:
 
 def _unknown_keyword(name: str) -> ConfigError:
     """Return the error for a keyword argument that is not an attribute."""
-    attributes = {row.attribute: row for row in TABLE}
+    attributes = {row.attribute: row for row in SETTINGS}
     dotted = name.replace("_", ".")
     meant = _BY_NAME.get(dotted)
     if meant is None and dotted not in _ELSEWHERE and not dotted.startswith(_SECURITY):

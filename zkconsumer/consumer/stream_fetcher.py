@@ -448,7 +448,7 @@ class StreamFetcher:
         if fault.error is not None:
             self._send_report(ReportKind.FETCH_FAILED, None, fault.text)
             raise copy(fault.error)  # several streams may raise this error
-        if fault.kind in (FaultKind.PASSING, FaultKind.LOST):
+        if fault.kind in (FaultKind.RETRIED, FaultKind.LOST):
             self._send_report(ReportKind.FETCH_TROUBLE, tp, fault.text)
             if fault.kind is FaultKind.LOST:
                 self.restart()

@@ -75,7 +75,7 @@ class View(Protocol):
         """Show the present state of the group."""
 
 
-class _Lines:
+class _LineView:
     """The view for pipes and logs."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Lines:
         sys.stderr.write(f"{time.monotonic() - self._start_s:5.1f} s {text}\n")
 
 
-class _Picture:
+class _TerminalView:
     """The view for a terminal."""
 
     def __init__(self, live: Live) -> None:
@@ -148,13 +148,13 @@ def _picture(frame: Frame, height: int) -> RenderableType:
 def view() -> Iterator[View]:
     """Yield a live picture if standard error is a terminal, otherwise lines."""
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _LineView()
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(stderr=True), refresh_per_second=10, transient=True) as live:
-        yield _Picture(live)
+        yield _TerminalView(live)
 
 
 def print_result(result: Result, out: IO[str]) -> None:

@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 GROUP, TOPIC, PARTITIONS = "billing", "orders", 8
 
-KINDS = (
+MEMBER_KINDS = (
     *(MemberKind.ZKCONSUMER, MemberKind.JVM, MemberKind.ZKCONSUMER),
     *(MemberKind.JVM, MemberKind.ZKCONSUMER),
 )
 
-FEWEST = 2
+UNTOUCHED_MEMBERS = 2
 """Number of members that no fault removes."""
 
 SESSION_S = 4.0
 """The session timeout in seconds. It is shorter than the JVM's default of 6 s, so that more
 sessions expire."""
 
-STRANGER_S = 12.0
+FOREIGN_OWNER_S = 12.0
 """Seconds for which another client keeps a partition: longer than the 10 s after which the history
 reports a blocked partition."""
 
 PAUSE_S = (0.3, 2.0)
 """Shortest and longest pause between two faults in seconds."""
 
-TROUBLE_S = (0.5 * SESSION_S, 2 * SESSION_S)
+FAULT_DURATION_S = (0.5 * SESSION_S, 2 * SESSION_S)
 """Shortest and longest pause of a process, or silence of a connection, in seconds. Some outlast
 the session."""
 
@@ -138,7 +138,7 @@ class Scene:
             topics.create_topic(connect, TOPIC, partitions=PARTITIONS)
             stack.callback(PeriodicProducer(connect, TOPIC, PARTITIONS).stop)
             self._client = stack.enter_context(topics.session(connect))
-            for number, kind in enumerate(KINDS):
+            for number, kind in enumerate(MEMBER_KINDS):
                 server = self.ensemble.servers[number % len(self.ensemble.servers)]
                 member = RecordedMember(
                     number,
@@ -236,7 +236,7 @@ class Scene:
 
     def _leave(self) -> str:
         running = self._in(MemberState.UP)
-        if len(running) <= FEWEST:
+        if len(running) <= UNTOUCHED_MEMBERS:
             return self._join()
         member = self._random.choice(running)
         member.leave()
@@ -245,7 +245,7 @@ class Scene:
 
     def _kill(self) -> str:
         running = self._in(MemberState.UP)
-        if len(running) <= FEWEST:
+        if len(running) <= UNTOUCHED_MEMBERS:
             return self._join()
         member = self._random.choice(running)
         member.interruptions += 1
@@ -257,7 +257,7 @@ class Scene:
         member = self._in(MemberState.UP)[0]
         member.interruptions += 1
         member.freeze()
-        self._wait(TROUBLE_S)
+        self._wait(FAULT_DURATION_S)
         member.thaw()
         return f"the process of {member.name} was paused"
 
@@ -273,7 +273,7 @@ class Scene:
         member = self._random.choice(self._in(MemberState.UP))
         member.interruptions += 1
         member.proxy.wire = Wire.SILENT
-        self._wait(TROUBLE_S)
+        self._wait(FAULT_DURATION_S)
         member.proxy.wire = Wire.PASS
         member.proxy.cut()
         return f"the connection of {member.name} was silent"
@@ -317,8 +317,8 @@ class Scene:
         with topics.session(self.ensemble.connect) as stranger:
             done = until(lambda: self._replace(stranger, path), limit_s=_QUIET_S)
             if done:
-                self._never.wait(STRANGER_S)
-        return f"another client held {tp.topic}-{tp.partition} for {STRANGER_S:g} s"
+                self._never.wait(FOREIGN_OWNER_S)
+        return f"another client held {tp.topic}-{tp.partition} for {FOREIGN_OWNER_S:g} s"
 
     def _partition(self) -> TopicPartition:
         return TopicPartition(TOPIC, self._random.randrange(PARTITIONS))

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 Fields: TypeAlias = dict[str, Any]
 """Keyword arguments of the fields that all rows have."""
 
-QUIET_MS: Final = 5_000
+SETTLED_GRACE_MS: Final = 5_000
 """An owner znode that changes within this time after a group settled belongs to that rebalance. A
 JVM member waits 2 s (`rebalance.backoff.ms`) before it tries again."""
 
-STUCK_MS: Final = 10_000
+BLOCKED_AFTER_MS: Final = 10_000
 """A group whose owners do not fit the assignment is reported as blocked after this time without a
 change: JVM members give up after four attempts, 2 s apart."""
 
@@ -142,16 +142,18 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
     if not group.topics:
         return None
     if group.rules is None:
-        return _by(group, Strategy.RANGE, DEFAULT)
-    return _by(group, group.rules.strategy, group.rules.profile)
+        return _assign_by_rules(group, Strategy.RANGE, DEFAULT)
+    return _assign_by_rules(group, group.rules.strategy, group.rules.profile)
 
 
-def _by(group: _Group, strategy: Strategy, rules: Profile) -> dict[TopicPartition, str] | None:
+def _assign_by_rules(
+    group: _Group, strategy: Strategy, rules: Profile
+) -> dict[TopicPartition, str] | None:
     """Return what the members assign by these rules; None if one of them fails."""
-    return _together(assign_each_member(replace(group.input(), strategy=strategy), rules))
+    return _merged_assignment(assign_each_member(replace(group.input(), strategy=strategy), rules))
 
 
-def _together(
+def _merged_assignment(
     parts: Mapping[str, MemberAssignment | Failure],
 ) -> dict[TopicPartition, str] | None:
     """Return what all members assign; None if one of them fails."""
@@ -163,7 +165,7 @@ def _together(
     return found
 
 
-def _put(topics: dict[str, bytes | None], name: str, data: bytes | None) -> None:
+def _set_topic(topics: dict[str, bytes | None], name: str, data: bytes | None) -> None:
     """Set a topic's payload; None removes the topic."""
     if data is None:
         topics.pop(name, None)
@@ -512,7 +514,7 @@ class GroupHistory:
             return
         groups = [one for one in self._groups.values() if one.chroot == chroot and one.members]
         before = [self._assignment(group) for group in groups]
-        _put(topics, name, data)
+        _set_topic(topics, name, data)
         changed = []
         for group, wanted in zip(groups, before, strict=True):
             self._forget_wanted(group)
@@ -520,11 +522,11 @@ class GroupHistory:
             group.unexplained.clear()
             if self._assignment(group) != wanted:
                 changed.append((group, wanted, group.wanted))
-        _put(topics, name, old)  # report stuck partitions by the old assignment
+        _set_topic(topics, name, old)  # report stuck partitions by the old assignment
         for group, wanted, _ in changed:
             group.wanted = wanted
             self._changes(group)
-        _put(topics, name, data)
+        _set_topic(topics, name, data)
         for group, _, now in changed:
             group.wanted = now
             self._trigger(group, f"topic {name} changed")
@@ -609,7 +611,7 @@ class GroupHistory:
     def _lasts(self, rebalance: Rebalance) -> bool:
         """Return whether a change at this moment belongs to a rebalance."""
         settled_ms = rebalance.settled_ms
-        return settled_ms is None or self._time_ms - settled_ms <= QUIET_MS
+        return settled_ms is None or self._time_ms - settled_ms <= SETTLED_GRACE_MS
 
     def _check(self, group: _Group) -> None:
         """Record the time if the owners now equal the assignor's assignment."""
@@ -692,7 +694,9 @@ class GroupHistory:
     def _exclude(self, group: _Group, threads: dict[TopicPartition, str]) -> None:
         """Exclude the rules that do not explain the owners of the settled group."""
         if len(group.candidates) > 1:
-            group.candidates = tuple(one for one in group.candidates if _by(group, *one) == threads)
+            group.candidates = tuple(
+                one for one in group.candidates if _assign_by_rules(group, *one) == threads
+            )
 
     def _end(self, group: _Group) -> None:
         """Complete the row of a rebalance."""
@@ -737,7 +741,7 @@ class GroupHistory:
         since_ms = max(group.changed_ms, self.from_ms)
         rebalance = group.rebalance
         if (
-            self._time_ms - since_ms >= STUCK_MS
+            self._time_ms - since_ms >= BLOCKED_AFTER_MS
             and group.members
             and (rebalance is None or rebalance.settled_ms is None)
         ):
@@ -790,7 +794,11 @@ class GroupHistory:
         wanted = self._assignment(group)
         if wanted is None or len(group.candidates) < 2:
             return [] if wanted is None else [wanted]
-        return [whole for one in group.candidates if (whole := _by(group, *one)) is not None]
+        return [
+            whole
+            for one in group.candidates
+            if (whole := _assign_by_rules(group, *one)) is not None
+        ]
 
     def _incident(self, group: _Group, since_ms: int, kind: str, what: str) -> None:
         event = {**self._of(group), "time_ms": since_ms}

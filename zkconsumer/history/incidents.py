@@ -13,15 +13,15 @@ from typing import Final
 from zkconsumer.history.inputs import Problem
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Ownership, Tables
 
-STORM: Final = (5, 300_000)
+REBALANCE_STORM: Final = (5, 300_000)
 """A storm: at least this number of triggers of a group's rebalances within this time, in
 milliseconds."""
 
-FLAPS: Final = (2, 600_000)
+SESSION_FLAPPING: Final = (2, 600_000)
 """A flapping session: at least this number of expiries of one consumer id within this time, in
 milliseconds. Long pauses of the process cause them."""
 
-SILENCE_MS: Final = 60_000
+STOPPED_AFTER_MS: Final = 60_000
 """Milliseconds without a commit after which a member counts as stopped. It must have committed
 before, the pause must be ten times its longest usual one, and other members must still commit. The
 log does not show whether the member had messages.
@@ -34,14 +34,16 @@ deletes its registration and its owner znodes one shortly after the other.
 
 KINDS: Final = {
     "new leader": "the ensemble elected a leader, and wrote nothing for a time",
-    "rebalance storm": f"{STORM[0]} triggers within {STORM[1] // 1000} s",
-    "flapping session": f"{FLAPS[0]} expiries of one consumer id within {FLAPS[1] // 1000} s",
+    "rebalance storm": f"{REBALANCE_STORM[0]} triggers within {REBALANCE_STORM[1] // 1000} s",
+    "flapping session": (
+        f"{SESSION_FLAPPING[0]} expiries of one consumer id within {SESSION_FLAPPING[1] // 1000} s"
+    ),
     "member gave up": "a registered member does not claim partitions that are free",
     "blocked partition": "a partition is not held by the member that should own it",
     "late commit": "a former owner commits after another session has claimed the partition",
     "offset moved back": "a commit is lower than the one before it",
     "offset deleted": "a session deleted an offset znode",
-    "commits stopped": f"an owner commits nothing for {SILENCE_MS // 1000} s while others do",
+    "commits stopped": f"an owner commits nothing for {STOPPED_AFTER_MS // 1000} s while others do",
     "owner without a registration": f"for more than {ORPHAN_MS // 1000} s",
     "damaged": "a file is damaged",
     "unreadable": "a file cannot be read",
@@ -112,7 +114,7 @@ def _storms(tables: Tables) -> Iterator[Incident]:
         if row.event != "present" and key in known:  # the joins of a starting group are not a storm
             triggers[key[:2]].append(row)
         known.add(key)
-    count, span = STORM
+    count, span = REBALANCE_STORM
     for rows in triggers.values():
         at = 0
         while at + count <= len(rows):
@@ -138,7 +140,7 @@ def _flapping(tables: Tables) -> Iterator[Incident]:
     for row in tables.members:
         if row.event == "expired":
             expiries[row.chroot, row.group, row.consumer].append(row)
-    count, span = FLAPS
+    count, span = SESSION_FLAPPING
     for rows in expiries.values():
         near = [
             (first, last)
@@ -200,7 +202,7 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
         count, silent_from, pause = last.get(key, (0, 0, 0))
         end = max(one.ended_ms or until_ms for one in owned)
         others = max((t for t, session in latest[key[:2]] if session != key[2]), default=0)
-        limit = max(SILENCE_MS, 10 * pause)
+        limit = max(STOPPED_AFTER_MS, 10 * pause)
         if count >= 5 and min(end, others) - silent_from > limit:
             yield _incident(
                 owned[-1],

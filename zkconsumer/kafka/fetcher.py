@@ -129,7 +129,7 @@ class FaultKind(Enum):
     TRUNCATED = "the log was truncated below the position; the partition must be assigned again"
     PERMANENT = "an error that no retry can solve"
     REFUSED = "the brokers refuse the connection; librdkafka retries; reports are rate-limited"
-    PASSING = "any other error; librdkafka retries; reports are rate-limited"
+    RETRIED = "any other error; librdkafka retries; reports are rate-limited"
     LOST = "all brokers have been down; this fetcher may never reconnect, a new one may"
     END = "everything up to `offset`, the log's end, was fetched; needs `enable.partition.eof`"
 
@@ -246,7 +246,7 @@ class _Errors:
             self.faults.append(Fault(FaultKind.PERMANENT, None, text))
             return
         more = f" ({swallowed} more such errors)" if swallowed else ""
-        self.faults.append(Fault(FaultKind.PASSING, tp, f"{error.str()}{more}"))
+        self.faults.append(Fault(FaultKind.RETRIED, tp, f"{error.str()}{more}"))
 
 
 class KafkaFetcher:
@@ -272,7 +272,7 @@ class KafkaFetcher:
             return
         for tp in self._look_up(offsets, timeout_s):
             text = f"no leader of {tp} is known to the brokers"
-            self.faults.append(Fault(FaultKind.PASSING, tp, text))
+            self.faults.append(Fault(FaultKind.RETRIED, tp, text))
         self._assigned.update(offsets)
         self._consumer.incremental_assign([Raw(*tp, offset) for tp, offset in offsets.items()])
 

@@ -43,7 +43,7 @@ def read_trace(lines: Iterable[str], *, name: str) -> list[JsonObject]:
 
 def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> list[JsonObject]:
     """Return the events that show a trace; a sentence counts the entries beyond MAX_MOVES."""
-    film = _Film(entries)
+    film = _FrameBuilder(entries)
     timed = [entry for entry in entries if "t" in entry]
     start = min((float(entry["t"]) for entry in timed), default=0.0)
     timed.sort(key=lambda entry: float(entry["t"]))
@@ -111,7 +111,7 @@ class Recording:
         return [{"event": "error", "text": "a recorded run cannot be changed"}]
 
 
-class _Film:
+class _FrameBuilder:
     """The state of a trace's members and partitions after the frames so far."""
 
     def __init__(self, entries: Sequence[Mapping[str, Json]]) -> None:

@@ -19,20 +19,20 @@ from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import Camera, explain, sentence
 from zkconsumer.lab.coordinated import CoordinatedStage
 from zkconsumer.lab.worlds import (
+    COORDINATOR_MOVES,
     DELAY_REPLY,
     DELAY_REQUEST,
     DROP_REPLY,
     DROP_REQUEST,
+    EXCLUDED_FAULTS,
     HOLD,
     LET_GO,
     LOSE_REPLY,
     MAX_MOVES,
-    OF_COORDINATORS,
-    OFTEN,
     PASS_TIME,
     PRODUCE,
     SET_OFFSET,
-    WITHOUT_A_TOOL,
+    UNLIMITED_FAULTS,
     ZOOKEEPER,
     Move,
     WorldSpec,
@@ -49,7 +49,7 @@ from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
 from zkconsumer.sim.world import World, possible, repairs
 
-APART = 50
+MOVES_BETWEEN_COPIES = 50
 """Minimum number of moves between two copies of a world; large worlds are copied less often."""
 
 _DELAYED = (Do.SERVE, Do.RECEIVE)
@@ -268,7 +268,7 @@ class LabStage(Stage):
         world, chosen = self.world, self.next()
         others: list[Action] = [*possible(world), *repairs(world)]
         others += [one for one in world.enabled() if one.do is Do.JOIN]
-        faults = [one for one in others if one.tp is None and one.do not in WITHOUT_A_TOOL]
+        faults = [one for one in others if one.tp is None and one.do not in EXCLUDED_FAULTS]
         return (
             [Move.of(one) for one in self.possible()],
             None if chosen is None else Move.of(chosen),
@@ -299,7 +299,7 @@ class LabStage(Stage):
     def check(self, move: Move) -> None:
         """Raise RefusedError if the move is impossible here."""
         world = self.world
-        if move.do in OF_COORDINATORS:
+        if move.do in COORDINATOR_MOVES:
             raise RefusedError("the group has no coordinator: ZooKeeper coordinates it")
         if move.do in (DELAY_REQUEST, DELAY_REPLY, DROP_REQUEST, DROP_REPLY):
             self._check_message(move)
@@ -307,7 +307,7 @@ class LabStage(Stage):
         action = move.action
         if action is not None:
             known = [*world.enabled(), *possible(world), *repairs(world)]
-            if action not in known or action.do in WITHOUT_A_TOOL:
+            if action not in known or action.do in EXCLUDED_FAULTS:
                 raise RefusedError(f"impossible at this moment: {sentence(world, move)}")
         elif move.do in (HOLD, LET_GO, LOSE_REPLY) and not 0 <= move.who < len(world.members):
             raise RefusedError(f"there is no member {move.who}")
@@ -380,7 +380,7 @@ class Run:
         if not isinstance(stage, LabStage) or not self.can_copy:
             return
         world = stage.world
-        apart = max(APART, (len(world.members) + len(world.log_end)) // 4)
+        apart = max(MOVES_BETWEEN_COPIES, (len(world.members) + len(world.log_end)) // 4)
 
         def copy() -> None:
             if len(stage.moves) % apart == 0:
@@ -442,7 +442,7 @@ def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
         plan, jvm, seed = spec.plan(), frozenset(spec.jvm), spec.seed
     else:
         assert scenario is not None
-        plan, jvm, seed = replace(scenario.plan, faults=OFTEN), scenario.jvm, 0
+        plan, jvm, seed = replace(scenario.plan, faults=UNLIMITED_FAULTS), scenario.jvm, 0
     camera = Camera()
     world = MixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
     return LabStage(world, camera, seed=seed)

@@ -27,13 +27,15 @@ ZOOKEEPER = "zookeeper"
 PROTOCOLS = (ZOOKEEPER, *ASSIGNORS)
 """The protocols of a world: ZooKeeper's, and those with a group coordinator."""
 
-SPARE = 3
+SPARE_MEMBERS = 3
 """Members that may join later, beyond those that the world starts with."""
 
-OFTEN = dict.fromkeys([*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9)
+UNLIMITED_FAULTS = dict.fromkeys(
+    [*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9
+)
 """Upper bound of each fault, so high that the user can cause it any number of times."""
 
-WITHOUT_A_TOOL = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
+EXCLUDED_FAULTS = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
 """Faults that the lab leaves out: the worlds have no operator's tool, and no access control lists.
 """
 
@@ -61,7 +63,7 @@ class WorldSpec:
 
     members: int = 3
     jvm: tuple[int, ...] = ()
-    spare: int = SPARE
+    spare: int = SPARE_MEMBERS
     partitions: int = 6
     topics: tuple[str, ...] = ()
     threads: int = 1
@@ -90,7 +92,7 @@ class WorldSpec:
             session_s=self.session_s,
             replicas=2,
             topics=self.topics,
-            faults=OFTEN,
+            faults=UNLIMITED_FAULTS,
             settings=self._settings,
         )
 
@@ -116,7 +118,7 @@ COORDINATED_SESSION_S = 45.0
 """`session.timeout.ms` of Kafka 3.9, and the session timeout of KIP-848's coordinator, in seconds.
 """
 
-_OF_ZOOKEEPER = ("jvm", "topics", "threads", "strategy", "release", "backoff_s")
+_ZOOKEEPER_FIELDS = ("jvm", "topics", "threads", "strategy", "release", "backoff_s")
 
 
 def _defaults(protocol: Json) -> JsonObject:
@@ -201,7 +203,7 @@ def _check(spec: WorldSpec) -> None:
 
 
 def _check_coordinated(spec: WorldSpec) -> None:
-    for name in _OF_ZOOKEEPER:
+    for name in _ZOOKEEPER_FIELDS:
         if getattr(spec, name) != _DEFAULTS[name]:
             raise _refused(
                 f"the protocol {spec.protocol} has no parameter {name!r}", f"leave out {name!r}"
@@ -252,7 +254,7 @@ LAB_MOVES = {
 }
 """Moves of the lab besides the actions of the simulator (`Do`)."""
 
-OF_COORDINATORS = frozenset({COORDINATE, NO_COORDINATOR, KILL_BROKER, REVIVE_BROKER, REMOVE})
+COORDINATOR_MOVES = frozenset({COORDINATE, NO_COORDINATOR, KILL_BROKER, REVIVE_BROKER, REMOVE})
 """Moves that exist only in worlds with a group coordinator."""
 
 
@@ -282,7 +284,7 @@ class Move(NamedTuple):
         return ":".join(parts).rstrip(":")
 
 
-_DOS = {do.value for do in Do} | set(LAB_MOVES)
+_MOVE_KINDS = {do.value for do in Do} | set(LAB_MOVES)
 
 
 def parse_move(token: str) -> Move:
@@ -290,7 +292,7 @@ def parse_move(token: str) -> Move:
     do, who, where, value, *more = [*token.split(":"), "", "", ""][:4]
     topic, _, number = where.partition("~")
     try:
-        if do not in _DOS or more:
+        if do not in _MOVE_KINDS or more:
             raise ValueError(do)
         tp = TopicPartition(topic, int(number)) if where else None
         return Move(do, int(who) if who else -1, tp, float(value) if value else 0.0)

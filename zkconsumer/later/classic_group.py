@@ -21,17 +21,17 @@ from zkconsumer.later import group_phases
 from zkconsumer.later.classic_state import (
     JOIN,
     SYNC,
-    Alarm,
     ClassicGroup,
     InitialDelay,
     Member,
     Now,
     Step,
     Timer,
+    TimerPurpose,
     answer,
     cancel,
     enter,
-    put,
+    put_members,
     remove,
     schedule,
     start_session,
@@ -107,7 +107,7 @@ def _join(group: ClassicGroup, received: Received, now: Now) -> Step:
         return _replace_static(group, received, existing, member, now)
     if request.instance is None and request.version >= MEMBER_ID_REQUIRED_SINCE:
         group = replace(group, pending=group.pending | {member})
-        timer = Timer(Alarm.SESSION, member)
+        timer = Timer(TimerPurpose.SESSION, member)
         group = schedule(group, timer, now.now_s + request.session_timeout_s)
         return _refuse_join(group, received, Error.MEMBER_ID_REQUIRED, member)
     return _add(group, received, request, member, now)
@@ -141,7 +141,7 @@ def _join_known(group: ClassicGroup, received: Received, request: JoinGroup, now
         return group, answer(received.number, replace(_current(group, member), members=listed))
     if group.phase is Phase.STABLE and unchanged and not leads:
         return group, answer(received.number, _current(group, member))
-    group = put(group, _updated(member, received, request))
+    group = put_members(group, _updated(member, received, request))
     return _prepare_or_complete(group, now)
 
 
@@ -189,7 +189,7 @@ def _add(group: ClassicGroup, received: Received, request: JoinGroup, name: str,
         leader=group.leader or name,
         pending=group.pending - {name},
     )
-    group = put(group, member)
+    group = put_members(group, member)
     group = start_session(group, member, now, now.settings.new_member_join_s)
     return _prepare_or_complete(group, now)
 
@@ -208,18 +208,18 @@ def _replace_static(group: ClassicGroup, received: Received, old: str, new: str,
         *answer(removed.sync, Synced(Error.FENCED_INSTANCE_ID)),
     )
     member = replace(removed, member=new, join=None, sync=None, new=False)
-    group = cancel(group, Timer(Alarm.SESSION, old))
+    group = cancel(group, Timer(TimerPurpose.SESSION, old))
     group = replace(
         group,
         members={name: one for name, one in group.members.items() if name != old},
         leader=new if group.leader == old else group.leader,
     )
-    group = start_session(put(group, member), member, now)
+    group = start_session(put_members(group, member), member, now)
     member = _updated(member, received, request)
-    group = put(group, member)
+    group = put_members(group, member)
     if group.phase is Phase.STABLE and group.selected() == group.protocol:
         group = write(group, {one.member: one.assignment for one in group.members.values()})
-        group = put(group, replace(member, join=None))
+        group = put_members(group, replace(member, join=None))
         found = replace(_current(group, member), leader=before or "")
         if request.version >= SKIP_ASSIGNMENT_SINCE:
             leads = group.leader == new
@@ -254,7 +254,7 @@ def _prepare(group: ClassicGroup, now: Now) -> Step:
     replies: tuple[Reply, ...] = ()
     if group.phase is Phase.COMPLETING:
         cleared = (replace(one, assignment=b"") for one in group.members.values())
-        group, replies = _propagate(put(group, *cleared), Error.REBALANCE_IN_PROGRESS, now)
+        group, replies = _propagate(put_members(group, *cleared), Error.REBALANCE_IN_PROGRESS, now)
     group = cancel(replace(group, unsynced=frozenset()), SYNC)
     if group.phase is Phase.EMPTY:
         delay_s = now.settings.initial_delay_s
@@ -303,7 +303,7 @@ def _complete(group: ClassicGroup, now: Now) -> Step:
         members = listed if one.member == group.leader else ()
         replies += answer(one.join, replace(_current(group, one), members=members))
         group = start_session(group, one, now)
-        group = put(group, replace(one, join=None, new=False))
+        group = put_members(group, replace(one, join=None, new=False))
     return schedule(group, SYNC, now.now_s + group.rebalance_s), replies
 
 
@@ -335,14 +335,14 @@ def _sync(group: ClassicGroup, received: Received, now: Now) -> Step:
     if group.phase is Phase.STABLE:
         found = Synced(Error.NONE, member.assignment, group.protocol_type, group.protocol)
         return group, answer(received.number, found)
-    group = put(group, replace(member, sync=received.number))
+    group = put_members(group, replace(member, sync=received.number))
     if request.member != group.leader:
         return group, ()
     assigned = (
         replace(one, assignment=request.assignments.get(one.member, b""))
         for one in group.members.values()
     )
-    group = write(put(group, *assigned), request.assignments)
+    group = write(put_members(group, *assigned), request.assignments)
     group, replies = _propagate(group, Error.NONE, now)
     return enter(group, Phase.STABLE, now), replies
 
@@ -371,7 +371,7 @@ def _propagate(group: ClassicGroup, error: Error, now: Now) -> Step:
             continue
         found = Synced(Error.NONE, one.assignment, kind, name) if not error else Synced(error)
         replies += answer(one.sync, found)
-        group = put(start_session(group, one, now), replace(one, sync=None))
+        group = put_members(start_session(group, one, now), replace(one, sync=None))
     return group, replies
 
 
@@ -458,12 +458,12 @@ def expire(group: ClassicGroup, timer: Timer, now: Now) -> Step:
     """Handle the end of a timer."""
     before = group
     group = cancel(group, timer)
-    match timer.alarm:
-        case Alarm.JOIN:
+    match timer.purpose:
+        case TimerPurpose.JOIN:
             cause, (after, replies) = Cause.JOIN_DEADLINE, _join_expired(group, now)
-        case Alarm.SYNC:
+        case TimerPurpose.SYNC:
             cause, (after, replies) = Cause.SYNC_DEADLINE, _sync_expired(group, now)
-        case Alarm.SESSION:
+        case TimerPurpose.SESSION:
             found = _session_expired(group, timer.member, now)
             cause, (after, replies) = Cause.SESSION_DEADLINE, found
     return _checked(before, cause, after), replies

@@ -20,7 +20,7 @@ from zkconsumer.protocol.later.messages import CONSUMER, Error, JoinedMember, Pr
 from zkconsumer.protocol.later.subscriptions import Topic
 
 
-class Alarm(Enum):
+class TimerPurpose(Enum):
     """The purposes of a group's timers."""
 
     JOIN = "join"  # the rebalance waits no longer for members to join
@@ -32,11 +32,11 @@ class Alarm(Enum):
 class Timer(NamedTuple):
     """A timer; `member` is empty for a timer of the whole group."""
 
-    alarm: Alarm
+    purpose: TimerPurpose
     member: str = ""
 
 
-JOIN, SYNC = Timer(Alarm.JOIN), Timer(Alarm.SYNC)
+JOIN, SYNC = Timer(TimerPurpose.JOIN), Timer(TimerPurpose.SYNC)
 
 
 class Due(NamedTuple):
@@ -263,7 +263,7 @@ def enter(group: ClassicGroup, phase: Phase, now: Now) -> ClassicGroup:
     return replace(group, phase=phase, previous=group.phase, since_s=now.now_s)
 
 
-def put(group: ClassicGroup, *members: Member) -> ClassicGroup:
+def put_members(group: ClassicGroup, *members: Member) -> ClassicGroup:
     """Add or replace members."""
     found = {**group.members, **{one.member: one for one in members}}
     return replace(group, members=found, peak=max(group.peak, len(found)))
@@ -274,12 +274,12 @@ def start_session(
 ) -> ClassicGroup:
     """Start a member's session timeout, within which it must send a request."""
     at_s = now.now_s + (member.session_s if timeout_s is None else timeout_s)
-    return schedule(group, Timer(Alarm.SESSION, member.member), at_s)
+    return schedule(group, Timer(TimerPurpose.SESSION, member.member), at_s)
 
 
 def remove(group: ClassicGroup, member: str) -> ClassicGroup:
     """Remove a member, or a member id whose member has not joined; choose a new leader."""
-    group = cancel(group, Timer(Alarm.SESSION, member))
+    group = cancel(group, Timer(TimerPurpose.SESSION, member))
     group = replace(
         group,
         members={name: one for name, one in group.members.items() if name != member},
@@ -344,7 +344,7 @@ def read(name: str, record: GroupRecord, now: Now) -> ClassicGroup:
         record.leader,
         record=record,
     )
-    group = put(group, *record.members)
+    group = put_members(group, *record.members)
     group = replace(group, subscribed=topics_of(group))
     for member in group.in_order():
         group = start_session(group, member, now)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, cast
 
-from zkconsumer.later.classic_state import Alarm, Due, Now, Timer, answer
+from zkconsumer.later.classic_state import Due, Now, Timer, TimerPurpose, answer
 from zkconsumer.later.group_events import Received, Reply
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import MemberState, ReconcilingMember, reconcile
@@ -226,7 +226,7 @@ def _heartbeat(
     if current != member.current:
         group = _watch_revocation(group, member, current, now)
     group = _put(group, replace(member, current=current))
-    group = _schedule(group, Timer(Alarm.SESSION, name), now.now_s + now.settings.session_s)
+    group = _schedule(group, Timer(TimerPurpose.SESSION, name), now.now_s + now.settings.session_s)
     full = request.epoch == JOIN_EPOCH or None not in (
         request.rebalance_timeout_s,
         request.topics,
@@ -412,7 +412,9 @@ def expire(group: ConsumerGroup, timer: Timer, now: Now) -> ConsumerGroup:
     member = group.members.get(timer.member)
     if member is None:
         return group
-    if timer.alarm is Alarm.REVOKE and member.current.epoch != group.revoking.get(member.member):
+    if timer.purpose is TimerPurpose.REVOKE and member.current.epoch != group.revoking.get(
+        member.member
+    ):
         return group
     return _fence(group, member.member, now)
 
@@ -421,7 +423,7 @@ def _watch_revocation(
     group: ConsumerGroup, member: ConsumerMember, current: ReconcilingMember, now: Now
 ) -> ConsumerGroup:
     """Start or stop the rebalance timeout of a member."""
-    timer = Timer(Alarm.REVOKE, member.member)
+    timer = Timer(TimerPurpose.REVOKE, member.member)
     if current.state is not MemberState.UNREVOKED_PARTITIONS:
         return _cancel(group, timer)
     group = replace(group, revoking={**group.revoking, member.member: current.epoch})
@@ -460,7 +462,7 @@ def _put(group: ConsumerGroup, member: ConsumerMember) -> ConsumerGroup:
 
 
 def _drop(group: ConsumerGroup, member: str) -> ConsumerGroup:
-    for alarm in (Alarm.SESSION, Alarm.REVOKE):
+    for alarm in (TimerPurpose.SESSION, TimerPurpose.REVOKE):
         group = _cancel(group, Timer(alarm, member))
     return replace(
         group,
@@ -499,7 +501,7 @@ def read(group: ConsumerGroup, now: Now) -> ConsumerGroup:
     """Return the group that a new coordinator reads, with all sessions restarted."""
     for name, one in group.members.items():
         at_s = now.now_s + now.settings.session_s
-        group = _schedule(group, Timer(Alarm.SESSION, name), at_s)
+        group = _schedule(group, Timer(TimerPurpose.SESSION, name), at_s)
         if one.current.state is MemberState.UNREVOKED_PARTITIONS:
             group = _watch_revocation(group, one, one.current, now)
     return group

@@ -67,7 +67,7 @@ Partitions = frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalAssignment:
     """An assignment with the member's number for it, which distinguishes equal assignments."""
 
     number: int = -1
@@ -106,13 +106,13 @@ class State:
     phase: Phase = Phase.JOINING
     member: str = ""
     epoch: int = JOIN_EPOCH
-    target: Local = Local()
-    current: Local = Local()
-    resolving: Local | None = None
+    target: LocalAssignment = LocalAssignment()
+    current: LocalAssignment = LocalAssignment()
+    resolving: LocalAssignment | None = None
     committed: bool = False
     commit: int | None = None
     commit_until: float | None = None
-    last_reported: tuple[tuple[str, ...], Local] | None = None
+    last_reported: tuple[tuple[str, ...], LocalAssignment] | None = None
     owned: Partitions = frozenset()
     loading: Partitions = frozenset()
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -319,8 +319,8 @@ def _without_epoch(state: State) -> State:
     return replace(
         state,
         epoch=JOIN_EPOCH,
-        target=Local(),
-        current=Local(),
+        target=LocalAssignment(),
+        current=LocalAssignment(),
         resolving=None,
         committed=False,
         commit=None,
@@ -372,7 +372,7 @@ def _user_thread(state: State, now: float) -> Step:
     return _move(state, state.resolving, now)
 
 
-def _move(state: State, goal: Local, now: float) -> Step:
+def _move(state: State, goal: LocalAssignment, now: float) -> Step:
     """Revoke the partitions that are not in the target, and deliver the new ones."""
     gone, added = state.owned - goal.partitions, goal.partitions - state.owned
     state = replace(state, resolving=None, committed=False, commit=None, commit_until=None)
@@ -430,7 +430,7 @@ def _heartbeat_answered(
 def _set_target(state: State, partitions: Partitions) -> Step:
     """Set a new target assignment."""
     if state.target.number < 0 or state.target.partitions != partitions:
-        state = replace(state, target=Local(state.target.number + 1, partitions))
+        state = replace(state, target=LocalAssignment(state.target.number + 1, partitions))
     if state.target != state.current:
         return replace(state, phase=Phase.RECONCILING), ()
     if state.phase in (Phase.RECONCILING, Phase.JOINING):

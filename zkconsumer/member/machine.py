@@ -3,9 +3,9 @@
 This module and the modules that it calls make all decisions: `session`, `assignment`, `rebalance`,
 `peers` and `commits`. They perform no input or output; the coordinator runs the commands.
 
-`TABLE` and `OUTCOMES` name the handler of each event and of each operation's outcome, by phase;
-phase None stands for every phase. A pair without a handler raises `IllegalTransitionError`, which
-leaves the state unchanged. One exception: if a reconnect has made an operation obsolete, its
+`HANDLERS` and `OUTCOME_HANDLERS` name the handler of each event and of each operation's outcome, by
+phase; phase None stands for every phase. A pair without a handler raises `IllegalTransitionError`,
+which leaves the state unchanged. One exception: if a reconnect has made an operation obsolete, its
 outcome is ignored. `member.phases` says to which phases a handler may lead.
 """
 
@@ -48,7 +48,7 @@ def _dispatch(state: State, event: Event) -> Step:
         return state, ()
     if isinstance(event, Finished):
         return _finished(state, event)
-    handler = TABLE.get((state.phase, type(event))) or TABLE.get((None, type(event)))
+    handler = HANDLERS.get((state.phase, type(event))) or HANDLERS.get((None, type(event)))
     if handler is None:
         raise IllegalTransitionError(f"{type(event).__name__} in phase {state.phase.value}")
     return handler(state, event)
@@ -238,7 +238,9 @@ def _finished(state: State, event: Finished) -> Step:
         return state, failure_notice(outcome)
     if isinstance(outcome, Interrupted):
         return replace(state, op=None), ()
-    row = OUTCOMES.get((state.phase, type(outcome))) or OUTCOMES.get((None, type(outcome)))
+    row = OUTCOME_HANDLERS.get((state.phase, type(outcome))) or OUTCOME_HANDLERS.get(
+        (None, type(outcome))
+    )
     if row is None:
         raise IllegalTransitionError(f"{type(outcome).__name__} in phase {state.phase.value}")
     return row(state, outcome, now)
@@ -277,7 +279,7 @@ def _denied(state: State, outcome: events.Denied, now: float) -> Step:
 
 
 Handler = Callable[[State, Any], Step]  # Any: the class of event that the table names
-TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
+HANDLERS: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.Connected): _connected,
     (None, events.Suspended): session.suspended,
     (None, events.ClientDied): session.client_died,
@@ -299,7 +301,7 @@ TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (Phase.OFFLINE, events.Triggered): lambda s, _: (s, ()),
 }
 OutcomeHandler = Callable[[State, Any, float], Step]  # Any: the class of outcome
-OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
+OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.REGISTERING, events.Registered): session.registered,
     (Phase.REGISTERING, events.IdTaken): session.id_taken,
     (Phase.REGISTERING, events.Released): session.released,

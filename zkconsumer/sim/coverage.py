@@ -95,7 +95,7 @@ LIVE = tuple(phase for phase in Phase if phase is not Phase.CLOSED)
 
 def _rows() -> Iterator[Pair]:
     """Yield every row of the machine's tables; a row for all phases yields one pair for each."""
-    for table in (machine.TABLE, machine.OUTCOMES):
+    for table in (machine.HANDLERS, machine.OUTCOME_HANDLERS):
         for phase, kind in table:
             for one in LIVE if phase is None else (phase,):
                 yield Pair(one.value, kind.__name__)

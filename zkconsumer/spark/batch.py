@@ -33,7 +33,7 @@ from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.offset_resolution import batch_ranges
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
+from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 from zkconsumer.spark.task_reader import planned, read_task
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class BatchReader(Pickled, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks; the plan may be empty. Raises what `batch_ranges` raises."""
         log_to_stderr()
-        with one_sentence():
+        with errors_as_text():
             cluster = ClusterLogs(partial(brokers_of, self._options.config))
             ranges = self._filtered(batch_ranges(self._options, cluster), cluster)
             tasks = planned(self._options, ranges, cluster.bootstrap())

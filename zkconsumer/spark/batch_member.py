@@ -43,7 +43,7 @@ from zkconsumer.spark.offset_ranges import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedPartition:
     """A partition that may be planned; all its messages before `offset` are finished.
 
     Attributes:
@@ -59,7 +59,7 @@ class Served:
     is_stored: bool
 
 
-class _Held:
+class _GrantedPartition:
     """A partition under one grant; a new grant creates a new object."""
 
     __slots__ = ("epoch", "granted", "is_first", "is_stored", "offset", "tp", "until")
@@ -73,7 +73,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    of: Collection[_Held]
+    of: Collection[_GrantedPartition]
     done: Callable[[], None]
 
     @property
@@ -96,7 +96,7 @@ class ThreadPartitions:
         self.ended: ZkConsumerError | None = None
         self._seen = seen
         self._lock = threading.Lock()
-        self._held: dict[TopicPartition, _Held] = {}
+        self._held: dict[TopicPartition, _GrantedPartition] = {}
         self._releases: list[_Release] = []
 
     # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
@@ -108,7 +108,7 @@ class ThreadPartitions:
         with self._lock:
             self.changes += 1
             for one in grants:
-                self._held[one.tp] = _Held(one, is_first=one.tp not in self._seen)
+                self._held[one.tp] = _GrantedPartition(one, is_first=one.tp not in self._seen)
                 self._seen.add(one.tp)
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
@@ -164,11 +164,11 @@ class ThreadPartitions:
 
     # ---- the query's side: one thread ------------------------------------------------------------
 
-    def served(self) -> dict[TopicPartition, Served]:
+    def served(self) -> dict[TopicPartition, ServedPartition]:
         """Return the partitions that may be planned: granted, and without a batch in flight."""
         with self._lock:
             return {
-                tp: Served(one.offset, one.epoch, one.is_first, one.is_stored)
+                tp: ServedPartition(one.offset, one.epoch, one.is_first, one.is_stored)
                 for tp, one in self._held.items()
                 if one.granted and one.until is None
             }
@@ -180,7 +180,7 @@ class ThreadPartitions:
         with self._lock:
             return {tp: one.until or one.offset for tp, one in self._held.items() if one.granted}
 
-    def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
+    def place(self, tp: TopicPartition, known: ServedPartition, offset: int) -> None:
         """Continue at `offset`, unless the partition was granted again since `known` was read."""
         with self._lock:
             one = self._held.get(tp)
@@ -349,7 +349,7 @@ class Membership:
 
     # ---- Batches ---------------------------------------------------------------------------------
 
-    def served(self) -> dict[TopicPartition, Served]:
+    def served(self) -> dict[TopicPartition, ServedPartition]:
         """Return the partitions that may be planned."""
         return {tp: at for one in self._threads.values() for tp, at in one.served().items()}
 
@@ -359,12 +359,12 @@ class Membership:
         """
         return {tp: at for one in self._threads.values() for tp, at in one.reached().items()}
 
-    def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
+    def place(self, tp: TopicPartition, known: ServedPartition, offset: int) -> None:
         """Continue at `offset` instead of the offset that `served` returned."""
         for thread in self._threads.values():
             thread.place(tp, known, offset)
 
-    def reset(self, tp: TopicPartition, known: Served, offset: int, why: str) -> None:
+    def reset(self, tp: TopicPartition, known: ServedPartition, offset: int, why: str) -> None:
         """Continue at `offset`, as `auto.offset.reset` requires. The next commit may lower the
         stored offset to it.
         """

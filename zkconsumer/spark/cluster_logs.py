@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 ENDS_S: Final = 0.2
 """Minimum time to cache the ends of logs, in seconds. A batch takes Spark about 0.5 s anyway."""
 
-IDLE_COSTS: Final = 30
+IDLE_DELAY_RATIO: Final = 30
 """Ratio of pause to cost for requests that an idle query repeats: after a request that used 1 s of
 processor time, the query waits 30 s.
 
@@ -57,14 +57,14 @@ TOPICS_IDLE_S: Final = 30.0
 in seconds.
 """
 
-PAUSE_S: Final = 0.05
+MIN_IDLE_DELAY_S: Final = 0.05
 """Minimum delay of an answer without new messages, in seconds.
 
 Spark asks again after 10 ms, which would cost a tenth of a core. The delay is short because a query
 with several sources waits for each of them.
 """
 
-PAUSE_IDLE_S: Final = 1.0
+MAX_IDLE_DELAY_S: Final = 1.0
 """Maximum delay of an answer without new messages, in seconds."""
 
 BROKERS_S: Final = 60.0
@@ -104,22 +104,22 @@ def brokers_of(config: ConsumerConfig) -> Brokers:
         return registered_brokers(connection)
 
 
-class Pause:
+class IdleDelay:
     """Delays answers without new messages; an answer that costs more is delayed longer."""
 
     def __init__(self) -> None:
         self._before_s: float | None = None
 
     def hold(self) -> None:
-        """Sleep for `IDLE_COSTS` times the processor time used since the last call.
+        """Sleep for `IDLE_DELAY_RATIO` times the processor time used since the last call.
 
         This includes Spark's own handling of the answer: for 10,000 partitions the answer is 250 KB
         of JSON.
         """
         spent_s = time.process_time()
-        pause_s = 0.0 if self._before_s is None else IDLE_COSTS * (spent_s - self._before_s)
+        pause_s = 0.0 if self._before_s is None else IDLE_DELAY_RATIO * (spent_s - self._before_s)
         self._before_s = spent_s
-        time.sleep(min(max(PAUSE_S, pause_s), PAUSE_IDLE_S))
+        time.sleep(min(max(MIN_IDLE_DELAY_S, pause_s), MAX_IDLE_DELAY_S))
 
     def end(self) -> None:
         """Forget the cost so far: there are new messages, and the next pause must not include the
@@ -293,4 +293,4 @@ class ClusterLogs:
 
 def _kept_s(spent_s: float, least_s: float, most_s: float) -> float:
     """Return how long to cache an answer, given the processor time at which its request started."""
-    return min(max(least_s, IDLE_COSTS * (time.process_time() - spent_s)), most_s)
+    return min(max(least_s, IDLE_DELAY_RATIO * (time.process_time() - spent_s)), most_s)

@@ -26,14 +26,14 @@ from zkconsumer.spark.direct_stream import DirectStreamReader
 from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.options import Mode, SourceOptions
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import one_sentence
+from zkconsumer.spark.process_lifecycle import errors_as_text
 from zkconsumer.spark.schema import SCHEMA, columns_of
 
 
 class ZkConsumerSource(Pickled, DataSource):
     """Kafka topics of a legacy cluster, for batch reads and for streams in both modes."""
 
-    @one_sentence()
+    @errors_as_text()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._parsed = SourceOptions.parse(options)
         self._has_reader = False
@@ -51,7 +51,7 @@ class ZkConsumerSource(Pickled, DataSource):
     def schema(self) -> StructType:
         return SCHEMA
 
-    @one_sentence()
+    @errors_as_text()
     def reader(self, schema: StructType) -> DataSourceReader:
         self._has_reader = True
         return batch_reader(self._parsed.for_batch(), columns_of(schema))
@@ -61,13 +61,13 @@ class ZkConsumerSource(Pickled, DataSource):
         try:
             options, columns = self._parsed.for_stream(), columns_of(schema)
         except ZkConsumerError as error:
-            return Refusal(error)
+            return RefusingStreamReader(error)
         if options.mode is Mode.GROUP:
             return GroupStreamReader(options, columns, frame=self._frame)
         return DirectStreamReader(options, columns)
 
 
-class Refusal(DataSourceStreamReader):
+class RefusingStreamReader(DataSourceStreamReader):
     """A reader that raises `error` at Spark's first call.
 
     Spark 4.3 hides an exception raised by `streamReader` behind an error of its own: `reader` is
@@ -77,21 +77,21 @@ class Refusal(DataSourceStreamReader):
     def __init__(self, error: ZkConsumerError) -> None:
         self._error = error
 
-    @one_sentence()
+    @errors_as_text()
     def getDefaultReadLimit(self) -> ReadLimit:
         raise self._error
 
-    @one_sentence()
+    @errors_as_text()
     def initialOffset(self) -> dict[str, object]:
         raise self._error
 
-    @one_sentence()
+    @errors_as_text()
     def latestOffset(
         self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, object]:
         raise self._error
 
-    @one_sentence()
+    @errors_as_text()
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[InputPartition]:

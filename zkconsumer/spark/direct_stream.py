@@ -34,7 +34,7 @@ from zkconsumer.spark.cluster_logs import (
     ENDS_S,
     TOPICS_S,
     ClusterLogs,
-    Pause,
+    IdleDelay,
     ShortLogs,
     brokers_of,
 )
@@ -48,7 +48,7 @@ from zkconsumer.spark.offset_ranges import (
 )
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import begin, log_to_stderr, one_sentence
+from zkconsumer.spark.process_lifecycle import begin, errors_as_text, log_to_stderr
 from zkconsumer.spark.task_reader import planned, read_task
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -85,7 +85,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._gone: set[TopicPartition] = set()
         self._checked_at = float("-inf")
         self._short = ShortLogs()
-        self._pause = Pause()
+        self._pause = IdleDelay()
         self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, object]:
@@ -107,7 +107,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         limit = self._options.max_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
-    @one_sentence()
+    @errors_as_text()
     def prepareForTriggerAvailableNow(self) -> None:
         self._begin()
         limit_s = self._options.config.socket_timeout_s
@@ -116,7 +116,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         logs = offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)
         self._targets = {tp: log.end for tp, log in logs.items()}
 
-    @one_sentence()
+    @errors_as_text()
     def latestOffset(
         self, start: StreamOffset | None = None, limit: ReadLimit | None = None
     ) -> StreamOffset:
@@ -157,7 +157,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             or None
         )
 
-    @one_sentence()
+    @errors_as_text()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
         # With Spark 4.0 and 4.1 only this call says where a restarted query continues.

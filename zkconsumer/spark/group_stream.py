@@ -42,8 +42,14 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.spark import offset_resolution, process_lifecycle
-from zkconsumer.spark.batch_member import LEAVE_S, Membership, Served
-from zkconsumer.spark.cluster_logs import ENDS_S, PAUSE_S, ClusterLogs, Pause, brokers_of
+from zkconsumer.spark.batch_member import LEAVE_S, Membership, ServedPartition
+from zkconsumer.spark.cluster_logs import (
+    ENDS_S,
+    MIN_IDLE_DELAY_S,
+    ClusterLogs,
+    IdleDelay,
+    brokers_of,
+)
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
     StreamOffset,
@@ -53,7 +59,7 @@ from zkconsumer.spark.offset_ranges import (
 )
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import one_sentence
+from zkconsumer.spark.process_lifecycle import errors_as_text
 from zkconsumer.spark.start_positions import Logs, Positions, StartPositions, few
 from zkconsumer.spark.task_reader import planned, read_task, warm_ups
 
@@ -72,11 +78,11 @@ SETTLE_S: Final = 3.0
 of the query. If another member takes longer to release its partitions, later batches contain them.
 """
 
-UNREAD_S: Final = 0.5
+MORE_PARTITIONS_WAIT_S: Final = 0.5
 """Maximum wait for more partitions, in seconds, once the member owns some. The wait is short,
 because no member reads the owned partitions during it. """
 
-FRAME_S: Final = LEAVE_S + 8.0
+PREVIOUS_READER_WAIT_S: Final = LEAVE_S + 8.0
 """Seconds that a reader waits for the previous reader of its DataFrame to end, for instance that of
 a query that was just stopped. After that the DataFrame has two readers, which is an error.
 """
@@ -92,7 +98,7 @@ NO_LIMIT: Final = 2**63 - 1
 LOG_EVERY_S: Final = 60.0
 """Seconds between two log lines about the same wait."""
 
-_WAITS: Final = (RebalanceBlockedError, UnsupportedPeerError)
+_TEMPORARY_ERRORS: Final = (RebalanceBlockedError, UnsupportedPeerError)
 """Errors that end by themselves when other members release partitions or leave. The query waits."""
 
 
@@ -130,7 +136,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         # The `start` for which there were no new messages, and the member's change count at that
         # time.
         self._idle: tuple[StreamOffset, int] | None = None
-        self._pause = Pause()
+        self._pause = IdleDelay()
         self._waits_for = ""  # the member's last error that may end by itself
 
     def __getstate__(self) -> dict[str, object]:
@@ -141,7 +147,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # ---- Spark's calls, in the source process ----------------------------------------------------
 
-    @one_sentence()
+    @errors_as_text()
     def initialOffset(self) -> StreamOffset:
         """Return an empty offset. Spark calls this twice and keeps neither answer, so the first
         batch decides where the query starts.
@@ -149,14 +155,14 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._begin()
         return {}
 
-    @one_sentence()
+    @errors_as_text()
     def getDefaultReadLimit(self) -> ReadLimit:
         self._begin()
         # Never return ReadAllAvailable: Spark passes that to `latestOffset` only with Trigger.Once,
         # which the reader must recognise (`MicroBatchExecution`, SingleBatchExecutor).
         return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
-    @one_sentence()
+    @errors_as_text()
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the trigger. The member joins after the warm-up batch, and only then does the reader
         fix the end of the run.
@@ -185,7 +191,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             )
         self._targets = {tp: log.end for tp, log in self._logs(served).items()}
 
-    @one_sentence()
+    @errors_as_text()
     def latestOffset(
         self, start: StreamOffset | None = None, limit: ReadLimit | None = None
     ) -> StreamOffset:
@@ -217,7 +223,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._end is start and not self._is_unread_reported:
             # Spark reports progress only with a batch; without one the unread partitions would stay
             # invisible.
-            self._end = to_offset(_nothing_of(start), unlike=start)
+            self._end = to_offset(_empty_ranges(start), unlike=start)
         self._is_unread_reported = True
         self._cluster.is_idle = self._end is start
         self._idle = (start, changes) if has_lease and self._end is start else None
@@ -250,7 +256,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         found = {tp: at for tp, at in reached.items() if at is not None and tp in logs}
         return to_offset(OffsetRange(*tp, at, logs[tp].end) for tp, at in found.items()) or None
 
-    @one_sentence()
+    @errors_as_text()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
         ranges = [one for one in from_offset(end) if one.size]
@@ -306,7 +312,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         Spark starts a source process for each query and for each side of a self-join. Each would be
         a separate member and get only a part of the messages.
         """
-        hold = process_lifecycle.hold(f"zkconsumer-frame-{frame}", limit_s=FRAME_S)
+        hold = process_lifecycle.hold_name(
+            f"zkconsumer-frame-{frame}", limit_s=PREVIOUS_READER_WAIT_S
+        )
         if hold is None:
             raise SparkSourceError(
                 "this DataFrame of mode=group has another reader, in this query (a self-join) or in"
@@ -336,7 +344,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             if not owns_since and group.served():
                 owns_since.append(time.monotonic())
             owns_s = time.monotonic() - owns_since[0] if owns_since else 0.0
-            return group.is_settled or owns_s >= UNREAD_S
+            return group.is_settled or owns_s >= MORE_PARTITIONS_WAIT_S
 
         _wait(is_over, SETTLE_S)
 
@@ -363,7 +371,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         topics = self._cluster.topics() or {}
         self._subscribed = offset_resolution.partitions_of(self._options, topics)
         self._cluster.ends(self._subscribed)
-        return to_offset(_nothing_of(start), unlike=start)
+        return to_offset(_empty_ranges(start), unlike=start)
 
     def _warm_up_tasks(self) -> Sequence[InputPartition]:
         """Return as many tasks as the first batch may have; they read no messages."""
@@ -384,7 +392,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def _raise_failures(self, group: Membership) -> None:
         """Raise the member's errors, except those that end by themselves."""
         while (error := group.failure()) is not None:
-            if not isinstance(error, _WAITS):
+            if not isinstance(error, _TEMPORARY_ERRORS):
                 raise error
             self._waits_for = str(error)
         if self._targets is not None:
@@ -449,7 +457,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
                 remedy="start the query again when ZooKeeper is reachable; zookeeper.patience.ms"
                 " sets how long a query waits",
             )
-        if away_s >= PAUSE_S:
+        if away_s >= MIN_IDLE_DELAY_S:
             self._warn_repeatedly(
                 "away",
                 "ZooKeeper does not confirm the membership: the query plans no batches until it"
@@ -499,7 +507,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             return offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)
         return _known(self._cluster.ends(partitions))
 
-    def _renewed(self, served: Mapping[TopicPartition, Served], logs: Logs) -> Logs:
+    def _renewed(self, served: Mapping[TopicPartition, ServedPartition], logs: Logs) -> Logs:
         """Return the logs from which the batch reads, with newer beginnings: retention may have
         moved them.
         """
@@ -565,7 +573,7 @@ def _registration(options: SourceOptions) -> Registration:
     return Registration({wanted.filter.regex: count}, wanted.filter.pattern)
 
 
-def _nothing_of(offset: StreamOffset) -> list[OffsetRange]:
+def _empty_ranges(offset: StreamOffset) -> list[OffsetRange]:
     """Return an empty range at the end of each range of `offset`."""
     return [one._replace(start=one.end) for one in from_offset(offset)]
 

@@ -54,7 +54,7 @@ from zkconsumer.history.logs import Batch, LogReader, Source
 from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
 from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
+from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 
 Value: TypeAlias = Any
 """A value of a column, whose type the column determines."""
@@ -120,15 +120,15 @@ class HistorySource(Pickled, DataSource):
     def name(cls) -> str:
         return "zkconsumer-history"
 
-    @one_sentence()
+    @errors_as_text()
     def schema(self) -> StructType:
         return schema_of(self._table)
 
-    @one_sentence()
+    @errors_as_text()
     def reader(self, schema: StructType) -> DataSourceReader:
         return HistoryReader(self._paths, self._table, self._groups)
 
-    @one_sentence()
+    @errors_as_text()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._table != "transactions":
             raise ConfigError(
@@ -174,7 +174,7 @@ class HistoryReader(Pickled, DataSourceReader):
     def __init__(self, paths: Sequence[str], table: str, groups: Sequence[str]) -> None:
         self._paths, self._table, self._groups = list(paths), table, list(groups)
 
-    @one_sentence()
+    @errors_as_text()
     def partitions(self) -> Sequence[InputPartition]:
         if self._table != "transactions":
             return [LogPart("")]
@@ -184,7 +184,7 @@ class HistoryReader(Pickled, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPart)
         log_to_stderr()
-        with one_sentence():
+        with errors_as_text():
             if self._table == "transactions":
                 yield from _transactions(partition, _opened(partition.path, self._paths))
             else:
@@ -310,11 +310,11 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def initialOffset(self) -> dict[str, int]:
         return {}
 
-    @one_sentence()
+    @errors_as_text()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends({})
 
-    @one_sentence()
+    @errors_as_text()
     def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
         """Return the present ends of the logs; check the files at most once per second."""
         if self._target is not None:
@@ -347,7 +347,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPart)
-        with one_sentence():
+        with errors_as_text():
             yield from _transactions(partition, _opened(partition.path, self._paths))
 
 

@@ -38,7 +38,7 @@ from zkconsumer.history.inputs import find_servers, zxid_of
 from zkconsumer.history.logs import Batch, LogReader
 from zkconsumer.history.tables import TABLES
 from zkconsumer.spark.history import schema_of, table_batches, transaction_batch
-from zkconsumer.spark.process_lifecycle import log_to_stderr, one_sentence
+from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 
 MANIFEST: Final = "manifest.json"
 STATES: Final = 8
@@ -230,7 +230,7 @@ def _tasks(
     log_to_stderr()
     for batch in batches:
         for row in batch.to_pylist():
-            with one_sentence():
+            with errors_as_text():
                 task = Task(Path(folder, row["ensemble"]), row["paths"], groups)
                 manifest, ended = task.run()
             texts = [row["ensemble"], json.dumps(asdict(manifest)), json.dumps(asdict(ended))]

@@ -40,7 +40,7 @@ ATTEMPTS: Final = 10
 fail.
 """
 
-MEMBERS_S: Final = 60.0
+MEMBER_CHECK_INTERVAL_S: Final = 60.0
 """Seconds between two checks for members of the group."""
 
 RETRY_S: Final = 10.0
@@ -48,7 +48,7 @@ RETRY_S: Final = 10.0
 with the interval of a lag monitor.
 """
 
-LAST_S: Final = 2.0
+LAST_COMMIT_LIMIT_S: Final = 2.0
 """Time limit of the last commit at the end, in seconds. It needs milliseconds unless ZooKeeper is
 unreachable. A container that stops gives all its processes ten seconds in total.
 """
@@ -200,7 +200,7 @@ class OffsetMirror:
 
     def _warn_of_members(self, connection: ZooKeeperClient) -> None:
         now = time.monotonic()
-        if now - self._checked_at < MEMBERS_S:
+        if now - self._checked_at < MEMBER_CHECK_INTERVAL_S:
             return
         self._checked_at = now
         ids = paths.ids(self._group)
@@ -244,12 +244,12 @@ class BackgroundMirror:
             self._thread.start()
 
     def close(self) -> None:
-        """Write the latest offsets, for at most `LAST_S`, and end the session."""
+        """Write the latest offsets, for at most `LAST_COMMIT_LIMIT_S`, and end the session."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(LAST_S)
+            self._thread.join(LAST_COMMIT_LIMIT_S)
 
     def _run(self) -> None:
         failed = 0

@@ -25,7 +25,7 @@ from zkconsumer.protocol.model import TopicPartition
 T = TypeVar("T")
 
 
-def named(
+def with_documented_names(
     options: Mapping[str, str], names: Mapping[str, str], *, hint: Callable[[str], str]
 ) -> dict[str, str]:
     """Return the options under their documented names; the case of the given names does not matter.
@@ -54,7 +54,7 @@ def named(
     return given
 
 
-def passed_on(
+def split_kafka_properties(
     options: Mapping[str, str], *, but: Container[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return librdkafka's properties, which begin with `kafka.`, and the other options.
@@ -99,13 +99,13 @@ def with_credential(
     return properties | found | from_environment(properties | found)
 
 
-def nearest(key: str, names: Mapping[str, str]) -> str:
+def did_you_mean(key: str, names: Mapping[str, str]) -> str:
     """Return a hint that suggests the known name that is most similar to `key`."""
     near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.5)
     return f"did you mean {names[near[0]]}?" if near else "docs/spark.md lists all options"
 
 
-def choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default: T) -> T:
+def parse_choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default: T) -> T:
     """Return the value of the word that the option holds, or `default`. Raises ConfigError for any
     other word.
     """
@@ -119,12 +119,12 @@ def choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default:
     return words[text.lower()]
 
 
-def flag(given: Mapping[str, str], name: str, default: str) -> bool:
+def parse_flag(given: Mapping[str, str], name: str, default: str) -> bool:
     """Return the option as a boolean. Raises ConfigError for anything but `true` and `false`."""
-    return choice({name: default, **given}, name, {"true": True, "false": False}, False)
+    return parse_choice({name: default, **given}, name, {"true": True, "false": False}, False)
 
 
-def positive_integer(given: Mapping[str, str], name: str, most: int) -> int | None:
+def parse_positive_integer(given: Mapping[str, str], name: str, most: int) -> int | None:
     """Return the option as an integer from 1 to `most`, or None if it is absent. Raises
     ConfigError.
     """

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final, Literal, Self
 
 from zkconsumer.config.kafka_properties import PREFIX
-from zkconsumer.config.settings import TABLE, ConsumerConfig
+from zkconsumer.config.settings import SETTINGS, ConsumerConfig
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, white_list
@@ -26,17 +26,17 @@ from zkconsumer.spark.option_parsing import (
     AtOffsets,
     Place,
     Position,
-    choice,
-    flag,
-    named,
-    nearest,
+    did_you_mean,
+    parse_choice,
+    parse_flag,
     parse_offsets,
     parse_partitions,
+    parse_positive_integer,
     parse_time,
     parse_times,
-    passed_on,
-    positive_integer,
+    split_kafka_properties,
     with_credential,
+    with_documented_names,
 )
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class SourceOptions:
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse the options of `option` calls. Raises one ConfigError for all unknown names."""
         given = _named(options)
-        mode = choice(given, "mode", {mode.value: mode for mode in Mode}, Mode.DIRECT)
+        mode = parse_choice(given, "mode", {mode.value: mode for mode in Mode}, Mode.DIRECT)
         _check_together(given, mode)
         config, group = _config(given)
         return cls(
@@ -162,33 +162,36 @@ class SourceOptions:
             subscription=_subscription(given, mode),
             starting=_position(given, "starting"),
             ending=_position(given, "ending"),
-            without_match=choice(
+            without_match=parse_choice(
                 given,
                 "startingOffsetsByTimestampStrategy",
                 {"error": "error", "latest": "latest"},
                 "error",
             ),
-            max_per_trigger=positive_integer(given, "maxOffsetsPerTrigger", _MAX_LONG),
-            min_partitions=positive_integer(given, "minPartitions", _MAX_INT),
-            fail_on_data_loss=flag(given, "failOnDataLoss", "true"),
-            mirror_offsets=flag(given, "mirrorOffsets", "false"),
-            push_filters=flag(given, "pushFilters", "false"),
-            revoke_grace_s=(positive_integer(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS)
+            max_per_trigger=parse_positive_integer(given, "maxOffsetsPerTrigger", _MAX_LONG),
+            min_partitions=parse_positive_integer(given, "minPartitions", _MAX_INT),
+            fail_on_data_loss=parse_flag(given, "failOnDataLoss", "true"),
+            mirror_offsets=parse_flag(given, "mirrorOffsets", "false"),
+            push_filters=parse_flag(given, "pushFilters", "false"),
+            revoke_grace_s=(
+                parse_positive_integer(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS
+            )
             / 1000,
-            on_restart=choice(
+            on_restart=parse_choice(
                 given,
                 "offsets.on.restart",
                 {"max": "max", "zookeeper": "zookeeper", "checkpoint": "checkpoint"},
                 "max",
             ),
             patience_s=(
-                positive_integer(given, "zookeeper.patience.ms", _MAX_INT)
+                parse_positive_integer(given, "zookeeper.patience.ms", _MAX_INT)
                 or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000
             )
             / 1000,
-            fail_on_missing_share=flag(given, "failOnMissingShare", "true"),
+            fail_on_missing_share=parse_flag(given, "failOnMissingShare", "true"),
             poll_timeout_s=(
-                positive_integer(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS
+                parse_positive_integer(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT)
+                or POLL_TIMEOUT_MS
             )
             / 1000,
             given=frozenset(given),
@@ -299,7 +302,7 @@ OPTIONS: Final = (
 )
 """The options besides the old consumer's property names."""
 
-_PROPERTIES: Final = tuple(row.name for row in TABLE)
+_PROPERTIES: Final = tuple(row.name for row in SETTINGS)
 _NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 
 # Options of Spark's connector that this source does not have, each with its remedy.
@@ -318,8 +321,8 @@ _FOREIGN: Final = {
 
 def _named(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their documented names, with their values as text."""
-    kafka, others = passed_on(options, but=_FOREIGN)
-    given = named(others, _NAMES, hint=_hint) | kafka
+    kafka, others = split_kafka_properties(options, but=_FOREIGN)
+    given = with_documented_names(others, _NAMES, hint=_hint) | kafka
     if given.pop("includeHeaders", "false").lower() != "false":
         raise ConfigError(
             "headers cannot be read",
@@ -333,7 +336,7 @@ def _hint(key: str) -> str:
     name = key.lower()
     if name in _FOREIGN:
         return _FOREIGN[name]
-    return nearest(name, _NAMES)
+    return did_you_mean(name, _NAMES)
 
 
 def _check_together(given: Mapping[str, str], mode: Mode) -> None:
@@ -406,7 +409,7 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
 def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
     if mode is Mode.GROUP and "group.id" not in given:
         raise ConfigError("mode=group needs a group", where="group.id", remedy="set it")
-    streams = positive_integer(given, "streams", _MAX_INT) or 1
+    streams = parse_positive_integer(given, "streams", _MAX_INT) or 1
     if "assign" in given:
         return Assigned(parse_partitions("assign", given["assign"]))
     if "subscribePattern" in given:
@@ -428,7 +431,11 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
             raise ConfigError(
                 f"topic {topic.strip()} is named twice", where="subscribe", remedy="name it once"
             )
-        number = positive_integer({"subscribe": count}, "subscribe", _MAX_INT) if colon else streams
+        number = (
+            parse_positive_integer({"subscribe": count}, "subscribe", _MAX_INT)
+            if colon
+            else streams
+        )
         threads[topic.strip()] = number or streams
     if not threads:
         raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pyspark import cloudpickle
 
-from zkconsumer.spark.process_lifecycle import acknowledge
+from zkconsumer.spark.process_lifecycle import acknowledge_received_data
 
 Unpickled: TypeAlias = Any
 """An object whose class is known only when it is unpickled."""
@@ -62,7 +62,7 @@ class Pickled:
         its partition does.
         """
         self.__dict__.update(state)
-        acknowledge()
+        acknowledge_received_data()
 
     def __reduce__(self) -> tuple[object, ...]:
         return unpickled, (pickle.dumps((type(self), self.__getstate__())),)

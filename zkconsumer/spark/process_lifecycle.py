@@ -119,10 +119,10 @@ def log_to_stderr() -> None:
 
 
 Hold = socket.socket
-"""The result of `hold`; the name is held as long as this object and its process exist."""
+"""The result of `hold_name`; the name is held as long as this object and its process exist."""
 
 
-def hold(name: str, *, limit_s: float) -> Hold | None:
+def hold_name(name: str, *, limit_s: float) -> Hold | None:
     """Hold a name among the processes of this machine. Return None if another holder keeps it for
     `limit_s`.
 
@@ -146,7 +146,7 @@ def hold(name: str, *, limit_s: float) -> Hold | None:
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
+def errors_as_text() -> Iterator[None]:
     """Show an error of this package as its text, without Python's traceback.
 
     Spark sends a worker's traceback to the JVM unless the environment variable
@@ -164,7 +164,7 @@ def one_sentence() -> Iterator[None]:
 # ---- Prompt TCP acknowledgements -----------------------------------------------------------------
 
 
-def acknowledge() -> None:
+def acknowledge_received_data() -> None:
     """Acknowledge received data on all TCP connections of this process now, to start tasks faster.
 
     Spark's JVM sends a task's command and then its partition in separate writes, without

@@ -12,7 +12,7 @@ from typing import Final
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark import offset_resolution
-from zkconsumer.spark.batch_member import Membership, Served
+from zkconsumer.spark.batch_member import Membership, ServedPartition
 from zkconsumer.spark.cluster_logs import ShortLogs
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.options import SourceOptions
@@ -24,7 +24,7 @@ _LOGGED_PARTITIONS: Final = 10
 
 Positions = dict[TopicPartition, int]
 Logs = Mapping[TopicPartition, LogRange]
-Partitions = Mapping[TopicPartition, Served]
+Partitions = Mapping[TopicPartition, ServedPartition]
 
 
 class StartPositions:
@@ -140,7 +140,9 @@ class StartPositions:
             group.commit()
         return found
 
-    def _reset(self, group: Membership, tp: TopicPartition, at: Served, log: LogRange) -> int:
+    def _reset(
+        self, group: Membership, tp: TopicPartition, at: ServedPartition, log: LogRange
+    ) -> int:
         """Apply `auto.offset.reset` as the old consumer does.
 
         It applies if the group has no offset, or one that the log does not contain.

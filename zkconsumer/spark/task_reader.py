@@ -41,7 +41,7 @@ from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.process_lifecycle import one_sentence
+from zkconsumer.spark.process_lifecycle import errors_as_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 # Messages per call to librdkafka. 10,000 exceed the processor's caches and cost a fifth of the
 # throughput.
-CHUNK: Final = 1000
+ROWS_PER_BATCH: Final = 1000
 
 # Smaller batches of columns wait for the next ones, and are joined: a batch costs Spark about as
 # much as a thousand rows. The second limit is in bytes.
@@ -81,7 +81,7 @@ COLLECT_EVERY: Final = 1_000_000
 
 # Number of consumers that a worker process keeps for its next task, each with other brokers or
 # settings. If there are more, the least recently used one is closed.
-KEPT: Final = 3
+KEPT_CONSUMERS: Final = 3
 
 # Seconds after which a worker process closes a kept consumer that no task has used. A worker lives
 # as long as its application, and a consumer has connections, threads and a timer.
@@ -194,9 +194,9 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
     """
     _record_batches()
     make = _column_fetcher if _reads_columns(settings) else _kafka_fetcher
-    fetcher = _take(settings.client, make)
+    fetcher = _take_consumer(settings.client, make)
     fetcher.resolve([tp], Reset.LARGEST)
-    _keep(settings.client, make, fetcher)
+    _keep_consumer(settings.client, make, fetcher)
 
 
 def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
@@ -225,7 +225,7 @@ class _Reader:
     def __init__(self, settings: ReadSettings, ranges: Sequence[OffsetRange]) -> None:
         self._settings = settings
         self._client = self._fetch_settings(ranges)
-        self._fetcher = _take(self._client, type(self).make)
+        self._fetcher = _take_consumer(self._client, type(self).make)
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
@@ -247,13 +247,14 @@ class _Reader:
         self._assign(self._next)
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """Yield runs of at most `CHUNK` messages of one partition. There is at most one range per
-        partition.
+        """Yield runs of at most `ROWS_PER_BATCH` messages of one partition.
+
+        There is at most one range per partition.
         """
         self._begin(ranges)
         while self._next:
             left = sum(self._ranges[tp].end - offset for tp, offset in self._next.items())
-            messages = self._fetcher.consume(min(CHUNK, left), WAIT_S)
+            messages = self._fetcher.consume(min(ROWS_PER_BATCH, left), WAIT_S)
             if messages:
                 self._idle_since = None
                 yield from self._within_ranges(messages)
@@ -268,7 +269,7 @@ class _Reader:
     def give_back(self) -> None:
         """Keep the consumer for the next task of this process."""
         self._fetcher.unassign(self._next)
-        _keep(self._client, type(self).make, self._fetcher)
+        _keep_consumer(self._client, type(self).make, self._fetcher)
 
     def close(self) -> None:
         self._fetcher.close()
@@ -347,7 +348,7 @@ class _Reader:
             self._fetcher.close()
             self._fetcher = type(self).make(self._client)
             self._assign(self._next)
-        elif fault.kind is FaultKind.PASSING:
+        elif fault.kind is FaultKind.RETRIED:
             self._trouble = fault.text
             log.info("reading continues after an error: %s", fault.text)
         elif tp is None or tp not in self._next:
@@ -560,7 +561,7 @@ def _key_of(
     return frozenset({**settings, "engine": make.__name__}.items())
 
 
-def _take(settings: Settings, make: Callable[[Settings], Fetcher]) -> Fetcher:
+def _take_consumer(settings: Settings, make: Callable[[Settings], Fetcher]) -> Fetcher:
     """Return a consumer without partitions; a new one takes 10 to 50 ms to connect."""
     kept = _idle.get(os.getpid(), {}).pop(_key_of(settings, make), None)
     if kept is None:
@@ -569,14 +570,16 @@ def _take(settings: Settings, make: Callable[[Settings], Fetcher]) -> Fetcher:
     return kept[0]
 
 
-def _keep(settings: Settings, make: Callable[[Settings], Fetcher], fetcher: Fetcher) -> None:
+def _keep_consumer(
+    settings: Settings, make: Callable[[Settings], Fetcher], fetcher: Fetcher
+) -> None:
     mine = _idle.setdefault(os.getpid(), {})
     key = _key_of(settings, make)
     if key in mine:
         fetcher.close()
         return
     mine[key] = fetcher, time.monotonic()
-    while len(mine) > KEPT:
+    while len(mine) > KEPT_CONSUMERS:
         mine.pop(next(iter(mine)))[0].close()
     if os.getpid() not in _closing:
         _closing.add(os.getpid())
@@ -663,8 +666,8 @@ def _is_limited(options: SourceOptions, ranges: Sequence[OffsetRange]) -> bool:
 def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records of one task. Spark runs one even for an empty plan; it yields nothing."""
     if isinstance(partition, RangesPartition):
-        with one_sentence():
+        with errors_as_text():
             yield from read_ranges(partition.ranges, columns, partition.settings)
     elif isinstance(partition, WarmUpPartition):
-        with one_sentence():
+        with errors_as_text():
             warm_up(partition.tp, partition.settings)

@@ -207,7 +207,7 @@ def _gives_up_without_an_error() -> list[Patch]:
         state, given = real(state, event)
         return state, tuple(one for one in given if not isinstance(one, commands.GiveUp))
 
-    return [(machine.TABLE, (None, events.ClientDied), client_died)]
+    return [(machine.HANDLERS, (None, events.ClientDied), client_died)]
 
 
 # ---- handing over -------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def _blockers_end_overlooked() -> list[Patch]:
             return state, ()
         return rebalance.owners_changed(state, event)
 
-    return [(machine.TABLE, (None, events.OwnersChanged), owners_changed)]
+    return [(machine.HANDLERS, (None, events.OwnersChanged), owners_changed)]
 
 
 def _no_watch_on_owners() -> list[Patch]:
@@ -304,7 +304,7 @@ def _trigger_during_a_rebalance_lost() -> list[Patch]:
             return rebalance.read(state) if state.phase in rebalance.RESTING else (state, ())
         return rebalance.triggered(state, event)
 
-    return [(machine.TABLE, (None, events.Triggered), triggered)]
+    return [(machine.HANDLERS, (None, events.Triggered), triggered)]
 
 
 def _deaf_to_members() -> list[Patch]:
@@ -450,7 +450,7 @@ def _refusals_swallowed() -> list[Patch]:
         state, _ = real(state, outcome, now)
         return state, ()
 
-    return [(machine.OUTCOMES, (None, events.Denied), denied)]
+    return [(machine.OUTCOME_HANDLERS, (None, events.Denied), denied)]
 
 
 # ---- the executor, the session and the coordinator's turn ----------------------------------------

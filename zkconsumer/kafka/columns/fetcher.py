@@ -584,7 +584,7 @@ class ColumnFetcher:
             self._reported.clear()
         self._reported[text] = (now + REPORT_INTERVAL_S, 0)
         more = f" ({swallowed} more such errors)" if swallowed else ""
-        self.faults.append(Fault(FaultKind.PASSING, tp, f"{text}{more}"))
+        self.faults.append(Fault(FaultKind.RETRIED, tp, f"{text}{more}"))
 
     # ---- other threads ---------------------------------------------------------------------------
 

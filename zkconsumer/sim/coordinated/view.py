@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_state import Alarm, ClassicGroup
+from zkconsumer.later.classic_state import ClassicGroup, TimerPurpose
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
@@ -65,7 +65,7 @@ def group_view(world: World) -> GroupView | None:
     sessions = {
         timer.member: due.at_s
         for timer, due in group.timers.items()
-        if timer.alarm is Alarm.SESSION
+        if timer.purpose is TimerPurpose.SESSION
     }
     view = _consumer if isinstance(group, ConsumerGroup) else _classic
     text, members, assigned, computed_by = view(group)

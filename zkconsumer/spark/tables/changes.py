@@ -43,16 +43,16 @@ class State(NamedTuple):
 
 Reading = Mapping[Key, State]
 
-NOTHING: Final[JsonObject] = {}
+NO_READING: Final[JsonObject] = {}
 """The offset before the first batch; it contains no reading."""
 
-_WORDS: Final = {
+_CHANGE_NAMES: Final = {
     Table.OWNER_CHANGES: ("claimed", "moved", "released"),
     Table.OFFSET_CHANGES: ("committed", "committed", "deleted"),
 }
 
 
-def reading(images: Iterable[GroupImage]) -> dict[Key, State]:
+def states_of(images: Iterable[GroupImage]) -> dict[Key, State]:
     """Return the owners and offsets of these groups, as far as the images contain them."""
     found: dict[Key, State] = {}
     for image in images:
@@ -103,14 +103,14 @@ def from_offset(table: Table, offset: Mapping[str, Json]) -> dict[Key, State]:
         ) from error
 
 
-def between(
+def changes_between(
     table: Table, start: Mapping[str, Json], end: Mapping[str, Json]
 ) -> Iterator[JsonObject]:
     """Yield the rows of the batch between two offsets, ordered by group, topic and partition."""
     if end.get("first"):
         return
     before, after = from_offset(table, start), from_offset(table, end)
-    made, changed, gone = _WORDS[table]
+    made, changed, gone = _CHANGE_NAMES[table]
     read_at = instant(end["read_ms"])
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)

@@ -13,18 +13,18 @@ from enum import Enum
 from typing import Final
 
 from zkconsumer.config.kafka_properties import PREFIX
-from zkconsumer.config.settings import TABLE, ConnectionConfig
+from zkconsumer.config.settings import SETTINGS, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
 from zkconsumer.protocol.paths import validate_group, validate_topic
 from zkconsumer.spark.option_parsing import (
     SECRET,
-    choice,
-    named,
-    nearest,
-    passed_on,
-    positive_integer,
+    did_you_mean,
+    parse_choice,
+    parse_positive_integer,
+    split_kafka_properties,
     with_credential,
+    with_documented_names,
 )
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ OPTIONS: Final = (
 # The connection to ZooKeeper: servers, time limits, authentication, TLS.
 _PROPERTIES: Final = (
     "broker.listener",
-    *(row.name for row in TABLE if row.name.startswith("zookeeper.")),
+    *(row.name for row in SETTINGS if row.name.startswith("zookeeper.")),
 )
 _NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 _MAX_INT: Final = 2**31 - 1
@@ -132,9 +132,11 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
             or contradict each other.
         InvalidNameError: a group's or a topic's name is not legal.
     """
-    kafka, others = passed_on(options)
-    given = named(others, _NAMES, hint=lambda key: nearest(key, _NAMES)) | kafka
-    table = choice(given, _TABLE, {one.value: one for one in Table}, None)
+    kafka, others = split_kafka_properties(options)
+    given = (
+        with_documented_names(others, _NAMES, hint=lambda key: did_you_mean(key, _NAMES)) | kafka
+    )
+    table = parse_choice(given, _TABLE, {one.value: one for one in Table}, None)
     if table is None:
         raise ConfigError(
             "no table is set",
@@ -156,17 +158,17 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
             remedy="set only one of them",
         )
     groups, topics = _listed(given, _GROUPS), _listed(given, _TOPICS)
-    interval_ms = positive_integer(given, _INTERVAL, _MAX_INT)
+    interval_ms = parse_positive_integer(given, _INTERVAL, _MAX_INT)
     return GroupsOptions(
         table=table,
         config=_config(given),
         groups=None if groups is None else frozenset(map(validate_group, groups)),
         pattern=white_list(given[_GROUPS_PATTERN]) if _GROUPS_PATTERN in given else None,
         topics=None if topics is None else frozenset(map(validate_topic, topics)),
-        ask_kafka=choice(given, _STORAGE, {"zookeeper": False, "kafka": True}, False),
-        parallelism=positive_integer(given, _PARALLELISM, _MAX_INT) or PARALLELISM,
+        ask_kafka=parse_choice(given, _STORAGE, {"zookeeper": False, "kafka": True}, False),
+        parallelism=parse_positive_integer(given, _PARALLELISM, _MAX_INT) or PARALLELISM,
         poll_interval_s=POLL_INTERVAL_S if interval_ms is None else interval_ms / 1000,
-        from_now=choice(given, _STARTING, {"earliest": False, "latest": True}, False),
+        from_now=parse_choice(given, _STARTING, {"earliest": False, "latest": True}, False),
     )
 
 

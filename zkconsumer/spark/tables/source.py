@@ -40,7 +40,7 @@ from zkconsumer.errors import SparkSourceError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import end_on_sigterm, log_to_stderr, one_sentence
+from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, log_to_stderr
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import Key, State
@@ -51,7 +51,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 # ---- Which task reads which groups ---------------------------------------------------------------
 
 
-LEAST: Final = 1_000
+MIN_ZNODES_PER_TASK: Final = 1_000
 """Number of znodes that justify a task: starting a task and connecting takes as long as reading
 this many znodes.
 """
@@ -61,7 +61,7 @@ ZNODES_PER_READ: Final = 20_000
 faster.
 """
 
-_ROOMS: Final[Mapping[Table, tuple[str, ...]]] = {
+_DIRECTORIES: Final[Mapping[Table, tuple[str, ...]]] = {
     Table.MEMBERS: (MEMBERS,),
     Table.OWNERS: (OWNERS,),
     Table.OFFSETS: (OFFSETS,),
@@ -91,7 +91,7 @@ def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Group
         return _distributed([GroupSlice(name, None, size) for name, size in sizes.items()], options)
     counts = _counts(connection, names, options)
     total = sum(sum(topics.values()) for topics in counts.values())
-    share = ceil(max(total, LEAST) / options.parallelism)
+    share = ceil(max(total, MIN_ZNODES_PER_TASK) / options.parallelism)
     slices = []
     for name, topics in counts.items():
         size = 1 + sum(topics.values())
@@ -125,7 +125,9 @@ def _counts(
     """Return the number of znodes below each topic of each group."""
     counts: dict[str, dict[str, int]] = {name: {} for name in names}
     rooms = {
-        f"{paths.group(name)}/{room}": name for name in names for room in _ROOMS[options.table]
+        f"{paths.group(name)}/{room}": name
+        for name in names
+        for room in _DIRECTORIES[options.table]
     }
     below = {
         f"{room}/{topic}": (rooms[room], topic)
@@ -161,7 +163,7 @@ def _distributed(slices: list[GroupSlice], options: GroupsOptions) -> list[list[
     Topics of one group in one task become one slice.
     """
     total = sum(one.size for one in slices)
-    tasks = min(options.parallelism, ceil(total / LEAST), len(slices))
+    tasks = min(options.parallelism, ceil(total / MIN_ZNODES_PER_TASK), len(slices))
     shares: list[dict[str, GroupSlice]] = [{} for _ in range(tasks)]
     least = [(0, number) for number in range(tasks)]
     for part in sorted(slices, key=lambda one: (-one.size, one.group)):
@@ -197,11 +199,11 @@ class GroupsSource(Pickled, DataSource):
     def name(cls) -> str:
         return "zkconsumer-groups"
 
-    @one_sentence()
+    @errors_as_text()
     def schema(self) -> StructType:
         return schema_of(self._parsed().table)
 
-    @one_sentence()
+    @errors_as_text()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._parsed()
         if options.table.is_stream:
@@ -211,7 +213,7 @@ class GroupsSource(Pickled, DataSource):
         columns_of(schema, COLUMNS[options.table])
         return TableReader(options, schema)
 
-    @one_sentence()
+    @errors_as_text()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._parsed()
         if not options.table.is_stream:
@@ -246,7 +248,7 @@ class TableReader(Pickled, DataSourceReader):
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
-    @one_sentence()
+    @errors_as_text()
     def partitions(self) -> Sequence[InputPartition]:
         log_to_stderr()
         with ZooKeeperClient(self._options.config) as connection:
@@ -256,7 +258,7 @@ class TableReader(Pickled, DataSourceReader):
         if not isinstance(partition, Share):  # Spark's own task for an empty plan
             return
         log_to_stderr()
-        with one_sentence(), ZooKeeperClient(self._options.config) as connection:
+        with errors_as_text(), ZooKeeperClient(self._options.config) as connection:
             reader = Reader(connection, self._options, self._schema.names)
             for groups, topics in chunks(partition.slices):
                 yield from record_batches(reader.rows(groups, topics), self._schema)
@@ -303,13 +305,13 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target: dict[Key, State] | None = None
 
     def initialOffset(self) -> dict[str, object]:
-        return changes.NOTHING
+        return changes.NO_READING
 
-    @one_sentence()
+    @errors_as_text()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._read()
 
-    @one_sentence()
+    @errors_as_text()
     def latestOffset(self, start: dict[str, object], limit: object) -> dict[str, object]:
         """Return the present reading, or `start` itself if nothing changed, because Spark compares
         text.
@@ -344,7 +346,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         names = self._options.selected(read_group_names(connection))
         room = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
         images = read_groups(connection, names, directories=(room,), topics=self._options.topics)
-        return changes.reading(images.values())
+        return changes.states_of(images.values())
 
     def _set_up_process(self) -> None:
         """Set up the process that Spark created for this reader."""
@@ -358,8 +360,10 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, BatchBounds)
-        with one_sentence():
-            rows = list(changes.between(self._options.table, partition.start, partition.end))
+        with errors_as_text():
+            rows = list(
+                changes.changes_between(self._options.table, partition.start, partition.end)
+            )
         yield from record_batches(rows, self._schema)
 
     def stop(self) -> None:
