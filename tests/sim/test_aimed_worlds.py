@@ -76,7 +76,7 @@ def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.Monke
         return world_of(plan, Watchers(monitor, Coverage()))
 
     violation = run(Decisions(random.Random(1)), make=make).violation
-    assert str(violation) == "C1: reading x ViewRead occurs, although this test says so"
+    assert str(violation) == "COVERAGE: reading x ViewRead occurs, although this test says so"
 
 
 def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
