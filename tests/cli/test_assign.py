@@ -183,7 +183,7 @@ def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> 
     rows = [line.split() for line in out.splitlines()][1:]
     assert [row[:2] for row in rows] == [[topic, str(n)] for n in range(11)]
     assert all(thread == owner for *_, thread, owner in rows)
-    assert "as 1.0-1.1: the owner znodes match 1.0-1.1" in err
+    assert "computed by the rules of 1.0-1.1 (the owner znodes match 1.0-1.1)" in err
 
 
 def test_what_if(ask: Run, group: str, topic: str) -> None:
