@@ -59,7 +59,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends everything that was entered into it, in reverse order."""
+    """Ends every context that was entered into it, in reverse order."""
     with ExitStack() as ends:
         yield ends
 
@@ -76,7 +76,7 @@ def topic(unique: Callable[[str], str], cluster: Sandbox) -> str:
 def crew(
     cluster: Sandbox, unique: Callable[[str], str], topic: str, tmp_path: Path, stack: ExitStack
 ) -> Crew:
-    """A group without members, with a constant flow of messages to its topic."""
+    """A group without members, with a continuous producer to its topic."""
     one = Crew(cluster.zookeeper_connect, cluster.bootstrap, unique("group"), tmp_path, stack)
     one.feed(topic, 4)
     return one

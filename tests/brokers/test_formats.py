@@ -1,4 +1,4 @@
-"""Messages on brokers of every release are read as written: codecs, formats, missing offsets."""
+"""Messages on brokers of every release are read as written, in each codec and format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
 MIB = 1 << 20
-# The broker's own format, and those that a topic may set; 3.9 ignores that setting.
+# The broker's own format, and the formats that a topic may set; 3.9 ignores that setting.
 FORMATS: dict[str, dict[str, int]] = {
     "0.8.2.2": {"": 0},
     "0.9.0.1": {"": 0},
@@ -30,8 +30,8 @@ FORMATS: dict[str, dict[str, int]] = {
 
 def _messages() -> list[Keyed]:
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", ""), ("k", "v")]
-    # librdkafka compresses only data that becomes smaller: small messages or noise stay as they
-    # are.
+    # librdkafka compresses only data that becomes smaller: small messages and noise stay
+    # uncompressed.
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(MIB // 1024))
     return [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
 
@@ -78,7 +78,7 @@ def test_every_codec_in_every_format(
 def test_the_release_s_own_producer(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """Data that the JVM compressed, even with lz4's wrong frames, is read from within a batch."""
+    """Data that the JVM compressed is read from within a batch, even lz4's wrong frames."""
     release, topic = cluster.broker.release, unique("own")
     cluster.create_topic(topic)
     with tool(
@@ -162,7 +162,7 @@ def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str],
 def test_compacted_topics(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """A compacted topic gives the remaining messages once, even from a missing offset."""
+    """A compacted topic gives the remaining messages once, also from a missing offset."""
     topic = group.topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)
@@ -173,12 +173,15 @@ def test_compacted_topics(
     def left() -> list[int]:
         return [message.offset() or 0 for message in contents(cluster, topic)]
 
-    assert until(lambda: len(left()) < 150, limit_s=60.0), "the cleaner does not come"
+    assert until(lambda: len(left()) < 150, limit_s=60.0), (
+        "the log cleaner has not compacted the topic"
+    )
     one = group.join()
     eventually(lambda: one.readers[0].offsets(0)[-1:] == [299])
     read = one.readers[0].offsets(0)
     assert read == sorted(set(read))
-    # The cleaner may have gone on meanwhile: what it leaves is among what was read.
+    # The cleaner may have continued meanwhile: the messages that it leaves are a subset of those
+    # read.
     assert set(left()) <= set(read)
     one.close()
     assert group.stored(0) == "300"

@@ -15,7 +15,7 @@ from zkconsumer.sandbox.topics import client_settings
 
 
 def test_two_members_share_and_hand_over(crew: Crew) -> None:
-    """Joins and clean leaves under load lose no message and redeliver none."""
+    """Joins and clean leaves under load lose and redeliver no message."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -42,11 +42,11 @@ def test_partitions_are_added(crew: Crew, cluster: Sandbox, topic: str) -> None:
 
 
 def test_the_broker_restarts(crew: Crew, cluster: Sandbox, stack: ExitStack) -> None:
-    """The only broker restarts: both members continue without a gap."""
+    """When the only broker restarts, both members continue without a gap."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
-    # A producer of librdkafka may never reconnect to an old broker that restarts: use a new one.
+    # A librdkafka producer may never reconnect to an old broker that restarts: use a new producer.
     before = crew.traffic
     before.stop()
     cluster.broker.restart()
@@ -94,7 +94,7 @@ def test_a_reset_follows_the_policy(
     cluster.produce(group.topic, 10, partition=0)
     group.write(0, stored)
     one = group.join(auto_offset_reset=policy)
-    # Every partition is reset: the others have no offset at all.
+    # Every partition is reset: the others have no stored offset.
     eventually(lambda: one.counted.get("position_reset") == 4)
     cluster.produce(group.topic, 1, partition=0)
     eventually(lambda: one.readers[0].offsets(0)[-1:] == [10])

@@ -33,7 +33,7 @@ def rows(settings: ReadSettings, *ranges: OffsetRange) -> list[tuple[object, ...
 def test_every_codec(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings
 ) -> None:
-    """Null, empty and 1 MiB messages, from within a compressed batch; no times before 0.10."""
+    """Null, empty and 1 MiB messages are read from a compressed batch; no times before 0.10."""
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(1024))
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", "")]
     many: list[Keyed] = [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
@@ -63,7 +63,7 @@ def test_every_codec(
 def test_compacted_topics(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings, codec: str
 ) -> None:
-    """A range gives the remaining messages once, wherever it begins or ends."""
+    """A range of a compacted topic gives the remaining messages once, wherever it begins."""
     topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)
@@ -74,11 +74,14 @@ def test_compacted_topics(
     def left() -> set[int]:
         return {message.offset() or 0 for message in contents(cluster, topic)}
 
-    assert until(lambda: len(left()) < 150, limit_s=60.0), "the cleaner does not come"
+    assert until(lambda: len(left()) < 150, limit_s=60.0), (
+        "the log cleaner has not compacted the topic"
+    )
     holes = sorted(set(range(300)) - left())
     hole = holes[len(holes) // 2]
     for asked in ((0, 300), (hole, 300), (0, hole + 1), (hole, hole + 1)):
         read = [row[0] for row in rows(settings, OffsetRange(topic, 0, *asked))]
-        # The cleaner may have gone on meanwhile: what it leaves is among what was read.
+        # The cleaner may have continued meanwhile: the messages that it leaves are a subset of
+        # those read.
         assert read == sorted(set(read))
         assert left() & set(range(*asked)) <= set(read) <= set(range(*asked)) - {hole}

@@ -55,7 +55,7 @@ def test_log_ends_and_times(cluster: Sandbox, unique: Callable[[str], str]) -> N
         assert bool(client.exists(paths.topic(OFFSETS_TOPIC))) is bool(stored)
 
 
-# Age of the older segments of a log, in seconds.
+# Age of a log's older segments, in seconds.
 AGO_S = 7200
 
 
@@ -78,7 +78,7 @@ def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
 def test_moving_by_time(
     cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
 ) -> None:
-    """For brokers before 0.10 a time is refused, or --approximate uses a segment, with a note."""
+    """Before 0.10 a reset by time is refused, or --approximate uses a segment, with a note."""
     group, tp = unique("group"), TopicPartition(aged, 0)
     is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
     reset = (
@@ -115,7 +115,7 @@ def test_moving_by_time(
 
 @pytest.mark.also("0.9.0.1")
 def test_get_offset_shell(cluster: Sandbox, aged: str) -> None:
-    """Ends, and offsets by time, equal those of the JVM's GetOffsetShell."""
+    """Log ends and offsets by time equal the output of the JVM's GetOffsetShell."""
     asked = ("--broker-list", cluster.bootstrap, "--topic", aged, "--time")
     for ago_s, expected in ((None, ":0:6"), (3600, ":0:2"), (365 * 86_400, ":0:")):
         at = "-1" if ago_s is None else str(round((time.time() - ago_s) * 1000))

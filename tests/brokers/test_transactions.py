@@ -1,4 +1,4 @@
-"""Transactions are not evaluated: the old consumer delivers every message in the log."""
+"""The old consumer ignores transactions: it delivers every message in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 
 
 def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
-    """Run a transaction of five messages for each value of `ends`; the messages have this value."""
+    """Write a transaction of five messages with this value for each element of `ends`."""
     one = producer(cluster, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for end in ends:
@@ -30,26 +30,26 @@ def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
 
 
 def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) -> None:
-    """Aborted messages are delivered as by the JVM; markers are skipped."""
+    """Aborted messages are delivered as by the JVM's old consumer; markers are skipped."""
     _transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
     one = group.join()
     one.read(15)
-    # A control batch takes an offset after every five messages.
+    # A control batch takes one offset after every five messages.
     assert one.readers[0].offsets(0) == [*range(5), *range(6, 11), *range(12, 17)]
     values = [message.value.decode().split()[0] for message in one.readers[0].messages]
     assert values == [COMMITTED] * 5 + [ABORTED] * 5 + [COMMITTED] * 5
     one.close()
     assert len(assert_engines_agree(cluster, TopicPartition(group.topic, 0), 0, 17)) == 15
     assert group.stored(0) == "17"
-    # A marker is between its last message and the end of the log: it continues after the marker.
+    # A marker is between the last message and the log's end: the consumer continues after it.
     cluster.produce(group.topic, 1, partition=0)
     again = group.join("again")
     again.read(1)
     assert again.readers[0].offsets(0) == [18]
 
 
-def test_a_transaction_under_way_is_not_waited_for(group: Group, cluster: Sandbox) -> None:
-    """Messages of an open transaction are delivered, and those after them."""
+def test_messages_of_an_open_transaction_are_delivered(group: Group, cluster: Sandbox) -> None:
+    """Messages of an open transaction, and later ones, are delivered without a wait."""
     one = group.join()
     open_one = producer(cluster, transactional_id=group.topic)
     open_one.init_transactions(REQUEST_S)

@@ -1,4 +1,4 @@
-"""Groups on real servers; everything that a test starts ends with it."""
+"""Groups on real servers. A test's members and proxies end with the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends everything that was entered into it, in reverse order."""
+    """Ends every context that was entered into it, in reverse order."""
     with ExitStack() as ends:
         yield ends
 
@@ -29,7 +29,7 @@ def crew(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, stack: 
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
-    """A topic of eight partitions with a constant flow of messages."""
+    """A topic of eight partitions with a continuous producer."""
     name = unique("topic")
     sandbox.create_topic(name, partitions=8)
     crew.feed(name, 8)

@@ -15,7 +15,7 @@ from zkconsumer.protocol import paths
 
 pytestmark = pytest.mark.usefixtures("topic")
 
-# Seconds between the check of the lease and the line in the log, on a busy machine.
+# Seconds from the check of the lease to its log line, on a busy machine.
 HAND_OVER_S = 0.25
 LONG_SESSION_S = 6.0
 TROUBLE = ("ownership_lost", "foreign_offset_overwritten", "foreign_offset_left", "commit_failed")
@@ -28,7 +28,7 @@ def _cut_and_reconnect(trap: Trap) -> None:
 
 
 def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
-    """The session outlives its connection: no rebalance of others, and no duplicates."""
+    """A member keeps its session when its connection breaks: no rebalance, no duplicates."""
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -130,7 +130,7 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
 
 @pytest.mark.parametrize("bait", [b"/owners/", b"/offsets/"], ids=["claim", "commit"])
 def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
-    """After SIGKILL during a transaction, the others own everything after the expiry."""
+    """After SIGKILL during a transaction, the others own all partitions after the expiry."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -144,7 +144,7 @@ def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
 
 
 def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
-    """After SIGKILL during a release, the joiner owns everything after the expiry."""
+    """After SIGKILL during a release, the joining member owns all partitions after the expiry."""
     first = crew.join(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)

@@ -49,7 +49,8 @@ class ExpiryAtPhase:
         self._crew, self._member, self._phase, self._recovery = crew, member, phase, recovery
         self._connector = member.connector
         self.has_happened = threading.Event()
-        observers = coordinator_of(self._connector)._observers  # the only hook on that thread
+        # The coordinator's thread has no other hook.
+        observers = coordinator_of(self._connector)._observers
         self._write_trace = observers["trace"]
         observers["trace"] = self.write
 
@@ -188,7 +189,7 @@ def test_expiry(
     recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the member is doing, it claims afresh; nothing is lost, no offset overwritten."""
+    """Whatever an expired member was doing, it claims again; no message or offset is lost."""
     if phase is Phase.VERIFYING:
         # A member reads back kept partitions after its regular reading of the group, which comes
         # 30 s after it settled; here it comes after two session timeouts.
@@ -201,7 +202,7 @@ def test_expiry(
 
 
 def test_ten_expiries_in_a_row(crew: Crew, stack: ExitStack) -> None:
-    """Ten expiries in a row, each as soon as the member has a session: it settles in the end."""
+    """A member settles after ten expiries in a row, each as soon as it has a session."""
     member, partner = _pair(crew)
     client = client_of(member.connector)
     for _ in range(10):

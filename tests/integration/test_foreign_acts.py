@@ -1,4 +1,4 @@
-"""Other clients change the group's znodes: by hand, by mistake, as JVM zombies do."""
+"""Other clients change the group's znodes: by hand, by mistake, or as frozen JVM members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 @pytest.fixture
 def pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
-    """Two settled members with a flow of messages."""
+    """Two settled members with a continuous producer."""
     pair = crew.join_here(), crew.join_here()
     crew.settle(*pair)
     crew.flowing(*pair)
@@ -107,7 +107,7 @@ def test_an_id_node_is_replaced(
 def test_a_lower_offset_is_written_over(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The live owner overwrites and reports a zombie's late commit."""
+    """The live owner overwrites a frozen member's late commit, and reports it."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")
@@ -120,7 +120,7 @@ def test_a_lower_offset_is_written_over(
 def test_a_higher_offset_is_left_until_it_is_passed(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """A higher foreign offset stays until the position exceeds it."""
+    """Another client's higher offset is kept until the position exceeds it."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: tp in crew.observer.snapshot().offsets, "a commit")

@@ -64,7 +64,7 @@ def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def somebody(group: Group) -> Iterator[Foreign]:
-    """Another client of the group's offsets."""
+    """A second client that reads and commits the group's offsets."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
         yield one
 
@@ -78,7 +78,7 @@ def wire(cluster: Sandbox) -> Iterator[Wire]:
 
 
 def first_offsets(one: MemberUnderTest) -> dict[int, int]:
-    """The first delivered message of each partition."""
+    """Return the first delivered message of each partition."""
     return {
         number: one.readers[0].offsets(number)[0]
         for number in range(3)
@@ -97,7 +97,7 @@ def test_kafka_stores_the_same_for_both_kinds_of_members(
     assert until(lambda: coordinator_of(broker, "any") is not None, limit_s=LIMIT_S)
     for request, answer in captured_commits():
         if old and request[3] > 1:
-            continue  # the broker does not know this version of the request
+            continue  # The broker does not know this version of the request.
         theirs, ours = unique("jvm"), unique("our")
         asked, expected = commit_request(request, theirs, topic), errors_in(answer)
         assert until(lambda a=asked, e=expected: errors_in(wire.ask(a)) == e, limit_s=LIMIT_S)
@@ -124,7 +124,7 @@ def captured_commits() -> list[tuple[bytes, bytes]]:
 
 
 def test_the_next_owner_starts_at_the_committed_offset(group: Group, somebody: Foreign) -> None:
-    """Offsets are stored in and read from Kafka only; no znode has them."""
+    """Offsets are stored in Kafka only and read from there; no znode has them."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     one.connector.commit_offsets()
@@ -172,7 +172,7 @@ def test_what_kafka_refuses_of_a_commit_is_named(
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     long = {group.tp(0): OffsetAndMetadata(3, "x" * 5000), group.tp(1): 4}
-    if cluster.broker.release == "0.8.2.2":  # it returns an error and stores both
+    if cluster.broker.release == "0.8.2.2":  # The broker returns an error and stores both offsets.
         one.connector.commit_offsets(long)
         assert somebody.offsets(0, 1) == {0: 3, 1: 4}
         return

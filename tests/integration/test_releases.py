@@ -18,7 +18,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 
 Join = Callable[..., ConsumerConnector]
-TOPIC_PARTITIONS = 11  # one has two digits, so the two orders differ
+TOPIC_PARTITIONS = 11  # One number has two digits, so the two orders differ.
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def dealt(topic: str, release: str, numbers: range, members: str = "abc") -> dict[int, str]:
-    """The owner of each partition by the rules of the release."""
+    """Return the owner of each partition according to the rules of the release."""
     rules = profile(release)
     found = assign(
         Strategy.ROUND_ROBIN,
@@ -72,8 +72,8 @@ def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
     return {tp.partition: owner.thread[len(topic) + 1 :] for tp, owner in found.items()}
 
 
-def test_members_that_cannot_agree_are_named(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """One member of 1.1 and two of 0.11 never settle in round-robin; it is named."""
+def test_a_member_with_another_order_is_named(sandbox: Sandbox, topic: str, join: Join) -> None:
+    """One member of 1.1 and two of 0.11 never settle in round-robin; the former is named."""
     for consumer in ("a", "b"):
         join(consumer)
     wait_for(lambda: len(owners(sandbox, topic)) == TOPIC_PARTITIONS, "the first two to settle")

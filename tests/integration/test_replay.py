@@ -1,4 +1,4 @@
-"""The judge of real runs detects violations that are planted into the records of a good run."""
+"""The replay of real runs detects violations that are planted into the records of a good run."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _released_while_delivered(run: Replay) -> Replay:
     ],
 )
 def test_a_planted_violation_is_caught(run: Replay, plant: Plant, number: str) -> None:
-    """The recorded run passes; with one changed record it does not."""
+    """The recorded run passes the replay; with one changed record it fails."""
     run.again().run()
     with pytest.raises(InvariantViolation) as caught:
         plant(run.again()).run()
@@ -236,7 +236,7 @@ def test_writes_of_other_clients_are_recognised(crew: Crew, topic: str, admin: K
 
 
 def test_all_of_a_record_counts(run: Replay) -> None:
-    """The monitor's counts equal what the users have logged."""
+    """The monitor counts exactly the messages that the users have logged."""
     run = run.again()
     run.run()
     logged = sum(_count(one) for one in run.records)

@@ -31,7 +31,7 @@ def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
-    """Two settled members with a flow of messages."""
+    """Two settled members with a continuous producer."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -39,7 +39,7 @@ def pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
 
 
 def _quiet(crew: Crew) -> None:
-    """Wait until no message is delivered any more, although there are some."""
+    """Wait until no message is delivered any more, although undelivered messages exist."""
     counts = [-1]
 
     def same() -> bool:
@@ -72,7 +72,7 @@ def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
 def test_zookeeper_is_killed_for_longer_than_a_session(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """After an outage beyond the lease all members continue where they were."""
+    """After an outage beyond the lease all members continue at their positions."""
     sandbox.zookeeper.kill()
     _quiet(crew)
     sandbox.zookeeper.start()
@@ -98,7 +98,7 @@ def test_the_broker_restarts(
 def test_the_broker_is_killed(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """After SIGKILL and a start on the same port nothing is lost, moved or redelivered."""
+    """After a broker's SIGKILL and restart no message is lost or redelivered."""
     owners = crew.observer.snapshot().owners
     counts = [one.rebalances for one in pair]
     sandbox.broker.kill()
@@ -113,7 +113,7 @@ def test_the_broker_is_killed(
 def test_a_member_joins_while_no_broker_is_there(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """Without brokers no member releases anything; the joiner gets its share later."""
+    """Without brokers no partition is released; the joining member gets its share later."""
     sandbox.broker.stop()
     third = crew.join()
     wait_for(lambda: third.last("status")["phase"] == "waiting", "the joiner to wait")
@@ -168,7 +168,7 @@ def ensemble_crew(
 def test_the_leader_of_an_ensemble_is_killed(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """The leader of three dies: no session is lost, nothing moves or is redelivered."""
+    """When the leader of three dies, no session is lost and no message redelivered."""
     crew, members = ensemble_crew, ensemble_crew.members
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in members]

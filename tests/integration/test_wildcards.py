@@ -63,7 +63,7 @@ def owners(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Callable[[], dict
 
 
 def values(streams: list[Any], count: int) -> Counter[str]:
-    """The values of the next `count` messages of all streams, in turn."""
+    """Return the values of the next `count` messages of all streams, in turn."""
     seen: Counter[str] = Counter()
     limit = time.monotonic() + LIMIT_S
     while seen.total() < count:
@@ -111,7 +111,7 @@ def test_nothing_matches_yet(sandbox: Sandbox, prefix: str, join: Join) -> None:
 def test_static_white_and_black_in_one_group(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """Three kinds of subscription share topics as the JVM's assignor does."""
+    """A whitelist, a blacklist and named topics share partitions as the JVM's assignor does."""
     foo, bar = prefix + "foo", prefix + "bar"
     sandbox.create_topic(foo, partitions=5)
     sandbox.create_topic(bar, partitions=2)
@@ -128,7 +128,7 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
     """Kafka's own topics match no pattern, unless exclude.internal.topics is false."""
     internal = "__consumer_offsets"
     with closing(Consumer({"bootstrap.servers": sandbox.bootstrap, "group.id": prefix})) as one:
-        one.committed([Partition("x", 0)], timeout=LIMIT_S)  # this creates the topic
+        one.committed([Partition("x", 0)], timeout=LIMIT_S)  # This look-up creates the topic.
     wait_for(lambda: internal in list_topics(sandbox.zookeeper_connect), "the internal topic")
     for exclude, expected in ((True, set()), (False, {internal})):
         member = join(f"m-{exclude}", exclude_internal_topics=exclude)

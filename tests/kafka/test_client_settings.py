@@ -32,7 +32,7 @@ NEW = Broker("c", 9092, 4, ("SSL://c:9093", "PLAINTEXT://c:9092"))
 def test_the_oldest_broker_decides_the_protocol(
     brokers: list[Broker], expected: tuple[str, bool, str | None]
 ) -> None:
-    """No version request is sent if one broker of the cluster is 0.8 or 0.9."""
+    """No version request is sent if any broker of the cluster is 0.8 or 0.9."""
     settings = broker_settings(Brokers(brokers))
     assert (
         settings["bootstrap.servers"],
@@ -55,7 +55,7 @@ def test_addresses(broker: Broker, servers: str) -> None:
 
 
 def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
-    """A cluster without a PLAINTEXT endpoint is an error; a single such broker is ignored."""
+    """A cluster without a PLAINTEXT endpoint is an error; one such broker is ignored."""
     only_tls = Broker(None, -1, 4, ("SSL://c:9093",))
     with pytest.raises(FetchError, match=r"PLAINTEXT.*SSL://c:9093"):
         broker_settings(Brokers([only_tls]))
@@ -63,12 +63,12 @@ def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
 
 
 def test_no_broker_is_not_an_error() -> None:
-    """Without brokers there is no error: the caller waits."""
+    """Without brokers no error is raised: the caller waits."""
     assert broker_settings(Brokers())["bootstrap.servers"] == ""
 
 
 def test_properties_are_translated() -> None:
-    """The old properties become librdkafka's names, in milliseconds and bytes."""
+    """The old properties are translated to librdkafka's names, in milliseconds and bytes."""
     settings = fetch_settings(
         ConsumerConfig(
             group_id="g",
@@ -129,7 +129,7 @@ def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> N
     ],
 )
 def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, Any]) -> None:
-    """A valid configuration of the old consumer never exceeds librdkafka's narrower ranges."""
+    """A valid configuration of the old consumer never exceeds the ranges of librdkafka."""
     config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)
     Consumer({**fetch_settings(config), **broker_settings(Brokers([NEW]))}).close()
 
@@ -162,7 +162,7 @@ def config_of(**settings: Any) -> ConsumerConfig:
 def test_the_listener_by_name_or_protocol(
     broker: Broker, settings: dict[str, Any], server: str, protocol: str
 ) -> None:
-    """A listener is found by its name, or else by its protocol, which the client then speaks."""
+    """A listener is found by its name, or else by its protocol, which the client then uses."""
     found = broker_settings(Brokers([broker], config_of(**settings)))
     assert found["bootstrap.servers"] == server
     assert found["security.protocol"].upper() == protocol.upper()

@@ -1,4 +1,4 @@
-"""The contract of fetchers: the one in memory and those of real brokers."""
+"""The contract of fetchers, for the one in memory and those of real brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fetcher(log: Log) -> Iterator[Fetcher]:
 
 
 def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000) -> list[int]:
-    """Return the next `count` offsets of a partition; drop those of others."""
+    """Return the next `count` offsets of a partition; drop those of other partitions."""
     found: list[int] = []
     deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
@@ -98,7 +98,7 @@ def test_a_partition_assigned_again_starts_at_its_new_offset(log: Log, fetcher: 
 
 
 def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetcher) -> None:
-    """Unknown partitions in the list do not affect the others."""
+    """Unknown partitions in the list do not affect the other partitions."""
     log.append(0, ["a"])
     fetcher.unassign([log.tp(0), log.tp(1)])
     fetcher.assign({log.tp(0): 0})
@@ -119,7 +119,7 @@ def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
 
 @pytest.mark.parametrize("offset", [50, 7])
 def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, offset: int) -> None:
-    """An offset outside of the log is a fault; the partition can be assigned again."""
+    """An offset outside the log is a fault; the partition can be assigned again."""
     log.append(0, map(str, range(30)))
     log.append(1, map(str, range(30)))
     log.cut(0, 20)
@@ -139,7 +139,7 @@ def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, o
 
 
 def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> None:
-    """`smallest` is the first offset in the log, `largest` the next one to be written."""
+    """`smallest` is the first offset in the log, `largest` the next offset to be written."""
     log.append(0, map(str, range(30)))
     log.cut(0, 20)
     log.append(1, ["a"])
@@ -150,7 +150,7 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
 
 
 def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) -> None:
-    """The end of a log is known once the partition was fetched, and while it is assigned."""
+    """The end of an assigned partition's log is known once the partition was fetched."""
     log.append(0, map(str, range(7)))
     log.append(1, ["a"])
     fetcher.assign({log.tp(0): 0})
@@ -198,7 +198,7 @@ Make = Callable[[Settings], Fetcher]
 
 @real
 def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
-    """Refused connections cause a few passing faults; a lookup returns the reason."""
+    """Refused connections cause a few temporary faults; a lookup returns the reason."""
     fetcher = make(settings_for("127.0.0.1:1"))
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]
     fetcher.assign({nowhere[0]: 0})
@@ -226,7 +226,7 @@ def test_an_unused_fetcher_is_destroyed_at_once() -> None:
 
 
 def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """While three partitions have messages, none is ahead of another by more than two responses."""
+    """While three partitions have messages, none is more than two responses ahead."""
     topic = unique("turns")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
@@ -246,10 +246,10 @@ def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -
 
 
 @real
-def test_an_unknown_partition_is_waited_for(
+def test_a_fetcher_waits_for_a_leader(
     sandbox: Sandbox, unique: Callable[[str], str], make: Make
 ) -> None:
-    """A partition without a leader is a passing fault; it is fetched once it has a leader."""
+    """A partition without a leader is a temporary fault; it is fetched once it has a leader."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -294,7 +294,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
 
 
 def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Columns wait as long as the broker asks for, without a fault, and no message is missing."""
+    """The columnar engine waits as long as a broker's quota demands, and no message is missing."""
     topic, client = unique("quota"), unique("slow")
     sandbox.create_topic(topic, partitions=1)
     sandbox.produce(topic, ["x" * 1000] * 60)

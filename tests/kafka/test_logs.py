@@ -1,4 +1,4 @@
-"""The ends of logs and a group's offsets, read from brokers; reading creates nothing."""
+"""The ends of logs and a group's offsets, read from brokers without creating a topic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 
 @pytest.fixture
 def brokers(sandbox: Sandbox) -> Brokers:
-    """The brokers as registered in ZooKeeper."""
+    """The brokers as they are registered in ZooKeeper."""
     path = paths.broker(0)
     with session(sandbox.zookeeper_connect) as client:
         return Brokers([decode_broker(client.get(path)[0], where=path)])
@@ -45,7 +45,7 @@ def test_log_ends(
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both ends of each log, also over several requests; unknown partitions have a reason."""
+    """Both ends of each log are returned, also over several requests; or else a reason."""
     topic, missing = unique("logs"), unique("missing")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 30)
@@ -63,7 +63,7 @@ def test_log_ends(
 
 
 def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
-    """The first message at or after the time; none after the last message."""
+    """The offset of the first message from the time on; None after the last message."""
     topic = unique("times")
     sandbox.create_topic(topic)
     before_ms = round(time.time() * 1000)
@@ -76,7 +76,7 @@ def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str
 
 
 def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
-    """A group's offsets in Kafka with their metadata; None if there is none."""
+    """A group's offsets in Kafka are returned with their metadata; None without an offset."""
     topic, group = unique("stored"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     wanted = [TopicPartition(topic, n) for n in range(2)]
@@ -97,7 +97,7 @@ def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], s
 
 @pytest.mark.parametrize("brokers", [Brokers(), Brokers([NOBODY])])
 def test_without_a_reachable_broker_there_is_a_reason(brokers: Brokers) -> None:
-    """Without a reachable broker, the result is the reason instead of numbers."""
+    """Without a reachable broker, the result is a reason in place of numbers."""
     tp = TopicPartition("t", 0)
     reasons = [
         log_ends(brokers, [tp], limit_s=0.3)[tp],

@@ -1,4 +1,4 @@
-"""The offset store without Kafka: every request gets a reply in time."""
+"""The offset store without Kafka: every request gets a reply within its time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GENEROUS_S = 20.0
 
 
 def nobody() -> Settings:
-    """An address where no server listens."""
+    """An address at which no server listens."""
     config = ConsumerConfig(
         group_id="g", zookeeper_connect="h:1", offsets_channel_socket_timeout_s=LIMIT_S
     )
@@ -71,7 +71,7 @@ def test_requests_are_answered_in_order_also_those_before_the_end() -> None:
 
 
 def test_an_unforeseen_error_is_an_answer() -> None:
-    """An unexpected error becomes a reply, and the next request is served."""
+    """An unexpected error becomes a reply, and the next request is executed."""
 
     def broken() -> Settings:
         raise RuntimeError("a bug")
@@ -82,7 +82,7 @@ def test_an_unforeseen_error_is_an_answer() -> None:
 
 
 def test_stored_offsets_are_returned(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Stored offsets are returned with their metadata; others, and unknown topics, are absent."""
+    """Stored offsets are returned with their metadata; missing ones are absent."""
     topic = unique("t")
     sandbox.create_topic(topic, partitions=3)
     tps = [TopicPartition(topic, number) for number in range(3)]

@@ -14,7 +14,7 @@ from zkconsumer.kafka.pool import BATCH, FetcherPool, SharedFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import MemoryFetcher
 
-LIMIT = 300  # messages that may wait for one stream
+LIMIT = 300  # Maximum number of messages that wait for one stream.
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def waiting(fetcher: SharedFetcher) -> int:
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """The queue of a slow stream is bounded, and the stream resumes without a gap."""
+    """The queue of a slow stream is bounded; other streams continue, and it resumes gapless."""
     slow, fast = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})
@@ -80,7 +80,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
 def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """The second stream starts at its offset, whether or not the first has unassigned yet."""
+    """A second stream starts at its offset, whether the first has unassigned yet or not."""
     first, second = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     first.assign({log.tp(0): 0})
     read(first, 1)
@@ -95,7 +95,7 @@ def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
 def test_a_stream_that_assigns_too_late_takes_nothing_away(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """After a late stream has unassigned the partition, the other one continues without a gap."""
+    """When a late stream unassigns the partition, its new stream continues without a gap."""
     late, owner = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     owner.assign({log.tp(0): 0})
     start = read(owner, 50)
@@ -108,7 +108,7 @@ def test_a_stream_that_assigns_too_late_takes_nothing_away(
 def test_a_client_that_is_lost_is_replaced_without_a_gap(
     pool: FetcherPool, log: MemoryLog, made: list[MemoryFetcher]
 ) -> None:
-    """The fetch thread continues with a new client where the lost client stopped."""
+    """A lost client is replaced, and the new client continues where it stopped."""
     fetcher = pool.fetcher(NoWakeSignal())
     fetcher.assign({log.tp(0): 0})
     start = read(fetcher, 50)
@@ -119,7 +119,7 @@ def test_a_client_that_is_lost_is_replaced_without_a_gap(
 
 
 def test_each_stream_raises_why_no_client_can_be_made(log: MemoryLog) -> None:
-    """If no client can be made, every stream of the pool gets the reason as a fault."""
+    """If no client can be created, every stream of the pool gets the reason as a fault."""
 
     def connect() -> Fetcher:
         raise FetchError("no broker has a PLAINTEXT endpoint", where="here", remedy="add one")

@@ -85,7 +85,7 @@ def test_an_outcome_that_does_not_fit_the_phase_is_illegal(
 @pytest.mark.parametrize("kind", OUTCOMES_BY_TYPE, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("phase", ALL, ids=lambda p: p.value)
 def test_a_stale_result_is_ignored(phase: Phase, kind: type[ev.Outcome]) -> None:
-    """The outcome of an obsolete operation changes nothing and causes no command."""
+    """The outcome of an obsolete operation changes no state and causes no command."""
     member = member_in(phase)
     event = ev.Finished(now=member.now, op=-1, outcome=OUTCOMES_BY_TYPE[kind])
     state, commands = step(member.state, event)
@@ -113,7 +113,7 @@ def test_the_way_from_nothing_to_settled() -> None:
 
 
 def test_the_gate_opens_when_registered_and_under_the_lease() -> None:
-    """Nothing is delivered before the id znode exists and the leader has confirmed the session."""
+    """No message is delivered before the id znode exists and the leader confirms the session."""
     member = Member()
     assert not of(member.connect(), cmd.OpenGate)
     assert one(member.answer(ev.Registered(1)), cmd.OpenGate).deadline == member.now + 4.0
@@ -375,7 +375,7 @@ def test_a_leave_after_an_error_does_not_commit_the_unfinished_message() -> None
 
 
 def test_without_auto_commit_a_leave_commits_nothing() -> None:
-    """With `auto.commit.enable=false` nothing is committed, not even at a release or at the end."""
+    """With `auto.commit.enable=false` nothing is committed, also at a release or at the end."""
     member = member_in(Phase.SETTLED, auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 2), 16)
     member.finished |= dict.fromkeys(tps(0, 2), 16)

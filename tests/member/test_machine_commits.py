@@ -93,7 +93,7 @@ def test_explicit_commits_in_an_outage_are_one() -> None:
 
 
 def test_a_commit_that_timed_out_is_dropped() -> None:
-    """A queued commit is dropped when all its callers have timed out, not before."""
+    """A queued commit is dropped only when all its callers have timed out."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     member.delivered[T0] = 101

@@ -38,7 +38,7 @@ def test_an_abandoned_operation_sends_nothing_more() -> None:
 def test_a_hand_over_without_a_commit_continues_when_the_lease_is_renewed() -> None:
     """A commit that waits for the lease and has nothing to write does not block the release."""
     member = member_in(Phase.STOPPING)
-    member.now += 100.0  # the lease is over
+    member.now += 100.0  # The lease has ended.
     member.send(ev.ReleaseReady, partitions=member.state.revoking)
     assert member.state.phase is Phase.COMMITTING
     member.finished.clear()

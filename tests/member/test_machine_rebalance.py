@@ -40,7 +40,7 @@ from zkconsumer.protocol.releases import profile
 
 T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
 FIRST = "g_a"
-"""Sorts before `ME`, so this member keeps the last two of four partitions."""
+"""A member that sorts before `ME`, so this member keeps the last two of four partitions."""
 BUSY = tuple(
     p
     for p in Phase

@@ -1,4 +1,4 @@
-"""Two scenarios run at a time, because each mostly waits for a session to expire."""
+"""Plays two scenarios at a time, because each mostly waits for a session to expire."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AT_ONCE = 2
 RANGE = tuple(GroupSetup((release,)) for release in RELEASES)
 ROUND_ROBIN = tuple(GroupSetup((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
 WILDCARD = tuple(replace(setup, pattern=Pattern.WHITE_LIST) for setup in RANGE + ROUND_ROBIN)
-# Members of both kinds subscribe by a pattern, and others by name.
+# In these groups most members subscribe by a pattern, and some by name.
 PATTERN_AND_NAME = tuple(
     replace(setup, pattern=Pattern.WHITE_LIST, by_name=frozenset({OURS, SECOND})) for setup in RANGE
 )
-# Two releases in one group; round-robin has one order up to 0.11, and another from 1.0 on.
+# Two releases in one group: round-robin has one order up to 0.11, and another from 1.0 on.
 TWO = (
     GroupSetup(("0.8.2.2", "1.1.1")),
     GroupSetup(("0.9.0.1", "0.11.0.3")),
@@ -124,7 +124,7 @@ def plays(
     tmp_path_factory: pytest.TempPathFactory,
     sandbox_of: Callable[[str, str], Sandbox],
 ) -> Iterator[Callable[[GroupSetup], Outcome]]:
-    """Play the scenarios of the selected tests, in their order; each is awaited."""
+    """Plays the scenarios of the selected tests in their order; a test waits for its scenario."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("setup") for spec in specs if spec is not None]
     setups = dict.fromkeys(setup for setup in params if isinstance(setup, GroupSetup))

@@ -1,4 +1,4 @@
-"""The helper that adds real JVM consumers to groups works."""
+"""Tests of the helper that adds real JVM consumers to groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offset(client: KazooClient, group: str, topic: str) -> int | None:
 def test_a_member_of_each_release(
     release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """It takes the permitted messages, commits, restarts after an expiry, and leaves."""
+    """A JVM member takes the permitted messages, commits, survives an expiry, and leaves."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)
@@ -52,12 +52,12 @@ def test_a_member_of_each_release(
         first = member.last("session")
         expire(sandbox.zookeeper_connect, (first["id"], bytes.fromhex(first["password"])))
         node = paths.member(group, member.consumer)
-        wait_for(lambda: client.exists(node), "it to register again")
+        wait_for(lambda: client.exists(node), "the JVM member to register again")
         member.tell("session")
         assert member.wait("session", after=1)["id"] != first["id"]
         member.tell("consume")
         wait_for(lambda: {d.offset for d in member.delivered} == set(range(10)), "the others")
-        wait_for(lambda: member.quiet_s > 1.0, "its rebalances to end")
+        wait_for(lambda: member.quiet_s > 1.0, "the JVM member's rebalances to end")
         member.leave()
         assert not client.exists(node)
         assert offset(client, group, topic) == 10

@@ -18,7 +18,7 @@ from zkconsumer import OffsetAndMetadata
 from zkconsumer.sandbox import Sandbox
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "1.1.1")
-# JVM releases on the newest broker, and on brokers of their own release, which have only older
+# JVM releases on the newest broker, and on brokers of their own release, which know only older
 # requests.
 ON_THE_NEWEST = tuple((release, NEWEST_BROKER) for release in RELEASES)
 ON_THEIR_OWN = (("0.8.2.2", "0.8.2.2"), ("0.9.0.1", "0.9.0.1"))
@@ -57,7 +57,7 @@ def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def somebody(group: Group) -> Iterator[Foreign]:
-    """Another client of the group's offsets."""
+    """A second client that reads and commits the group's offsets."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
         yield one
 
@@ -70,7 +70,7 @@ class Jvm:
         self._number = 0
 
     def take(self, count: int, directory: Path) -> list[int]:
-        """The offsets of the delivered messages; they are committed when this returns."""
+        """Return the offsets of the delivered messages, which are committed at the return."""
         self._number += 1
         name = f"j{self._number}"
         member = JvmMember(
@@ -86,10 +86,11 @@ class Jvm:
         try:
             member.wait("joined")
             wait_for(lambda: len(member.delivered) == count, f"{count} messages")
-            taken = [one.offset for one in member.delivered]  # leaving empties its streams
+            # A leaving member empties its streams.
+            taken = [one.offset for one in member.delivered]
             member.tell("commit")
             member.wait("committed")
-            wait_for(lambda: member.quiet_s > 1.0, "the end of its rebalances")
+            wait_for(lambda: member.quiet_s > 1.0, "the end of the JVM member's rebalances")
             member.leave()
             return taken
         finally:
@@ -97,7 +98,7 @@ class Jvm:
 
 
 def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = "") -> list[int]:
-    """The first messages of a zkconsumer member, which commits `count` of them and leaves."""
+    """Return the first messages of a zkconsumer member that commits `count` of them and leaves."""
     one: MemberUnderTest = group.join("ours", auto_commit_enable=False, **settings)
     one.read(count)
     taken = one.readers[0].offsets(0)[:count]
@@ -130,7 +131,7 @@ def test_jvm_and_zkconsumer_members_in_turn(
 def test_a_group_moves_to_kafka_member_by_member(
     release: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """ZooKeeper, then both, then Kafka: no message is redelivered or skipped."""
+    """From ZooKeeper over both stores to Kafka, no message is redelivered or skipped."""
     assert Jvm(group, release, {}).take(4, tmp_path) == [*range(4)]
     assert ours(group, STORAGES["dual"][0], 5) == [*range(4, 9)]
     assert (group.stored(0), somebody.offsets(0)) == ("9", {0: 9})

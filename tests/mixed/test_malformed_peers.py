@@ -17,14 +17,14 @@ from zkconsumer.sandbox import Sandbox
 
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
-def test_it_stalls_the_jvm_and_is_named_by_zkconsumer(
+def test_a_malformed_registration_stalls_only_the_jvm(
     release: str,
     sandbox: Sandbox,
     unique: Callable[[str], str],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The JVM member fails each rebalance; zkconsumer's continues and names it."""
+    """A malformed registration fails each rebalance of the JVM member; zkconsumer names it."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:
@@ -45,7 +45,7 @@ def test_it_stalls_the_jvm_and_is_named_by_zkconsumer(
         fatal = paths.member(group.name, "rogue")
         with caplog.at_level(logging.WARNING, logger="zkconsumer"):
             group.admin.create(fatal, b'{"version":1}', ephemeral=True)
-            eventually(jvm.trouble)  # other tests assert that `trouble` is false
+            eventually(jvm.trouble)  # Other tests assert that `trouble` is empty.
             eventually(lambda: "rogue" in ours.status.malformed_peers)
             eventually(lambda: any("rogue" in one for one in caplog.messages))
         (told,) = [one for one in caplog.messages if "rogue" in one]

@@ -27,7 +27,7 @@ BACKLOG_S = 0.8
 
 @pytest.fixture(scope="module")
 def outcome(setup: GroupSetup, plays: Callable[[GroupSetup], Outcome]) -> Outcome:
-    """The outcome of this set-up's scenario."""
+    """The outcome of the scenario of this set-up."""
     return plays(setup)
 
 
@@ -40,7 +40,7 @@ def test_nothing_is_lost(outcome: Outcome) -> None:
 
 
 def test_nothing_is_redelivered_between_zkconsumer_members(outcome: Outcome) -> None:
-    """When a partition moves between zkconsumer members, nothing is redelivered."""
+    """When a partition moves between zkconsumer members, no message is redelivered."""
     assert outcome.mixed.between_ours == 0
 
 
@@ -68,7 +68,7 @@ def test_no_jvm_member_fails_because_of_zkconsumer(outcome: Outcome) -> None:
 
 
 def test_the_history_equals_the_log_and_the_traces(outcome: Outcome) -> None:
-    """Every table of `zkconsumer history` equals ZooKeeper's log and our members' traces."""
+    """Every table of `zkconsumer history` equals ZooKeeper's log and zkconsumer members' traces."""
     for found in (outcome.mixed.history, outcome.jvm.history):
         assert (found.missed, found.invented) == ([], [])
         assert found.compared["ownership"] and found.compared["commits"]
@@ -76,6 +76,6 @@ def test_the_history_equals_the_log_and_the_traces(outcome: Outcome) -> None:
 
 
 def _kinds(trouble: dict[str, list[str]]) -> set[str]:
-    """The kinds of logged failures, without names and numbers."""
+    """Return the kinds of logged failures, without names and numbers."""
     said = {line for lines in trouble.values() for line in lines}
     return {re.sub(r"/consumers/\S+/|\[\S*\]|\d+", "", line) for line in said}

@@ -1,4 +1,4 @@
-"""An operator's edits beside a real JVM member: refused without an effect, or overwritten."""
+"""An operator's edits while a real JVM member is live: refused, or overwritten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """A refused edit has no effect on it; a forced one is overwritten, as the tool says."""
+    """A refused edit has no effect on a JVM member; it overwrites a forced one, as announced."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)
@@ -31,8 +31,8 @@ def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: 
         )
         stack.callback(member.end)
         tp = TopicPartition(topic, 0)
-        wait_for(lambda: clients.stored(group).get(tp) == "10", "its first commits")
-        wait_for(lambda: member.quiet_s > 1.0, "its rebalances to end")
+        wait_for(lambda: clients.stored(group).get(tp) == "10", "the JVM member's first commits")
+        wait_for(lambda: member.quiet_s > 1.0, "the JVM member's rebalances to end")
         before = clients.other.exists(paths.owner(group, tp)).czxid
         for plan in (
             plan_offsets(clients.tools, "offsets set", {group: {tp: 3}}),
@@ -44,7 +44,7 @@ def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: 
         apply(clients.tools, edit, backup_dir=tmp_path, live=Live.FORCE)
         assert clients.stored(group)[tp] == "3"
         sandbox.produce(topic, 1)
-        wait_for(lambda: clients.stored(group)[tp] == "11", "it to write over the edit")
+        wait_for(lambda: clients.stored(group)[tp] == "11", "the JVM member to overwrite the edit")
         assert clients.other.exists(paths.owner(group, tp)).czxid == before
         assert [one.offset for one in member.delivered] == list(range(11))
         member.leave()

@@ -22,7 +22,7 @@ RELEASE = "1.1.1"
 
 
 def _theirs(sandbox: Sandbox, group: str) -> str:
-    """The standard output of `ConsumerGroupCommand --describe`."""
+    """Return the standard output of `ConsumerGroupCommand --describe`."""
     with tool(
         RELEASE,
         "kafka.admin.ConsumerGroupCommand",
@@ -42,7 +42,7 @@ def _ours(sandbox: Sandbox, *arguments: str) -> str:
 
 
 def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """lag, groups show, owners and offsets get, for two JVM members of which one owns nothing."""
+    """lag, groups show, owners and offsets get are right for two JVM members, one of them idle."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     # Each partition alone has seven messages: a thread of the JVM member reserves its next message
@@ -59,7 +59,8 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
             topics=[topic],
             streams=2,
             consume=count,
-            # One thread fetches both partitions: it must not wait for a stream that takes no more.
+            # One thread fetches both partitions: it must not wait for a stream that takes no more
+            # messages.
             properties={"auto.commit.interval.ms": 60_000, "queued.max.message.chunks": 100},
         )
         for name, count in (("a", 7), ("b", 0))
@@ -70,7 +71,9 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
             nodes = [paths.owner(group, TopicPartition(topic, n)) for n in range(2)]
             ids = paths.ids(group)
             wait_for(lambda: len(client.get_children(ids)) == 2, "both members")
-            wait_for(lambda: all(member.quiet_s > 1 for member in members), "them to settle")
+            wait_for(
+                lambda: all(member.quiet_s > 1 for member in members), "both JVM members to settle"
+            )
             wait_for(lambda: all(map(client.exists, nodes)), "owners")
         for member in members:
             member.tell("commit")
@@ -84,7 +87,7 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
 
 
 def _compare(theirs: str, sandbox: Sandbox, group: str) -> None:
-    """Compare row by row; Kafka's rows name members, and zkconsumer's threads."""
+    """Compare row by row; Kafka's rows name members, and zkconsumer's rows name threads."""
     rows = [line.split() for line in theirs.splitlines()[2:]]
     owned = [row for row in rows if row[0] != "-"]
     shown: Any = json.loads(_ours(sandbox, "groups", "show", group, "--output", "json"))

@@ -1,4 +1,4 @@
-"""Class-data archives of JVMs."""
+"""Class-data archives of JVMs: their warnings do not mix with a program's output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from zkconsumer.sandbox import jars, server
 from zkconsumer.sandbox.jars import find_java
 
-# Tells ZooKeeper's version on standard output, and needs nothing but its jar.
+# The class prints ZooKeeper's version on standard output, and needs only its jar.
 MAIN = "org.apache.zookeeper.Version"
 
 

@@ -35,7 +35,7 @@ def _zkconsumer(*words: str, typed: str = "") -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of a sandbox that is stopped at first and at the end."""
+    """The directory of a sandbox that is stopped before the test and at its end."""
     path = tmp_path_factory.mktemp("sandbox")
     yield path
     sandbox = Sandbox(path)
@@ -59,7 +59,7 @@ def _ok(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_down_at_first(command: Command) -> None:
-    """Before `up`, status exits with code 1, down does nothing, and topics names the remedy."""
+    """Before `up`, status exits with 1, down does nothing, and topics names the remedy."""
     status = command("status")
     assert (status.returncode, "down" in status.stdout) == (6, True)
     assert "no server was running" in _ok(command("down"))
@@ -71,7 +71,7 @@ def test_down_at_first(command: Command) -> None:
 
 
 def test_up_down_and_up_again(command: Command) -> None:
-    """up, up again, topics, messages, down, up: addresses and data remain, no process does."""
+    """Addresses and data survive up, up, topics, messages, down and up; no process is left."""
     first = json.loads(_ok(command("up", "--output", "json")))
     fits("sandbox", first)
     births = {server["pid"]: start_time(server["pid"]) for server in first["servers"]}
@@ -154,7 +154,7 @@ def test_the_zookeeper_release_is_kept(tmp_path: Path) -> None:
 
 
 def test_port_in_use(command: Command, zookeeper_port: int) -> None:
-    """A port in use is reported in one line with exit code 1, and no server is left running."""
+    """If a port is in use, one line says so, the exit code is 1, and no server keeps running."""
     done = command("up", "--zookeeper-port", str(zookeeper_port))
     assert done.returncode == 1
     assert f"port {zookeeper_port} for ZooKeeper is in use" in done.stderr
@@ -172,5 +172,5 @@ def zookeeper_port(sandbox: Sandbox) -> int:
     "words", [("up",), ("status",), ("down",), ("topic", "create"), ("topic", "produce")]
 )
 def test_help_has_an_example(words: tuple[str, ...]) -> None:
-    """Every command's help shows an example."""
+    """The help of each command shows an example."""
     assert "Example: zkconsumer sandbox" in _ok(_zkconsumer(*words, "--help"))

@@ -1,4 +1,4 @@
-"""The jar cache: pinned, verified, filled once, and used offline."""
+"""The jar cache: jars are pinned, verified, downloaded once, and used without a network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_unknown_lock() -> None:
 
 
 def test_download_and_reuse(tmp_path: Path) -> None:
-    """A jar is downloaded with progress, and then taken from the cache silently."""
+    """A jar is downloaded with progress lines, and later taken from the cache without them."""
     said: list[str] = []
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
     assert said == [f"x: downloading 1 jars to {tmp_path}", "x: 1 of 1 jars"]
@@ -71,7 +71,7 @@ def test_damaged_jar_is_replaced(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """Two processes that fill one cache at once both get complete jars and leave nothing else."""
+    """Two processes that fill one cache at once both get complete jars and leave no other file."""
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(
             lambda title: jars.resolve_jars(
@@ -84,7 +84,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_a_jar_of_another_process_stays(tmp_path: Path) -> None:
-    """If two processes download a jar, the second one keeps the first one's file."""
+    """If two processes download a jar, the second process keeps the first one's file."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     before = path.stat()
     scratch = tmp_path / "scratch"
@@ -124,14 +124,14 @@ def test_jar_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    """A cache directory that cannot be created is an error that names it and the setting."""
+    """If the cache directory cannot be created, the error names it and the setting."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SandboxError, match=r"jar cache cannot be used: .*ZKCONSUMER_CACHE"):
         jars.resolve_jars([SMALL], title="x", directory=tmp_path / "file" / "jars")
 
 
 def test_disk_full_while_downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up during a download is reported as such, not as a network failure."""
+    """If the disk fills up during a download, the error says so and blames no network."""
 
     def full(jar: jars.Jar, private: Path) -> Path:
         with Path("/dev/full").open("wb", buffering=0) as disk:
@@ -174,7 +174,7 @@ def test_warm_cache_works_offline(tmp_path: Path) -> None:
 
 
 def test_old_leftovers_are_swept(tmp_path: Path) -> None:
-    """A later download removes the leftovers of a killed one after a day, and not before."""
+    """A later download removes the leftovers of a killed one after a day, not earlier."""
     old, young = tmp_path / ".part-old", tmp_path / ".part-young"
     for path in (old, young):
         path.mkdir()

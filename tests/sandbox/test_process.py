@@ -1,4 +1,4 @@
-"""Ctrl-C while a process starts: the work is done wholly or not at all."""
+"""After Ctrl-C while a process starts, the work is done completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkconsumer.sandbox.process import uninterrupted
 
 @pytest.fixture
 def ctrl_c() -> Iterator[Callable[[], None]]:
-    """Return a function that interrupts the main thread, and returns once that was noticed."""
+    """Return a function that interrupts the main thread and waits until it was handled."""
     noticed = threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -70,7 +70,7 @@ def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_start_that_is_interrupted_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Ctrl-C comes before the thread begins, the work is not done later."""
+    """If Ctrl-C comes before the thread begins, the work is never done."""
     done: list[str] = []
     late: list[threading.Thread] = []
 
@@ -114,7 +114,7 @@ class _Interrupted:
 
 
 def test_an_interrupt_just_after_the_end_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Ctrl-C arrives when the work has ended and nobody has noticed yet, it is raised."""
+    """If Ctrl-C comes when the work has just ended, KeyboardInterrupt is raised without a wait."""
     locks = iter((Lock(), _Interrupted()))
     module = SimpleNamespace(Lock=lambda: next(locks), Thread=Thread)
     monkeypatch.setattr(process, "threading", module)

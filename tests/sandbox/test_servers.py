@@ -1,4 +1,4 @@
-"""Real servers: they start, die, restart on the same port, and leave nothing behind."""
+"""Real servers start, die, restart on the same port, and leave nothing running."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
 def test_a_server_starts_with_the_classes_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start maps a recorded archive; some runtimes cannot write one."""
+    """A server's next start uses the recorded class archive; some runtimes cannot write one."""
     known = tmp_path / "classes" / "known.jsa"
     monkeypatch.setattr(server_module, "archive", lambda *_: known)
     server = ZooKeeperServer(tmp_path / "server")
@@ -60,7 +60,7 @@ def test_a_server_starts_with_the_classes_of_the_one_before(
     assert [one for one in known.parent.iterdir() if one != known] == []
     with server:
         assert (str(known) in Path(f"/proc/{server.pid}/maps").read_text()) == known.exists()
-    server.record_classes()  # there already: nothing starts
+    server.record_classes()  # The archive exists already, so no recording starts.
     assert not server.alive
 
 
@@ -75,7 +75,7 @@ def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:
 
 
 def test_paused_server_stops(tmp_path: Path) -> None:
-    """A paused server is stopped like any other."""
+    """A paused server is stopped like a running one."""
     with ZooKeeperServer(tmp_path) as server:
         server.pause()
     assert not server.alive
@@ -103,7 +103,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other sandbox gets a port before its server listens; its holder may bind it again."""
+    """No other sandbox gets a reserved port; its holder may bind it several times."""
     port = free_port()
     monkeypatch.setattr(ports, "RANGE", range(port, port + 1))
     with pytest.raises(SandboxError, match="no free port"):
@@ -116,7 +116,7 @@ def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chosen port that is taken before the server binds it is replaced by another."""
+    """If a chosen port is taken before the server binds it, another port is chosen."""
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         (tmp_path / "server.json").write_text(f'{{"pid": 0, "born": "", "port": {port}}}')
@@ -127,7 +127,7 @@ def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_directory_in_use(tmp_path: Path) -> None:
-    """A second server refuses the directory of a running server and leaves that server alone."""
+    """A second server refuses a running server's directory and leaves that server running."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as first:
         with pytest.raises(SandboxError, match=f"already, pid {first.pid}"):
             ZooKeeperServer(tmp_path).start()
@@ -135,7 +135,7 @@ def test_directory_in_use(tmp_path: Path) -> None:
 
 
 def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
-    """If the pid in a state file now belongs to another process, that process is not touched."""
+    """If the pid in a state file belongs to a foreign process now, that process is left alone."""
     import os  # noqa: PLC0415
 
     (tmp_path / "server.json").write_text(
@@ -147,7 +147,7 @@ def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_unreadable_state_file(tmp_path: Path) -> None:
-    """A damaged state file counts as no server."""
+    """A damaged state file counts as the state without a server."""
     (tmp_path / "server.json").write_text('{"pid": ')
     assert not ZooKeeperServer(tmp_path).attach()
 
@@ -162,13 +162,13 @@ def test_a_failed_start_shows_the_last_lines_of_the_log(tmp_path: Path) -> None:
 
 
 def test_unwritable_directory() -> None:
-    """A directory that cannot be created is an error with the reason and the remedy."""
+    """If a directory cannot be created, the error names the reason and the remedy."""
     with pytest.raises(SandboxError, match=r"cannot be started.*use another directory"):
         ZooKeeperServer("/proc/no-such-place").start()
 
 
 def test_full_disk(tmp_path: Path) -> None:
-    """A disk that is full when the server starts is reported as such."""
+    """If the disk is full when the server starts, the error says so."""
     (tmp_path / "server.log").symlink_to("/dev/full")
     (tmp_path / "log4j.properties").symlink_to("/dev/full")
     with pytest.raises(SandboxError, match=r"No space left on device.*free some space"):
@@ -176,7 +176,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
-    """After the leader is killed, another leads, and the killed one returns as a follower."""
+    """After the leader is killed, another server leads, and the killed one returns as follower."""
     old = ensemble.leader()
     assert len(ensemble.followers()) == 2
     client = _session(ensemble.connect)
@@ -213,7 +213,7 @@ def test_zookeeper_3_4_has_no_tls(tmp_path: Path) -> None:
 
 
 def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    """A 0.8.2.2 broker below a chroot handles topics, partitions and messages as a new one does."""
+    """A 0.8.2.2 broker below a chroot handles topics, partitions and messages like a new one."""
     client = _session(zookeeper.connect)
     client.ensure_path("/old")
     client.stop()
@@ -230,7 +230,8 @@ def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
 
 def test_sandbox_leaves_nothing() -> None:
     """A sandbox leaves no process and no temporary directory; two brokers share replicas."""
-    # Not shorter: on a busy machine the other's session expires too, and no replica is in sync.
+    # Not shorter: on a busy machine the other broker's session would expire, and no replica would
+    # be in sync.
     fast = {"zookeeper.session.timeout.ms": 5000}
     with Sandbox(brokers=2, tick_time_s=0.3, overrides=fast) as sandbox:
         placement = sandbox.create_topic("t", partitions=3, replicas=2)

@@ -37,10 +37,10 @@ def test_topic_exists(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
         sandbox.create_topic(name)
 
 
-def test_ctrl_c_within_the_connecting(
+def test_ctrl_c_while_connecting(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while connecting reaches the caller, and not an error of kazoo."""
+    """Ctrl-C while connecting reaches the caller, in place of an error of kazoo."""
 
     def interrupted(_: ConnectionHandler) -> None:
         raise KeyboardInterrupt

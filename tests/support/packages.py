@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # A job of Spark takes 15 s, and installing Spark 25 s; a busy machine takes ten times as long.
 LIMIT_S = 500
-# Neither belongs to the source: environments, caches, and the results of earlier builds.
+# The copy of the source contains no environments, caches or results of earlier builds.
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 
 

@@ -1,4 +1,4 @@
-"""The command line, as tests/cli runs it."""
+"""The fixture that runs the command line as tests/cli does."""
 
 from cli.conftest import run, spawn
 

@@ -45,7 +45,7 @@ class Recorder(Watcher):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
-    """Traces of a group in the simulator, with faults of every kind."""
+    """Traces of a simulated group, with faults of every kind."""
     recorder = Recorder(tmp_path_factory.mktemp("traces"))
     for seed in range(30):
         decide = Decisions(random.Random(seed))
@@ -64,12 +64,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
 
 @pytest.fixture
 def lines(recorded: Recorder) -> list[str]:
-    """The trace of one member, of many runs."""
+    """The lines of one member's trace, which covers several runs."""
     return (recorded.directory / "0.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
 
 
 def test_traces_of_the_simulator_are_replayed(recorded: Recorder) -> None:
-    """Every state and every command of members that met all kinds of faults is reproduced."""
+    """Every state and command of members under all kinds of faults is reproduced."""
     paths = sorted(recorded.directory.glob("*.jsonl"))
     counts = [
         check(path.read_text(encoding="utf-8").splitlines(keepends=True), name=path.name)
@@ -125,7 +125,7 @@ def test_a_trace_without_its_beginning(lines: list[str]) -> None:
 
 
 def test_a_last_line_that_is_torn(lines: list[str]) -> None:
-    """An incomplete last line, being written when the process died, is ignored."""
+    """An incomplete last line, which was being written when the process died, is ignored."""
     whole = check(lines, name="it")
     torn = check([*lines, lines[-1][:40]], name="it")
     assert torn == whole
@@ -162,7 +162,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
-    """An event with any JSON in any place is decoded or rejected; nothing else happens."""
+    """An event that contains any JSON value is decoded or rejected with a TraceError."""
     _, event = data.draw(st.sampled_from(recorded.steps[:300]))
     entry = json.loads(json.dumps(encode(event)))
     key = data.draw(st.sampled_from(sorted(entry)))
@@ -177,7 +177,8 @@ def test_a_real_member(
     """The trace of a real connector that read, rebalanced and left passes the check."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=4)
-    for partition in range(4):  # so that two partitions have five left, whoever gets which
+    # Two partitions have five messages left, whichever member owns them.
+    for partition in range(4):
         sandbox.produce(topic, 15, partition=partition)
     path = tmp_path / "trace.jsonl"
 
@@ -216,7 +217,7 @@ def test_a_real_member(
 def test_a_full_disk_ends_the_trace_and_not_the_member(
     sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """If the trace cannot be written, it ends and is counted; the member continues."""
+    """If the trace cannot be written, it ends and the error is counted; the member continues."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=1)
     config = ConsumerConfig(

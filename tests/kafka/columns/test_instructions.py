@@ -1,4 +1,4 @@
-"""Numbers and checksums of compiled loops are those of Python."""
+"""Compiled loops compute the same numbers and checksums as Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_numbers_are_big_endian_and_signed() -> None:
 
 
 def test_the_compiled_checksum_is_crc32() -> None:
-    """Both ways to compute it equal zlib, for every length up to 80 bytes and every alignment."""
+    """Both ways to compute the checksum equal zlib for every length up to 80 bytes."""
     ways = [by_tables, by_products] if can_multiply() else [by_tables]
     for way in ways:
         compiled = njit(way)

@@ -1,4 +1,4 @@
-"""Record sets of every format become the rows that were written; malformed ones become errors."""
+"""Record sets of every format become the rows that were written; malformed ones, errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Row = tuple[int, bytes | None, bytes | None, int | None, int]
 
 
 def rows_of(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
-    """The rows of a record set, and the text of the error at which they end."""
+    """Return the rows of a record set, and the text of the error at which they end."""
     found: list[Row] = []
     try:
         for one in RecordSet(TP, pa.py_buffer(data), engine, **wanted).batches():
@@ -94,7 +94,7 @@ def some_records(draw: st.DrawFn) -> list[Record]:
 def test_a_batch_contains_what_was_written(
     records: list[Record], codec: str, append_time: int | None
 ) -> None:
-    """Format v2, with each codec and both types of time, is read alike by both engines."""
+    """Both engines read format v2 alike, with each codec and both types of timestamp."""
     data = batch(records, codec=codec, append_time=append_time)
     for engine in (COMPILED, PLAIN):
         found = rows_of(data, engine)
@@ -115,7 +115,7 @@ def test_messages_of_old_formats(
 
 @cache
 def corpus() -> dict[str, tuple[bytes, list[Record]]]:
-    """A record set of each form, and its records."""
+    """A record set of each format, and its records."""
     records = [
         Record(10, b"k", b"value" * 5, 1000),
         Record(11, None, b"", 1001),
@@ -134,7 +134,7 @@ def magic_of(name: str) -> int:
 
 @pytest.mark.parametrize("name", list(corpus()))
 def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engine) -> None:
-    """Cut at every byte, a set yields its complete batches and no error."""
+    """A set that is cut at any byte gives its complete batches and no error."""
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
     before = batch([Record(1, None, b"first", 5)])
@@ -144,16 +144,16 @@ def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engin
         assert not error
         assert found == [first, *rows][: len(found)]
         assert found[0] == first
-        # Uncompressed messages of the old formats are complete one by one.
+        # Each uncompressed message of an old format is complete by itself.
         assert len(found) == 1 or name in ("v0-none", "v1-none")
 
 
 @pytest.mark.parametrize("name", list(corpus()))
-def test_a_flipped_bit_is_noticed(name: str) -> None:
-    """No flipped bit yields a row that was not written, and both engines say the same."""
+def test_a_flipped_bit_gives_no_wrong_row(name: str) -> None:
+    """With any bit flipped, no wrong row is returned, and both engines agree."""
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
-    # Offsets and the leader's epoch are outside of the checksum, as is the size.
+    # The checksum does not cover offsets, the leader's epoch and the size.
     outside = range(16 if magic_of(name) == 2 else 12)
     for at in range(len(data)):
         damaged = bytearray(data)
@@ -166,7 +166,7 @@ def test_a_flipped_bit_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_random_bytes_with_right_checksums(kind: int) -> None:
-    """Lengths up to 2^31 and any other damage under a right checksum end in an error or in rows."""
+    """Any damage under a correct checksum, also lengths up to 2^31, gives an error or rows."""
     chance = random.Random(kind)
     records = [Record(n, b"key", b"value", 5) for n in range(3)]
     sizes = [varint(n) for n in (-2, -1, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 62)]
@@ -201,7 +201,7 @@ def unchecked(data: bytes, engine: Engine) -> tuple[list[int], int]:
 
 
 def columns(engine: Engine, rows: int, size: int) -> loops.Columns:
-    """Buffers for some rows, all zero."""
+    """Return buffers for some rows, filled with zeros."""
     kinds = ("ints", "octets", "octets") * 2 + (
         "longs",
         "longs",
@@ -216,7 +216,7 @@ def columns(engine: Engine, rows: int, size: int) -> loops.Columns:
 
 
 def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:
-    """Damage under a right checksum is an error with the offset, after the rows before it."""
+    """Damage under a correct checksum is an error with the offset, after the rows before it."""
     good = batch([Record(0, None, b"a", 7)])
     bad = message(Record(5, None, b"no gzip at all", 7), magic=1, attributes=1)
     found, error = rows_of(good + bad, engine)
@@ -234,7 +234,7 @@ def test_a_wrong_checksum(engine: Engine) -> None:
 
 
 def test_the_sizes_of_batches(engine: Engine) -> None:
-    """Equal batches have a size; the bytes for each offset count records before the wanted ones."""
+    """Each batch has a size; the bytes per offset include records before the wanted ones."""
     equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
     size = len(equal[0])
     found = RecordSet(TP, pa.py_buffer(b"".join(equal) + equal[0][:50]), engine, first=7)
@@ -247,7 +247,7 @@ def test_the_sizes_of_batches(engine: Engine) -> None:
 
 
 def test_control_batches_are_holes(engine: Engine) -> None:
-    """Markers of transactions are no rows, and the next fetch begins behind them."""
+    """Markers of transactions are not rows, and the next fetch begins behind them."""
     marker = batch([Record(1, b"\0\0\0\1", b"\0\0\0\0\0\0", 7)], is_control=True)
     data = batch([Record(0, None, b"a", 7)]) + marker
     assert rows_of(data, engine) == ([(0, None, b"a", 7, 0)], "")
@@ -255,7 +255,7 @@ def test_control_batches_are_holes(engine: Engine) -> None:
 
 
 def test_nested_compressed_sets(engine: Engine) -> None:
-    """Nested wrappers of format v1 have offsets relative to the wrapper around them."""
+    """Nested wrappers of format v1 have offsets relative to the next outer wrapper."""
     records = [Record(n, None, b"%d" % n, 9) for n in range(20, 26)]
     inner = [message_set(records[at : at + 3], magic=1, codec="gzip") for at in (0, 3)]
     # In the outer set the wrappers are messages with the relative offsets of their last record.
@@ -283,7 +283,7 @@ def test_formats_may_follow_one_another(engine: Engine) -> None:
 
 
 def test_only_the_wanted_offsets(engine: Engine) -> None:
-    """Records of a batch before the first and from the last wanted offset on are skipped."""
+    """Records below the first and from the last wanted offset on are skipped within a batch."""
     records = [Record(n, None, b"%d" % n, 5) for n in range(10)]
     for data in (batch(records), message_set(records, magic=0), message_set(records, magic=1)):
         found, _ = rows_of(data, engine, first=3, until=7)
@@ -291,7 +291,7 @@ def test_only_the_wanted_offsets(engine: Engine) -> None:
 
 
 def test_headers_can_be_returned(engine: Engine) -> None:
-    """Headers come with their order, repeated names and nulls."""
+    """Headers are returned in their order, with repeated names and nulls."""
     headers = (("a", b"1"), ("b", None), ("a", b""))
     data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine, with_headers=True).batches()

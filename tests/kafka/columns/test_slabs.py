@@ -1,4 +1,4 @@
-"""Slabs are used again when nothing refers to them, and never before."""
+"""Slabs of memory are reused when nothing refers to them, and never before."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TP = TopicPartition("topic", 3)
 
 @pytest.fixture(params=[compiled_engine, plain_engine])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """An engine with a pool of its own."""
+    """An engine with a separate pool of slabs."""
     made: Engine = request.param()
     return made._replace(slabs=Slabs((made.octets, made.ints, made.longs), 100, 1 << 20))
 
 
 def read(engine: Engine, fill: int) -> pa.RecordBatch:
-    """A record batch of two large values, which stays in its slab."""
+    """Return a record batch of two large values, which stays in its slab."""
     data = batch([Record(n, b"k", bytes([fill]) * 200_000, 5) for n in range(2)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
     return found
@@ -36,7 +36,7 @@ def address(found: pa.Array) -> int:
 
 
 def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
-    """The next batch has the same memory, and its own rows."""
+    """The next batch uses the memory of a dropped batch, and has its own rows."""
     first = read(engine, 1)
     before = address(first["value"])
     del first
@@ -47,7 +47,7 @@ def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
 
 
 def test_one_column_keeps_the_memory(engine: Engine) -> None:
-    """While any column or slice of a batch exists, later batches do not change it."""
+    """While a column or slice of a batch exists, later batches do not change it."""
     kept = read(engine, 1)["value"][1:]
     others = [read(engine, fill) for fill in (2, 3)]
     assert kept.to_pylist() == [bytes([1]) * 200_000]
@@ -71,7 +71,7 @@ def test_a_child_process_has_its_own_memory(engine: Engine) -> None:
 
 
 def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:
-    """A few rows are copied out of the slab, which is used again at once."""
+    """A few rows are copied out of the slab, which is reused at once."""
     data = batch([Record(0, b"k", b"v", 5)])
     small = [next(RecordSet(TP, pa.py_buffer(data), engine).batches()) for _ in range(3)]
     large = [read(engine, 1), read(engine, 2)]

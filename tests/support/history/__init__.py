@@ -1,1 +1,1 @@
-"""What happened to a group, from sources other than `zkconsumer.history`; and comparisons."""
+"""The events of a group from sources other than `zkconsumer.history`, for comparisons with it."""

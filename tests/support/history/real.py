@@ -1,4 +1,4 @@
-"""Real groups under random faults, and the comparison of their tables with what really happened."""
+"""Real groups under random faults, whose tables are compared with what really happened."""
 
 from __future__ import annotations
 

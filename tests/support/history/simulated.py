@@ -52,13 +52,13 @@ class LogOfWorld(Watcher):
         self._sessions: set[int] = set()
 
     def acted(self, world: World, action: Action | None) -> None:
-        """Write the changes of the last action."""
+        """Write the changes of the last action to the log."""
         self._written(world)
         if action is not None and action.do in (Do.RESTART, Do.QUORUM) and self.log.zxid:
             self.log.zxid = ((self.log.zxid >> 32) + 1) << 32
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
-        """Write a refused write."""
+        """Write a refused write to the log."""
         self._written(world)
         if reply is None or reply.code not in REFUSALS or not isinstance(request, WRITES):
             return

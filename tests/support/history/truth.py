@@ -71,7 +71,7 @@ class MemberReports:
                 self.committed.update((session, tp) for tp in versions)
 
     def with_zxids(self, zxids: Mapping[int, int]) -> MemberReports:
-        """Return the same with other zxids."""
+        """Return the same reports with other zxids."""
         return replace(
             self,
             claimed={(who, tp, zxids[czxid]) for who, tp, czxid in self.claimed},
@@ -584,14 +584,14 @@ class Rebalances:
         equal(f"{name} refused", dict(+refused), row.refused)
         if row.settled_ms is not None:
             gaps = sum(min(one.gap_ms or 0, one.since_ms - row.time_ms) for one in claimed)
-            if not after.members and not after.owners:  # no member can claim them
+            if not after.members and not after.owners:  # No member can claim these partitions.
                 lost = {one.tp: one.until_ms or 0 for one in truth.intervals if one.czxid < end}
                 until = self._until(end)
                 gaps += sum(until - max(one, row.time_ms) for one in lost.values())
             equal(f"{name} unowned", round(gaps / 1000, 3), round(row.unowned_s, 3))
 
     def _until(self, end: int) -> int:
-        """Return the time of a transaction, or of the last one."""
+        """Return the time of a transaction, or of the last transaction."""
         truth = self._truth
         return next((one.t_ms for one in truth.moments if one.zxid == end), truth.until_ms)
 

@@ -118,7 +118,7 @@ def _complete(event: Event, group: str) -> Event:
 
 
 class _Client:
-    """What a client knows, and the number of the request that it waits for."""
+    """What a client knows, and the number of the request whose answer it awaits."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         self.name, self.instance = name, instance
@@ -152,7 +152,7 @@ class ScriptedClients:
         self._begin()
 
     def _begin(self) -> None:
-        """Prepare what only one protocol needs."""
+        """Prepare the state that only one protocol needs."""
 
     def next(self, number: int) -> Event:
         """Return the next event."""
@@ -184,7 +184,7 @@ class ScriptedClients:
         return {"op": "advance", "ms": self._chance.choice(steps)}
 
     def _move(self) -> Event | None:
-        """Another broker takes over, and this one comes back."""
+        """Let another broker take over, and this broker come back."""
         order = {"leading": "resign", "resigned": "elect", "loading": "load"}
         if self._phase != "leading" and self._chance.random() < 0.5:
             return None
@@ -219,7 +219,8 @@ class ScriptedClients:
         return self._join(client)
 
     def _odd_event(self, client: _Client) -> Event:
-        """A zombie, a wrong generation, a wrong instance, or a request at the wrong time."""
+        """Return an event of a zombie, with a wrong generation or instance, or at the wrong
+        time."""
         chance = self._chance
         member, generation = chance.choice(self._old)
         instance = chance.choice([None, client.instance, "i0", "i9"])
@@ -333,7 +334,7 @@ class ScriptedClients:
 
 
 class _Consumer(_Client):
-    """A client of KIP-848: what it owns, and what it was assigned."""
+    """A client of KIP-848: the partitions that it owns and those assigned to it."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         super().__init__(name, instance)
@@ -376,7 +377,8 @@ class ScriptedConsumers(ScriptedClients):
         return self._beat(consumer)
 
     def _beat(self, consumer: _Consumer) -> Event:
-        """A heartbeat; the client revokes and takes what the last answer says, sometimes late."""
+        """Return a heartbeat; the client revokes and adopts what the last answer says, sometimes
+        late."""
         chance = self._chance
         if chance.random() < 0.8:
             consumer.owned = [one for one in consumer.owned if one in consumer.assigned]
@@ -410,7 +412,7 @@ class ScriptedConsumers(ScriptedClients):
         }
 
     def _odd_event(self, client: _Client) -> Event:
-        """A wrong epoch, a zombie, a wrong instance, a request that is not complete."""
+        """Return an event with a wrong epoch or instance, of a zombie, or with missing fields."""
         chance, consumer = self._chance, self._consumers[client]
         member, epoch = chance.choice(self._old)
         beat = self._beat(consumer)

@@ -225,7 +225,7 @@ class LiveCoordinator:
         self._service.onResignation(partition, _java("java.util.OptionalInt").empty())
 
     def begin(self, group: str, place: int) -> None:
-        """Forget everything, and become leader of the partition of a group with an empty log."""
+        """Forget all state, and become leader of the partition of a group with an empty log."""
         while self._loading:
             self.load()
         self._image = _java("org.apache.kafka.image.MetadataImage").EMPTY
@@ -243,7 +243,7 @@ class LiveCoordinator:
         self.describe(group)
 
     def advance(self, ms: int, group: str) -> None:
-        """Let time pass; whatever is due happens in its order."""
+        """Advance the time; tasks that are due run in their order."""
         target = self.clock.ms + ms
         while (found := self._timer.due(target)) is not None:
             self.clock.ms = max(self.clock.ms, found[0])
@@ -252,7 +252,7 @@ class LiveCoordinator:
         self.clock.ms = target
 
     def create(self, topics: Mapping[str, int]) -> None:
-        """Give topics a number of partitions, which may be more than before."""
+        """Create topics with these numbers of partitions, which may be more than before."""
         delta = self._delta(self._image)
         uuid = _java("org.apache.kafka.common.Uuid")
         for name, count in topics.items():
@@ -277,14 +277,15 @@ class LiveCoordinator:
         self._futures[number] = (request["op"], future)
 
     def replies(self) -> dict[int, Any]:
-        """Return the answers that have come since the last call."""
+        """Return the answers that have arrived since the last call."""
         done = [number for number, (_, future) in self._futures.items() if future.isDone()]
         found = {}
         for number in done:
             op, future = self._futures.pop(number)
             try:
                 found[number] = getattr(self, f"_{op}_answer")(future.get())
-            except jpype.JException as failure:  # KafkaApis turns these into error codes
+            # KafkaApis translates these exceptions into error codes.
+            except jpype.JException as failure:
                 errors = _java("org.apache.kafka.common.protocol.Errors")
                 found[number] = {"error": int(errors.forException(failure.getCause()).code())}
         return found
@@ -636,7 +637,7 @@ def main() -> None:
     finally:
         if status:
             traceback.print_exc()
-        os._exit(status)  # the threads of the coordinators do not end
+        os._exit(status)  # The threads of the coordinators do not end by themselves.
 
 
 if __name__ == "__main__":

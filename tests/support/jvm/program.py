@@ -75,8 +75,8 @@ class JvmConnector:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",
-            "-Xrs",  # signals are Python's
-            "-XX:+DisableAttachMechanism",  # with -Xrs, a killed JVM leaves a socket in /tmp
+            "-Xrs",  # Python handles the signals.
+            "-XX:+DisableAttachMechanism",  # With -Xrs, a killed JVM leaves a socket in /tmp.
             "-Djava.net.preferIPv4Stack=true",
             f"-Dlog4j.configuration=file:{self._request['log4j']}",
             *self._request["options"],
@@ -89,7 +89,7 @@ class JvmConnector:
         self.emit("booted", java=str(version))
 
     def join(self) -> None:
-        """Register, and begin to consume."""
+        """Register the consumer, and begin to consume."""
         properties = jpype.JClass("java.util.Properties")()
         for key, value in self._request["properties"].items():
             properties.put(key, value)
@@ -178,7 +178,7 @@ class JvmConnector:
         try:
             interface = jpype.JClass("kafka.javaapi.consumer.ConsumerRebalanceListener")
         except TypeError:
-            return  # 0.8 has no listener
+            return  # 0.8 has no rebalance listener.
         listener = jpype.JProxy(interface, inst=Listener(self))
         self._connector.setConsumerRebalanceListener(listener)
 
@@ -249,7 +249,7 @@ def main() -> None:
     connector.leave()
     if connector.records:
         jpype.shutdownJVM()
-    os._exit(0)  # the JVM's own threads would keep the process alive
+    os._exit(0)  # The JVM's own threads would keep the process alive.
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class World:
                 zk.create(self.chroot + path, zk.get(path)[0], makepath=True)
 
     def put(self, znodes: Znodes) -> None:
-        """Create or overwrite these znodes, including those of members."""
+        """Create or overwrite these znodes, including registrations of members."""
         with session(self.connect) as zk:
             for one in znodes:
                 data = None if one["data"] is None else one["data"].encode()
@@ -126,7 +126,7 @@ def without_stacks(text: str) -> str:
 
 
 def produce(sandbox: Sandbox) -> None:
-    """Produce each partition's messages: keys k0, k1, ...; a value names its place."""
+    """Produce each partition's messages with keys k0, k1, ...; a value names its position."""
     producer = Producer(client_settings(sandbox.zookeeper_connect))
     for topic, partitions in TOPICS.items():
         for partition in range(partitions if topic != "tool3" else 0):

@@ -34,7 +34,7 @@ _SETTINGS = {
     "log.segment.bytes": 64 * 1024 * 1024,
     "log.index.size.max.bytes": 1024 * 1024,
 }
-# What `kafka-storage format` writes; the ids are arbitrary.
+# The contents that `kafka-storage format` writes; the ids are arbitrary.
 _META = (
     "version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAABkQ\n"
 )

@@ -76,7 +76,7 @@ def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
             message = consumer.poll(REQUEST_S)
             assert message is not None, f"nothing more after {len(found)} messages"
             if message.error():
-                return found  # the end of the log, the only error that is not a fault
+                return found  # The end of the log is the only error that is not a fault.
             found.append(message)
     finally:
         consumer.close()
@@ -91,7 +91,7 @@ class StoredFormat(NamedTuple):
 
 
 def kept(sandbox: Sandbox, topic: str, partition: int = 0) -> list[StoredFormat]:
-    """The entries of a partition's segments: messages of formats v0 and v1, or batches of v2."""
+    """Return the entries of a partition's segments: messages of v0 and v1, or batches of v2."""
     folder = sandbox.broker.directory / "data" / f"{topic}-{partition}"
     return [one for segment in sorted(folder.glob("*.log")) for one in _entries(segment)]
 

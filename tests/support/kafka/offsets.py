@@ -99,7 +99,7 @@ class Wire:
         taken = b""
         while len(taken) < count:
             piece = self._socket.recv(count - len(taken))
-            assert piece, "the broker hung up"
+            assert piece, "the broker closed the connection"
             taken += piece
         return taken
 

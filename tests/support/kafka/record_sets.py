@@ -74,7 +74,7 @@ def batch(
     is_control: bool = False,
     count: int | None = None,
 ) -> bytes:
-    """A batch of format v2."""
+    """Return a batch of format v2."""
     base, first = records[0].offset, records[0].time
     content = b"".join(_record(one, base, first) for one in records)
     if codec != "none":
@@ -106,7 +106,7 @@ def _record(one: Record, base: int, first: int) -> bytes:
 
 
 def message(record: Record, *, magic: int, attributes: int = 0, offset: int | None = None) -> bytes:
-    """A message of format v0 or v1."""
+    """Return a message of format v0 or v1."""
     rest = struct.pack(">bb", magic, attributes)
     rest += struct.pack(">q", record.time) if magic else b""
     rest += _old_sized(record.key) + _old_sized(record.value)

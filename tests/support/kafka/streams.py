@@ -107,7 +107,8 @@ class MemoryLogs:
 
 
 def fetcher_of(*logs: MemoryLog, kind: type[MemoryFetcher] = MemoryFetcher) -> MemoryFetcher:
-    """A fetcher that waits for messages in real time; the logs must share their `changed`."""
+    """Return a fetcher that waits for messages in real time; the logs must share their
+    `changed`."""
 
     def wait(ready: Callable[[], bool], timeout_s: float) -> None:
         with logs[0].changed:
@@ -287,7 +288,8 @@ class Reader:
 
     @property
     def news(self) -> list[StreamReport]:
-        """The reports except retried errors: on a busy machine a look-up may take too long."""
+        """Return the reports except retried errors: on a busy machine a look-up may take too
+        long."""
         return [one for one in self.reports if one.kind is not ReportKind.FETCH_TROUBLE]
 
     def tp(self, partition: int) -> TopicPartition:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from support.wait import LIMIT_S, wait_for
 from zkconsumer.protocol.model import TopicPartition
 
-# Between two messages, in seconds.
+# Seconds between two messages.
 PACE_S = 0.004
 
 
@@ -54,7 +54,7 @@ class Traffic:
             if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                 raise
             self._producer.poll(0)
-            return False  # the partition was added just now
+            return False  # The partition has just been added.
         return True
 
     def start(self) -> None:
@@ -67,7 +67,9 @@ class Traffic:
         if self._thread.ident is not None:
             self._thread.join()
         assert not self._failures, self._failures
-        assert self._producer.flush(LIMIT_S) == 0, "the broker does not take our messages"
+        assert self._producer.flush(LIMIT_S) == 0, (
+            "the broker does not accept the produced messages"
+        )
 
     def _run(self) -> None:
         try:
@@ -76,7 +78,7 @@ class Traffic:
                     return
                 self.burst(self.partitions[number % len(self.partitions)], 1)
                 self._producer.poll(0)
-        except (KafkaException, AssertionError) as error:  # `stop` raises it
+        except (KafkaException, AssertionError) as error:  # `stop` raises this error.
             self._failures.append(error)
 
     def _done(self, error: Any, message: Any) -> None:

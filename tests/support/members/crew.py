@@ -30,7 +30,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import GroupPart, Observer
 
-REST_S = 0.7  # longer than a member waits before it reads back its kept owner znodes
+REST_S = 0.7  # Longer than a member waits before it reads back its kept owner znodes.
 SESSION_S = 1.5
 
 SETTINGS: Mapping[str, Any] = {
@@ -65,7 +65,7 @@ class Observed:
 
     def last(self, event: str) -> dict[str, Any]:
         found = self.of(event)
-        assert found, f"{self.name} has said nothing of {event}"
+        assert found, f"{self.name} has not reported {event}"
         return found[-1]
 
     def wait(self, event: str, *, after: int = 0) -> dict[str, Any]:

@@ -120,13 +120,13 @@ class Member:
 
     def answer(self, outcome: ev.Outcome) -> tuple[cmd.Command, ...]:
         """End the running operation of the rebalance with this outcome."""
-        assert self.state.op is not None, f"nothing is under way in {self.state.phase}"
+        assert self.state.op is not None, f"no operation is running in {self.state.phase}"
         return self.send(ev.Finished, op=self.state.op, outcome=outcome)
 
     def answer_commit(self, outcome: ev.Outcome | None = None) -> tuple[cmd.Command, ...]:
         """End the running commit with this outcome; by default it stores all positions."""
         commit = self.state.commits.running
-        assert commit is not None, "no commit is under way"
+        assert commit is not None, "no commit is running"
         if outcome is None:
             versions = {
                 tp: 0 if version is None else version + 1
@@ -136,12 +136,12 @@ class Member:
         return self.send(ev.Finished, op=commit.op, outcome=outcome)
 
     def answer_sync(self) -> tuple[cmd.Command, ...]:
-        assert self.state.lease.op is not None, "no sync is under way"
+        assert self.state.lease.op is not None, "no sync is running"
         outcome = ev.Synced(self.now)
         return self.send(ev.Finished, op=self.state.lease.op, outcome=outcome)
 
     def wait(self, seconds: float) -> tuple[cmd.Command, ...]:
-        """Let time pass, with a tick at every deadline; answer all `sync` requests."""
+        """Advance the time, with a tick at every deadline; answer all `sync` requests."""
         end, done = self.now + seconds, ()
         while self.state.phase is not Phase.CLOSED and next_deadline(self.state) <= end:
             self.now = max(self.now, next_deadline(self.state))
@@ -212,7 +212,7 @@ class Member:
         raise AssertionError(f"never at rest: {self.state.phase}")
 
     def go_on(self, group: GroupView | None) -> bool:
-        """Let the next operation succeed; return False if the member awaits none."""
+        """Let the next operation succeed; return False if the member awaits no operation."""
         if self.state.lease.op is not None:
             self.answer_sync()
         elif self.state.commits.running is not None:

@@ -31,8 +31,8 @@ ALL_OURS = frozenset({OURS, OURS_TOO})
 
 EXPIRES, GOES_ON = "its session expires", "it goes on"
 
-STANDSTILL_S = 10.0  # how long a JVM member is stopped: over three sessions
-MESSAGES = 20_000  # at least so many flow during a scenario
+STANDSTILL_S = 10.0  # Seconds for which a JVM member is frozen: longer than three sessions.
+MESSAGES = 20_000  # Minimum number of messages that are produced during a scenario.
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Scenario:
         yield "one of ours is killed", each(Group.kill, OURS_TOO)
         began = boottime()
         yield "a JVM member stands still", each(Group.freeze, THIRD)
-        wait_for(lambda: boottime() > began + STANDSTILL_S, "the time to pass")
+        wait_for(lambda: boottime() > began + STANDSTILL_S, "the freeze of the JVM member to end")
         yield GOES_ON, each(Group.thaw, THIRD)
         yield "the last of ours leaves", each(Group.leave, OURS)
 
@@ -175,7 +175,11 @@ class Scenario:
 
     def _drained(self, group: Group) -> None:
         """Wait until all messages are delivered; their offsets are stored when all have left."""
-        wait_for(lambda: not self._missing(group), f"all delivered to {group.name}", look_s=0.5)
+        wait_for(
+            lambda: not self._missing(group),
+            f"all messages to be delivered to {group.name}",
+            look_s=0.5,
+        )
         for name in list(group.live):
             group.leave(name)
 

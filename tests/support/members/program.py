@@ -81,7 +81,7 @@ class Member:
         return self.connector.consumer_id
 
     def start(self) -> None:
-        """Register, and begin to consume."""
+        """Register the member, and begin to consume."""
         self._run(self._look)
         streams = self._streams()
         self._emit("joined", consumer=self.consumer)

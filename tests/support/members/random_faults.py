@@ -39,7 +39,7 @@ class Mixture:
         self.live: list[MemberProcess] = []
 
     def run(self, seconds: float) -> None:
-        """Act until this number of seconds has passed."""
+        """Inject random faults until this number of seconds has passed."""
         acts = [
             self._join,
             self._leave,
@@ -63,7 +63,7 @@ class Mixture:
 
     def judge(self) -> Evidence:
         """Check after the last fault that the group settles and has delivered all messages."""
-        wait_for(self._all_joined, "all to have joined, or failed")
+        wait_for(self._all_joined, "all members to have joined or failed")
         self._crew.settle(*self.live)
         self._crew.flowing(*self.live)
         return self._crew.finish()

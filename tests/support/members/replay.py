@@ -101,7 +101,7 @@ class Record:
         with self.trace.open() as file:
             for line in file:
                 if not line.endswith("\n"):
-                    break  # the line was being written when the process died
+                    break  # The process died while it was writing this line.
                 entry = json.loads(line)
                 if "settings" in entry:
                     state = State(decode(Settings, entry["settings"]))
@@ -109,7 +109,7 @@ class Record:
                 assert state is not None
                 event = decode(Event, entry["event"])
                 after, commands = step(state, event)
-                t = max(t, entry["t"])  # the order of the lines is that of the steps
+                t = max(t, entry["t"])  # The steps have the order of the lines.
                 found.append(Step(t, state, event, commands, after))
                 state = after
         return found
@@ -139,7 +139,8 @@ class Grants:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._spans: dict[tuple[TopicPartition, int], list[list[float]]] = defaultdict(list)
-        self._gate: list[tuple[float, float]] = [(0.0, 0.0)]  # from when on, until when
+        # when the gate opens, and when it closes
+        self._gate: list[tuple[float, float]] = [(0.0, 0.0)]
         running: dict[TopicPartition, list[float]] = {}
         for one in steps:
             for command in one.commands:

@@ -104,7 +104,7 @@ class Query:
     def _take(self, batch: DataFrame, number: int) -> None:
         rows = batch.select("topic", "partition", "offset").collect()
         if not rows:
-            return  # Spark's first batch, before the group had settled
+            return  # Spark's first batch, which ran before the group had settled.
         self.begun.append(number)
         self.free.wait(LIMIT_S)
         self.places += [((row.topic, row.partition, row.offset), number) for row in rows]

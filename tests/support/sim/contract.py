@@ -61,7 +61,7 @@ class SimSession:
     ) -> None:
         self._server, self._sim = server, server.sim
         self._directory, self._proxy, self._timeout_s = directory, proxy, timeout_s
-        self._watches: dict[tuple[str, str], list[Watch]] = {}  # by the kind of watch, and path
+        self._watches: dict[tuple[str, str], list[Watch]] = {}  # by kind of watch and path
         self._heard_at = self._sent_at = server.now
         self._closed = False
         proxy.sessions.append(self)

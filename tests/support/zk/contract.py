@@ -34,7 +34,7 @@ LIMIT_S = 60.0
 VIRTUAL_STEPS = 400
 
 OPEN = (make_acl("world", "anyone", all=True),)
-# Whoever set this may set it back, and that is how a test cleans up.
+# The operator who set this access list may reset it, so a test can clean up.
 READ_ONLY = (make_acl("world", "anyone", read=True, admin=True),)
 CLOSED_TO_READERS = (make_acl("world", "anyone", write=True, create=True, delete=True, admin=True),)
 CLOSED = (make_acl("digest", "nobody:none", all=True),)
@@ -89,7 +89,7 @@ class Watch:
             if self.pass_time and not self.events:
                 self.pass_time()
         with self._changed:
-            assert self._changed.wait_for(lambda: bool(self.events), LIMIT_S), "no event came"
+            assert self._changed.wait_for(lambda: bool(self.events), LIMIT_S), "no event arrived"
         return self.events[0]
 
 
@@ -183,7 +183,7 @@ class Session:
         before = self.id
         expire(self._address, self._client.client_id)
         assert until(lambda: self.is_connected() and self.id not in (0, before), limit_s=LIMIT_S), (
-            "the client gets no other session"
+            "the client does not get a new session"
         )
         return self.id
 
@@ -236,7 +236,8 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
 
 
 def is_back(session: Session) -> bool:
-    """Return whether requests are answered again; an unnoticed cut counts as no."""
+    """Return whether requests are answered again; a cut that the client has not noticed counts as
+    no."""
     try:
         session.exists("/")
     except ZkError:

@@ -81,7 +81,8 @@ def write(connect: str, release: str, name: str) -> None:
     for number in range(40):
         one.set(f"{root}/both", b"%d" % number)
     one.set_acls(f"{root}/both", [*OPEN, make_acl("ip", "127.0.0.1", read=True)])
-    for path in (f"{root}/none/child", f"{root}/live"):  # refused: no node, exists
+    # The server refuses these writes: no such node, and node exists.
+    for path in (f"{root}/none/child", f"{root}/live"):
         with suppress(KazooException):
             one.create(path, b"")
     good = one.transaction()
@@ -113,7 +114,7 @@ def serve(release: str, directory: Path) -> None:
             "zookeeper.extendedTypesEnabled": "true",
             "zookeeper.preAllocSize": 64,
         }
-        if release.startswith("3.4."):  # these releases take no snapshot when they start
+        if release.startswith("3.4."):  # These releases take no snapshot when they start.
             properties["zookeeper.snapCount"] = 40
         if kind:
             properties["zookeeper.snapshot.compression.method"] = kind

@@ -73,7 +73,7 @@ class LogWriter:
 
 
 def every_kind() -> LogWriter:
-    """A log with each type of transaction, and with digests behind some."""
+    """Return a log with each type of transaction; some transactions have a digest."""
     log = LogWriter()
     digest = bytes(12)
     for extra in (b"", digest):
@@ -99,7 +99,8 @@ def every_kind() -> LogWriter:
         log.add(tx.CLOSE_SESSION, extra, cxid=0)
         log.add(tx.CLOSE_SESSION, number(2) + sized("/a") + sized("/b") + extra)
         log.add(tx.CLOSE_SESSION, number(1) + sized("/abc") + extra)  # a list of 12 bytes
-    log.add(tx.CREATE, sized("/old") + sized(b"") + OPEN + b"\0")  # 3.4.0 has no version here
+    # In 3.4.0 this record has no version.
+    log.add(tx.CREATE, sized("/old") + sized(b"") + OPEN + b"\0")
     return log
 
 

@@ -17,7 +17,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Node, Stat
 from zkconsumer.sim.znodes import Change, End
 
-CREATES = (1, 15)  # create, create2
+CREATES = (1, 15)  # Types of transactions: create, create2.
 DELETE, SET_DATA, MULTI, SESSION, CLOSE, ERROR = 2, 5, 14, -10, -11, -1
 FILE_HEADER = 16  # bytes: magic, version, id of the database
 CHECKSUM = 8  # bytes before the length of each entry
@@ -82,10 +82,10 @@ def _file(path: Path) -> Iterator[Entry]:
         while len(head := file.read(CHECKSUM + 4)) == CHECKSUM + 4:
             size = int.from_bytes(head[CHECKSUM:], "big")
             if not size:
-                return  # the rest of the file is reserved
+                return  # The rest of the file is preallocated.
             data = file.read(size + 1)
             if len(data) <= size:
-                return  # the entry is being written
+                return  # The server is still writing this entry.
             session, call, zxid, t_ms, kind = struct.unpack_from(">qiqqi", data)
             yield Entry(zxid, session, call, t_ms, kind, data[32:])
 
