@@ -3,7 +3,7 @@ source.
 
 A broker on this machine serves the benchmark. Spark runs one task at a time (`local[1]`) and writes
 to the sink `noop`. A ratio is the median over pairs: each pair reads the same data with both
-readers. Two earlier pairs warm up and are not counted. The DataFrame is planned before the
+readers. Six earlier pairs warm up and are not counted. The DataFrame is planned before the
 measurement, which includes the start of the job.
 """
 
@@ -47,7 +47,8 @@ from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ran
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WARM_UPS = 2
+# Spark's loops are compiled during the first five or six runs; until then each run is faster.
+WARM_UPS = 6
 # Offset of `tcpi_bytes_received` in Linux's `struct tcp_info`.
 BYTES_RECEIVED = 128
 FULL = (
