@@ -249,7 +249,7 @@ def test_a_member_that_joins_after_the_last_check(
 
 
 def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
-    """The group's first member, which creates the members' parent, also makes it fail."""
+    """A first member, which creates the members' parent, makes the whole transaction fail."""
     clients.other.delete(paths.ids(group))
     plan, before = setting(clients, group), clients.stored(group)
     with pytest.raises(RefusedError, match="live members"):

@@ -51,7 +51,7 @@ def kafka(group: Group) -> Iterator[Foreign]:
 
 
 def test_every_kind(group: Group, command: Command) -> None:
-    """Each kind of reset sets its target, or the log's end if that is nearer, with a note."""
+    """Each kind of reset sets its target; outside the log the nearest end is set, with a note."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     for kind, expected in {

@@ -65,7 +65,7 @@ def waiting(fetcher: SharedFetcher) -> int:
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """The queue of a slow stream is bounded; other streams continue, and it resumes gapless."""
+    """The queue of a slow stream is bounded; others continue; it resumes without a gap."""
     slow, fast = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})

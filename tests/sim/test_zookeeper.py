@@ -273,7 +273,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 
 
 def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
-    """An operator withdraws a subtree's access lists from all clients except one."""
+    """An operator withdraws rights on a subtree from all clients except one that has access."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
     ask(sim, anyone, rq.Create("/owners"))
