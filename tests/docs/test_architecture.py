@@ -65,7 +65,7 @@ def test_the_layers() -> None:
 
 
 def test_the_phases_of_a_rebalance() -> None:
-    """The page lists the phases of the machine, in the machine's order."""
+    """The phases that the page lists are the machine's, in the machine's order."""
     (chain,) = re.findall(r"(?:`[a-z]+`\s+→\s+)+`[a-z]+`", ARCHITECTURE)
     named = re.findall(r"`([a-z]+)`", chain)
     order = _phases()

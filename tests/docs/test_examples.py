@@ -151,7 +151,7 @@ def test_two_topics(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Pa
 
 
 def test_processes(sandbox: Sandbox, topic: str) -> None:
-    """Two processes of one group together handle every message once, and commit all."""
+    """Two processes of one group together handle every message, and commit all."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     with _running("processes.py", *arguments) as process:
         out, err = process.communicate(timeout=LIMIT_S)

@@ -104,7 +104,7 @@ def test_the_line_of_a_trace() -> None:
     settings = Settings("billing", "billing_c1", {"orders": 1})
     before = State(settings, phase=Phase.SETTLED, connected=True, registered=True, last_op=6)
     event = events.Triggered(now=5123.250417, trigger=events.Trigger.MEMBERS)
-    digest = json.loads(shown)["state"]  # The line's size changes with each field of the state.
+    digest = json.loads(shown)["state"]  # The digest changes with each field of the state.
     assert text(transition(before, event, *step(before, event), digest=digest)) == shown
 
 

@@ -34,7 +34,7 @@ def code(cell: str) -> list[str]:
 
 
 def test_the_options() -> None:
-    """The table lists every option except the old properties, once, in the code's order."""
+    """The table lists every option except the old properties exactly once."""
     listed = [name for first, *_ in rows("Options") for name in code(first)]
     assert sorted(listed) == sorted([*OPTIONS, "broker.listener", "kafka.*"])
 

@@ -147,7 +147,7 @@ def test_a_lost_reply_breaks_the_connection_after_the_request() -> None:
 
 
 def test_an_offset_that_another_client_writes_is_shown() -> None:
-    """The frame shows the offset that another client's move wrote."""
+    """The frame shows the offset that another client wrote."""
     lab = Lab()
     run = lab.open(world={"members": 1, "partitions": 1})
     lab.do("step", run=run, until=7)
@@ -180,7 +180,7 @@ def _with_a_watch(lab: Lab) -> tuple[int, list[str]]:
 
 
 def test_one_watch_is_delayed() -> None:
-    """A delayed watch event and the replies after it wait until the delay ends; requests arrive."""
+    """A delayed watch event and the replies after it wait; the replies before it arrive."""
     lab = Lab()
     run, items = _with_a_watch(lab)
     at = next(n for n, text in enumerate(items) if text.startswith("watch"))
@@ -195,7 +195,7 @@ def test_one_watch_is_delayed() -> None:
 
 
 def test_one_request_is_delayed() -> None:
-    """The server does not get the request until the delay ends."""
+    """While a request is delayed, the server does not get it."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="commit:0")
@@ -209,7 +209,7 @@ def test_one_request_is_delayed() -> None:
 
 @pytest.mark.parametrize("way", ["reply", "request"])
 def test_a_dropped_message_ends_the_connection(way: str) -> None:
-    """Replies before the dropped one arrive; then the connection breaks, as TCP requires."""
+    """Replies before a dropped message arrive, the connection breaks, and the group settles."""
     lab = Lab()
     run, items = _with_a_watch(lab)
     at = next(n for n, text in enumerate(items) if text.startswith("watch"))
@@ -371,7 +371,7 @@ def test_a_tour_reaches_its_situations(name: str) -> None:
 
 
 def test_every_scenario_opens() -> None:
-    """A scenario opens with one frame for each move, and the last frame has owners."""
+    """Each scenario opens as a run with frames."""
     lab = Lab()
     for name in SCENARIOS:
         run = lab.open(scenario=name)
@@ -400,7 +400,7 @@ def test_the_trace_can_be_replayed() -> None:
 
 
 def test_why_a_thread_owns_a_partition() -> None:
-    """The explanation names the strategy, the thread's number in its order, and the owner znode."""
+    """The explanation names the strategy, the thread, and its number among all threads."""
     lab = Lab()
     run = lab.open(world={"members": 3, "partitions": 6})
     (event,) = lab.do("explain", run=run, at=0, partition=2)

@@ -44,7 +44,7 @@ def history(directory: Path) -> str:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_trace_of_the_simulator(name: str) -> None:
-    """The last frame has the owners with which the simulated story ended."""
+    """After the last frame of a scenario's trace, each partition has an owner."""
     lines: list[str] = []
     run_scenario(SCENARIOS[name], jvm=None, emit=lambda entry: lines.append(text(entry) + "\n"))
     run, frames = events_of(read_trace(lines, name=name), name)

@@ -48,7 +48,7 @@ def command(lab: LabProcess, **keys: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost:1"])
 def test_another_host_is_refused(lab: LabProcess, host: str) -> None:
-    """A request for another host is refused, even if it reaches 127.0.0.1 (DNS rebinding)."""
+    """A request whose Host header has another name or port is refused (DNS rebinding)."""
     for path in ("/", "/about.json", "/app.js"):
         assert ask(lab, path, host=host)[0] == 403
 

@@ -71,7 +71,7 @@ def test_the_static_site(site: str, open_page: Open) -> None:
 
 
 def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
-    """The archives contain compiled code of all imports, so that no browser compiles it."""
+    """The archives contain the engine's imports compiled, so that no browser compiles them."""
     done = CliRunner().invoke(app, ["lab", "build", str(tmp_path), "--output", "json"])
     assert done.exit_code == 0, done.output
     Draft202012Validator(schemas()["lab-build"]).validate(json.loads(done.stdout))

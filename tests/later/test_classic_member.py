@@ -282,7 +282,7 @@ def test_without_automatic_commits() -> None:
 
 
 def test_a_commit_of_an_old_generation() -> None:
-    """A refused commit ends the membership, since the group has continued without this member."""
+    """A commit refused for its old generation ends the membership, and the member joins again."""
     member = Member(auto_commit_s=2.0).stable().give(ev.Tick, after_s=2.0)
     member.answer(msg.OffsetsCommitted(Error.ILLEGAL_GENERATION), msg.OffsetCommit)
     assert member.calls() == [Callback.LOST] and member.sent(msg.JoinGroup)

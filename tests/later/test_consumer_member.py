@@ -264,7 +264,7 @@ def test_automatic_commits() -> None:
     ("instance", "epoch"), [(None, msg.LEAVE_EPOCH), ("i", msg.LEAVE_STATIC_EPOCH)]
 )
 def test_closing(instance: str | None, epoch: int) -> None:
-    """A closing member commits, calls the listener, and sends a last heartbeat."""
+    """A closing member commits, calls the listener, and sends the leave epoch of its kind."""
     member = Member(auto_commit_s=60.0, instance=instance).consumed().give(ev.CloseRequested)
     assert member.sent(msg.OffsetCommit) and member.calls() == []
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)

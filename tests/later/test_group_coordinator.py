@@ -344,7 +344,7 @@ def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
 
 
 def test_a_wrong_epoch_is_fenced_unless_a_reply_was_lost(consumers: Broker) -> None:
-    """The previous epoch is accepted only with a subset of the assignment."""
+    """A heartbeat of another epoch is fenced unless it repeats the join; an old commit is stale."""
     assert beat(consumers, "b", 3).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", 1).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", JOIN_EPOCH).error is Error.NONE

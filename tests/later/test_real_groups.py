@@ -86,7 +86,8 @@ SCENARIOS = {
         fails={1: "InconsistentGroupProtocolException"},
     ),
     "both clients": Scenario(("join 0", "join 1", "leave 0"), ("jvm", "confluent")),
-    # The leader keeps the stored assignment, and adapts it to the new number of partitions.
+    # The leader keeps the stored assignment, and compares later metadata with the new number of
+    # partitions.
     "a static leader overlooks a partition": Scenario(
         ("join 0", "join 1", "leave 0", "grow", "revive 0"),
         JVM,

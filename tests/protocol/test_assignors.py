@@ -313,7 +313,7 @@ def test_order_of_input_does_not_matter(
 
 @given(GROUPS, CLUSTERS)
 def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, list[int]]) -> None:
-    """Within a topic shares differ by at most one and are contiguous ranges of the partitions."""
+    """Within a topic, shares differ by at most one and are slices of the sorted partitions."""
     result = assign(RANGE, subscriptions=group, partitions=cluster)
     for topic, numbers in cluster.items():
         owners = [result[tp] for n in sorted(numbers) if (tp := TopicPartition(topic, n)) in result]
@@ -329,7 +329,7 @@ def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, l
 def test_round_robin_of_equals_is_even(
     streams: dict[str, int], cluster: dict[str, list[int]], form: KeyForm
 ) -> None:
-    """With equal subscriptions both variants give the same, and shares differ by at most one."""
+    """With equal subscriptions both variants assign alike, and shares differ by at most one."""
     group = {consumer: dict.fromkeys(cluster, count) for consumer, count in streams.items()}
     skipping, identical = (
         assign(ROUND_ROBIN, subscriptions=group, partitions=cluster, key_form=form, variant=v)

@@ -48,7 +48,7 @@ def test_white_list_that_looks_ahead() -> None:
 
 
 def test_black_lists() -> None:
-    """Upstream TopicFilterTest.testBlacklists: all topics match that the regex does not match."""
+    """Upstream TopicFilterTest.testBlacklists: topics that the regex does not match are allowed."""
     topic_filter = black_list("black1")
     for internal in (INTERNAL, NONE):
         assert _allowed(topic_filter, "white2", internal)
@@ -99,7 +99,7 @@ def test_a_normalised_regex_has_no_comma_blank_or_outer_quote(written: str) -> N
 
 
 def test_constructors_normalise_the_regex() -> None:
-    """A member registers the normalised regular expression."""
+    """`white_list` and `black_list` return a filter with the normalised regular expression."""
     assert white_list(' "a, b" ') == TopicFilter(Pattern.WHITE_LIST, "a|b")
     assert black_list("a, b") == TopicFilter(Pattern.BLACK_LIST, "a|b")
 

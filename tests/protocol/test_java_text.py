@@ -46,7 +46,7 @@ def test_hash_code_continues_from_a_prefix(before: str, after: str) -> None:
 
 
 def test_order_is_by_utf16_units() -> None:
-    """Strings are sorted by code units: digits as text, then capitals, surrogates before U+FFE0."""
+    """Strings sort by code units: digits as text, capitals first, surrogates before U+FFE0."""
     ordered = ["g_C1", "g_a", "g_a-1-0", "g_c10", "g_c2", "g_é", "g_\U0001f600", "g_￠"]
     assert sorted(reversed(ordered), key=utf16_key) == ordered
     assert sorted(f"c-{n}" for n in range(12))[2:5] == ["c-10", "c-11", "c-2"]
@@ -68,7 +68,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("text", "value"), ACCEPTED.items(), ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_accepts(text: str, value: int) -> None:
-    """Every text that `Long.parseLong` accepts is accepted: signs, zeros, digits of any script."""
+    """What `Long.parseLong` accepts is accepted: signs, leading zeros, digits of any script."""
     assert parse_int64(text) == value
 
 

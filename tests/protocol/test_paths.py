@@ -92,7 +92,7 @@ def test_impossible_consumer_ids_are_refused(name: str) -> None:
 
 
 def test_topics_of_two_levels() -> None:
-    """As in the JVM, a topic with a slash is a path of two levels; ".." is rejected."""
+    """As in the JVM, a topic a/b is a path of two levels; empty levels and ".." are rejected."""
     assert paths.znode_fault("a/b") == ""
     for name in ("a//b", "/a", "a/", "a/../b"):
         assert paths.znode_fault(name)

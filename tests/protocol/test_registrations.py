@@ -103,7 +103,7 @@ def test_of_five_regexes_the_first_in_scalas_order_counts() -> None:
 
 
 def test_a_topic_that_cannot_be_a_path_fails_its_readers() -> None:
-    """Until 0.10.1 such a topic fails only the member that subscribes to it; later it fails all."""
+    """0.9 decodes a registration with a topic that cannot be a path; 0.11 fails at it."""
     payload = b'{"subscription":{"":1},"pattern":"static"}'
     assert dict(decode_registration(payload, where="", profile=profile("0.9")).subscription)
     with pytest.raises(MalformedZnodeError) as caught:

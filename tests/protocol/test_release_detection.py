@@ -70,7 +70,7 @@ OLD, NEW = profile("0.11"), profile("1.1.1")
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if profile(one).internal_topics])
 def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
-    """From owner znodes alone, a group of any release is detected as 0.8.2-0.11 or as 1.0-1.1."""
+    """From owner znodes alone, a round-robin group is detected as 0.8.2-0.11 or as 1.0-1.1."""
     found = detect(TWO, all_parts(TWO, profile(release)))
     assert found.profile.key_form is profile(release).key_form
     assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")
@@ -214,7 +214,7 @@ def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: 
 
 
 def test_if_no_rules_fit_the_rules_of_most_members_are_returned() -> None:
-    """If no rules explain every owner, most members decide; without owners, the input."""
+    """If no rules fit all owners, those that fit most members win; without owners, the group's."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)
     assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, KeyForm.DASH)

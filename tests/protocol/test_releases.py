@@ -61,7 +61,7 @@ def test_a_beginning_of_releases_that_differ(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["", "0.7.2", "2.0.0", "1.1.", "0.8.2-beta", "auto"])
 def test_a_release_without_this_consumer(release: str) -> None:
-    """A release that never had the old consumer is rejected by name."""
+    """A release that never had the old consumer, or a text that is no release, is rejected."""
     with pytest.raises(ConfigError, match="not a Kafka release"):
         profile(release)
 

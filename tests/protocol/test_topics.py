@@ -30,7 +30,7 @@ def test_bad_topics_are_refused() -> None:
 
 
 def test_generated_suffix() -> None:
-    """The suffix has host, milliseconds and eight digits of the UUID's unpadded hex half."""
+    """The suffix has host, milliseconds, and eight digits of the UUID's half in unpadded hex."""
     suffix = paths.default_suffix(hostname="HOST", epoch_ms=5, uuid_msb=0x7B3FD65E_00004000)
     assert suffix == "HOST-5-7b3fd65e"
     short = paths.default_suffix(hostname="h", epoch_ms=5, uuid_msb=0x00003FD6_5E00A000)

@@ -66,7 +66,7 @@ def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
 
 
 def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that reaches an excluded pair is the violation COVERAGE; it names pair and reason."""
+    """A run that reaches an excluded pair ends with violation COVERAGE: the pair and its reason."""
     pair = Pair(Phase.READING.value, "ViewRead")
     assert not excluded(pair)
     wrong = {(frozenset({pair.phase}), frozenset({pair.what})): "this test says so"}

@@ -76,7 +76,7 @@ def test_the_meter() -> None:
 
 
 def test_the_fewest_moves() -> None:
-    """The minimum of moves leads to a balanced assignment; for an empty group it is zero."""
+    """The fewest moves are those that a balanced assignment requires; an empty group needs none."""
     owners = {TopicPartition("t", n): one for n, one in enumerate((0, 0, 0, 1, 1, 1))}
     assert fewest_moves(owners, {0, 1, 2}, 6) == 2
     assert fewest_moves(owners, {0}, 6) == 3

@@ -65,7 +65,7 @@ def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
 
 
 def test_a_failing_seed_is_shrunk() -> None:
-    """A failing run is shrunk to fewer numbers that break the promise; the report tells it."""
+    """Fewer numbers break the same promise; the report has the actions and the promise."""
     mutant = next(one for one in MUTANTS if one.name == "assigns before the release")
     with mutant.planted():
         seed = next(n for n in range(40) if run(n, mutant.protocol).violation)

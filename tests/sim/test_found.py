@@ -110,7 +110,7 @@ def test_two_background_operations_get_their_own_replies() -> None:
 
 
 def test_a_refused_release_with_an_unfinished_message() -> None:
-    """After a refused release with an unfinished message, no message repeats under a token."""
+    """After a refused release with an unfinished message, no message repeats under one token."""
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2, messages=3), monitor)
     first, second = world.members

@@ -102,7 +102,7 @@ class Nudges(Watcher):
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_nudge_is_no_loss(foreign: bool) -> None:
-    """A nudge wakes an idle JVM peer without a loss; a deleted id znode is registered again."""
+    """A nudge wakes an idle JVM peer and reports no loss; a deleted id is registered again."""
     nudges = Nudges()
     plan = Plan(
         members=2,

@@ -27,7 +27,7 @@ def stored_in(
 
 @pytest.mark.parametrize("storage", [Storage.DUAL, Storage.KAFKA])
 def test_no_invariant_is_broken_with_offsets_in_kafka(storage: Storage) -> None:
-    """No message is skipped, no unfinished message is committed; edits change both storages."""
+    """Without edits of offsets, no message is skipped and no unfinished message is committed."""
     kept: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:

@@ -146,7 +146,7 @@ def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
 def test_a_session_moves_between_servers_and_leaves_its_watches(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """When a session moves to another server, its znodes stay, and its old connection ends."""
+    """A session that moves to another server keeps its id and its ephemeral znodes."""
     one, two = (server.address for server in servers.servers[:2])
     with _client(one) as first:
         first.create("/id", ephemeral=True)

@@ -94,7 +94,7 @@ def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
 
 
 def test_a_session_never_goes_back() -> None:
-    """A replica that lags behind what the client has seen closes only the connection."""
+    """A replica behind what the client has seen refuses the connection; the session continues."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -153,7 +153,7 @@ def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
 
 
 def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None:
-    """The leader expires the silent session; the cut-off replica still shows its znodes."""
+    """The leader gets no pings and expires the session; the cut-off replica shows its znodes."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.cut_off(1)
@@ -273,7 +273,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 
 
 def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
-    """An operator withdraws rights on a subtree from all clients except one that has access."""
+    """Rights on a subtree are withdrawn from all clients but the operator's, and granted again."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
     ask(sim, anyone, rq.Create("/owners"))
@@ -286,7 +286,7 @@ def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
 
 
 def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
-    """As with kazoo's session, such a create raises a typed error, and the connection stays."""
+    """As with kazoo's session, a create that is too large gets TOO_LARGE; the connection stays."""
     sim = SimZooKeeper()
     session = connect(sim)
     large = rq.Create("/a", b"x" * (rq.MAX_PAYLOAD_BYTES + 1))

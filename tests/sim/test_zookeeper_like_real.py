@@ -92,7 +92,7 @@ class Slot:
 class Real:
     """Sessions on a real server."""
 
-    events_to_settle = 1  # The marker's own event is not counted.
+    events_to_settle = 1  # `settle` causes one event, that of its marker.
 
     _directories = itertools.count(1)
 

@@ -105,7 +105,7 @@ def test_uniform_keeps_the_target_assignment() -> None:
     ],
 )
 def test_bad_cases(change: dict[str, Any], message: str) -> None:
-    """An input that describes no group gives one sentence that names the wrong field."""
+    """An input that describes no group gives one sentence with its place and the wrong field."""
     case = {
         "case": 1,
         "assignor": "range",

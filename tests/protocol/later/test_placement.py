@@ -20,7 +20,7 @@ SMALLEST_HASH = "polygenelubricants"  # The hash code of this text is the smalle
 
 
 def test_the_coordinator_of_the_smallest_hash_code() -> None:
-    """A group whose hash code is the smallest integer, without absolute value, gets partition 0."""
+    """A group whose hash code is the smallest 32-bit integer gets partition 0."""
     assert coordinator_partition(SMALLEST_HASH) == 0
 
 

@@ -60,14 +60,14 @@ def test_range_of_eleven() -> None:
 
 
 def test_range_of_two_topics() -> None:
-    """With two topics of 10 partitions, c1 gets two partitions more than any other member."""
+    """Of two topics of 10 partitions, range gives c1 two partitions more than each other member."""
     members = {member: ["t1", "t2"] for member in THREE}
     found = list(owners(Assignor.RANGE, {"t1": 10, "t2": 10}, members).values())
     assert [found.count(member) for member in members] == [8, 6, 6]
 
 
 def test_range_is_uneven() -> None:
-    """With k topics that cannot be divided equally, the first member gets k partitions more."""
+    """Of k topics of four partitions, the first of three members gets k partitions more."""
     for k in range(1, 20):
         topics = {f"t{one}": 4 for one in range(k)}
         found = list(owners(Assignor.RANGE, topics, {one: list(topics) for one in THREE}).values())
