@@ -50,7 +50,7 @@ def examined(group: Group) -> list[Finding]:
 
 
 def test_a_zkconsumer_group_has_no_finding(group: Group) -> None:
-    """Two working members have settled without a finding, and the owners equal the explanation."""
+    """Two working members cause no finding, and the owners are those of the explanation."""
     one, two = group.join("a"), group.join("b")
     eventually(lambda: len(one.owned) == len(two.owned) == 2)
     one.connector.commit_offsets()

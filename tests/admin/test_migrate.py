@@ -198,7 +198,7 @@ def test_a_member_that_joins_after_the_plan(
 
 
 def test_equal_offsets_need_no_migration(tools: ZooKeeperClient, group: Group) -> None:
-    """If both stores have equal offsets, nothing is written; unowned partitions are not changed."""
+    """A live group whose two stores have equal offsets is not refused, and nothing is planned."""
     one = group.join(offsets_storage="kafka", auto_commit_enable=False)
     one.read(60)
     one.connector.commit_offsets()

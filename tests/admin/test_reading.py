@@ -99,7 +99,7 @@ def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
 
 
 def test_only_selected_partitions_are_read(scene: Scene) -> None:
-    """Only selected topics and partitions are read from ZooKeeper and asked of brokers."""
+    """The brokers are asked only for the logs of the selected topics and partitions."""
     scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
     asked: list[TopicPartition] = []
 

@@ -34,9 +34,9 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
         ([(0.0, 10, 5), (MINUTE_S, 10, 8)], 8, 1, True, Status.STALLED),
         (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # no more commits, although it has an owner
         (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no more commits, and no owner
-        (MOVING, 6, 2 + 1.9, False, Status.OK),  # a shorter window than MOVING's commits
+        (MOVING, 6, 2 + 1.9, False, Status.OK),  # a shorter pause than MOVING's commits span
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
-        # this rule comes first, as in Burrow
+        # the rule of REWOUND comes first, as in Burrow
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),
         ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is not enough for a rule
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),

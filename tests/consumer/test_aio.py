@@ -192,7 +192,7 @@ def test_polls_without_messages_leave_no_task(reader: Both) -> None:
         before = futures()
         for _ in range(100):
             assert not await reader.aio.poll(timeout_s=0.0)
-        # `after` may be lower: an earlier test's future may have been collected meanwhile.
+        # The number may be lower: an earlier test's future may have been collected meanwhile.
         assert futures() <= before
 
     run(main())
@@ -239,7 +239,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
 
 
 def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
-    """A wait during a pause, a revocation or the end of the lease delivers no outdated message."""
+    """A pause, a shut gate or a revocation also holds for messages fetched for an ended poll."""
     reader.grant(0, 0)
 
     async def main() -> None:

@@ -104,7 +104,7 @@ def test_a_member_waits_for_the_repair_of_a_topic_node(group: Group) -> None:
 
 
 def test_a_malformed_topic_node_stops_no_owned_partition(group: Group) -> None:
-    """A topic znode that becomes malformed stops no owned partition and loses no message."""
+    """A topic znode that becomes malformed stops no owned partition; no message is repeated."""
     one = group.join()
     one.read(40)
     path = paths.topic(group.topic)

@@ -15,8 +15,7 @@ from zkconsumer import ConsumerConnector, ForkedError, Stream
 
 
 def in_child(act: Callable[[], None]) -> int:
-    """Return the exit code of a forked process that calls `act` and ends like any Python
-    program."""
+    """Return the exit code of a forked process that calls `act` and ends like a Python program."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

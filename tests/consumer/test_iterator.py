@@ -65,7 +65,7 @@ def test_decoders_that_always_fail(log: KafkaLog) -> None:
 
 
 def test_messages_larger_than_a_fetch_are_delivered(log: KafkaLog) -> None:
-    """Where the JVM fails for good (MessageSizeTooLargeException), the fetch size grows."""
+    """For a larger message the fetch size grows; the JVM raises MessageSizeTooLargeException."""
     sizes = [0, 990_000, 1, 900_000, 10]
     for size in sizes:
         log.append(0, [b"x" * size])

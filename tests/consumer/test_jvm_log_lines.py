@@ -141,7 +141,7 @@ def test_threads_without_partitions(group: Group, seen: Seen) -> None:
 
 
 def test_a_partition_of_another_owner(group: Group, seen: Seen) -> None:
-    """If another client owns a partition, both threads are named and the attempt has failed."""
+    """If another client owns a partition, log lines name both threads and the failed attempt."""
     group.hold(2)
     one = group.join("a")
     eventually(lambda: one.owned == {0, 1, 3})

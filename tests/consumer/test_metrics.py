@@ -49,7 +49,7 @@ Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def page(text: str) -> Page:
-    """Return the page's samples; fail if two have one name and labels."""
+    """Return the page's samples; fail if two have the same name and labels."""
     found: Page = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -219,7 +219,7 @@ def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
 
 
 def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
-    """If another process uses the port, the constructor raises, and no thread keeps running."""
+    """If the metrics port is in use, the constructor raises a ConfigError that says so."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -17,7 +17,7 @@ from zkconsumer.sandbox.ports import free_port
 def test_a_stream_follows_brokers_that_have_all_moved(
     sandbox: Sandbox, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """If no broker can be reached, the stream reads new addresses from ZooKeeper."""
+    """If no broker can be reached, the stream asks ZooKeeper for addresses, without a rebalance."""
     client, connect = cluster
     topic = unique("moved")
     sandbox.create_topic(topic, partitions=1)

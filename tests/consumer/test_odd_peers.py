@@ -79,7 +79,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 @BY_RELEASE
 def test_odd_registrations(scene: Peers, release: str) -> None:
-    """A registration that makes JVM members throw is skipped and named; others are read."""
+    """A registration that makes JVM members throw is skipped and named; others get a share."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("b", "t", release)
     one.settled(0, 1, 2, 3)

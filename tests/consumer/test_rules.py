@@ -251,7 +251,7 @@ def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
 
 
 def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
-    """After `release.grace.ms` a release is not delayed; the next owner gets the message again."""
+    """An unfinished message delays a release by `release.grace.ms` at most, and is redelivered."""
     first = group.join("a", release_grace_s=0.3)
     first.read(40)
     first.readers[0].free.clear()
@@ -360,7 +360,7 @@ def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
 
 
 def test_a_peer_with_an_unsupported_filter_is_named(group: Group) -> None:
-    """If a peer's filter cannot be evaluated, the member keeps its partitions, claims no more."""
+    """If a peer's filter cannot be evaluated, members keep their partitions and claim no more."""
     first = group.join("b")
     first.settled(0, 1, 2, 3)
     first.read(40)
@@ -470,7 +470,7 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
 
 
 def test_a_commit_during_a_shutdown_is_answered(group: Group) -> None:
-    """A commit during another thread's shutdown gets an answer within a time limit."""
+    """A commit that reaches an ended coordinator gets ConnectorClosedError, and does not hang."""
     one = group.join()
     coordinator = coordinator_of(one.connector)
     one.close()

@@ -43,7 +43,7 @@ def test_streams_of_a_large_member_share_two_clients(group: Group, sandbox: Sand
     assert len(fetch_threads(first)) == 2
     second = group.member("b")
     second.subscribe(topic, PARTITIONS)
-    first.settled(0, 1, 2, 3, 4, 5, 6, 7)  # One connector per thread, in the order of the ids.
+    first.settled(0, 1, 2, 3, 4, 5, 6, 7)  # One partition per thread, in the order of the ids.
     first.close()
     assert not fetch_threads(first)
     second.settled(*range(PARTITIONS))

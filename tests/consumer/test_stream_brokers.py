@@ -100,7 +100,7 @@ def old(
 
 
 def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
-    """From 0.8 and 0.9, messages are read in order, also nulls; a new partition is found."""
+    """On 0.8 and 0.9 messages are in order, also nulls, without times; a new partition is found."""
     sandbox, version = old
     sandbox.create_topic("old", partitions=2)
     log = KafkaLog("old", sandbox, version=version)

@@ -132,6 +132,6 @@ def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) ->
         return impatient.checks > 3
 
     eventually(checked_often)
-    assert patient.checks <= 1, "only the first check precedes the fetcher"
+    assert patient.checks <= 1, "checked before the broker's delay had ended"
     for reader in readers:
         reader.stream.close()

@@ -73,7 +73,7 @@ def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
 
 
 def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
-    """With random revocations and grants, every message is delivered once, in order."""
+    """With random revocations and grants at the position, each message comes once, in order."""
     dice = random.Random(7)
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     held = {0, 1, 2}

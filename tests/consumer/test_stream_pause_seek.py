@@ -125,7 +125,7 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
 
 
 def test_a_seek_does_not_finish_the_unfinished_message(log: Log, reader: Reader) -> None:
-    """The next call finishes the message before a seek, and a release waits for it."""
+    """A seek does not finish the current message; the next call does. A release waits for it."""
     reader.grant(0, 0)
     assert list(reader.take(4))[-1] == (0, 3)
     assert reader.stream.seek(reader.tp(0), 1000)

@@ -291,7 +291,7 @@ def test_the_last_commit_keeps_what_was_reset_before() -> None:
 
 
 def test_a_reset_during_a_commit_lowers_no_foreign_offset() -> None:
-    """A higher offset of another client that was reported as left stays."""
+    """A reset during a commit does not let the member overwrite another client's higher offset."""
     member = asking()
     member.commit(1)
     member.send(ev.PositionReset, partition=T0, offset=0)

@@ -226,7 +226,7 @@ def test_a_late_exception_is_reported_too() -> None:
 
 @pytest.mark.parametrize("session", [SESSION, LATER])
 def test_after_a_lost_connection_the_listener_is_called_again(session: Any) -> None:
-    """After a lost connection during the call the listener is called again before the release."""
+    """If the connection is lost during the call, the member still completes the rebalance."""
     member = member_in(Phase.BEFORE_RELEASE)
     before = len(member.log)
     member.send(ev.Suspended)

@@ -576,7 +576,7 @@ def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
 
 
 def test_a_member_with_a_pattern_follows_the_matching_topics() -> None:
-    """A member with a pattern claims new matching topics, and releases the others."""
+    """A member with a pattern claims new matching topics, and releases topics that have gone."""
     member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
     member.register()
     member.drive(view([], {}, wildcards={ME: {}}))

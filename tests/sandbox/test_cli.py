@@ -59,7 +59,7 @@ def _ok(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_down_at_first(command: Command) -> None:
-    """Before `up`, status exits with 1, down does nothing, and topics names the remedy."""
+    """Before `up`, status exits with 6, down does nothing, and `topic create` names the remedy."""
     status = command("status")
     assert (status.returncode, "down" in status.stdout) == (6, True)
     assert "no server was running" in _ok(command("down"))

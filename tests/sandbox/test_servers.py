@@ -147,7 +147,7 @@ def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_unreadable_state_file(tmp_path: Path) -> None:
-    """A damaged state file counts as the state without a server."""
+    """With a damaged state file, the server counts as not running."""
     (tmp_path / "server.json").write_text('{"pid": ')
     assert not ZooKeeperServer(tmp_path).attach()
 

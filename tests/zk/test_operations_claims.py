@@ -104,7 +104,7 @@ def test_a_blocker_is_watched(client: Client) -> None:
 
 
 def test_a_blocker_that_vanishes_during_the_claim_is_not_missed(client: Client) -> None:
-    """If a blocker vanishes before it is looked up, it is claimed now, or a watch reports it."""
+    """If a blocker vanishes before its look-up, the partition is claimed, or a watch fires."""
     with_parents(client)
     races = {1: lambda: client.take(T1), 2: lambda: client.peer.delete(client.owner(T1))}
     outcome = claimed(run_claim(client, T0, T1, ask=False, before=races))

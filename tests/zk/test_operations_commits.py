@@ -181,7 +181,7 @@ KAFKA = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6, "note"), T2: OffsetA
 
 
 def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
-    """The outcome says what both storages stored, what Kafka denied, and what it missed."""
+    """The outcome says what each storage stored, what Kafka denied, and what was unavailable."""
     client.kafka = Reply(Code.OK, NotStored({T1: "too long"}, {T2: "no coordinator"}))
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (5, None)}, {}, KAFKA))))
     assert client.asked == [StoreOffsets(KAFKA)]

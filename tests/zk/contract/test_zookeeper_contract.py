@@ -408,7 +408,7 @@ def test_a_children_watch_fires_for_names_only(server: Server) -> None:
 
 
 def test_a_children_watch_fires_when_its_node_is_deleted(server: Server) -> None:
-    """The deletion of the znode itself fires it, and ends it."""
+    """The deletion of the znode itself fires a watch of its children, and ends the watch."""
     session, other = server.session(), server.session()
     session.create("/ids")
     watch = Watch()
