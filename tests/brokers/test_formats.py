@@ -78,7 +78,7 @@ def test_every_codec_in_every_format(
 def test_the_release_s_own_producer(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """Data that the JVM compressed is read from within a batch, even lz4's wrong frames."""
+    """Data that the JVM compressed, even with lz4's wrong frames, is read from within a batch."""
     release, topic = cluster.broker.release, unique("own")
     cluster.create_topic(topic)
     with tool(

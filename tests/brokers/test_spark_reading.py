@@ -33,7 +33,7 @@ def rows(settings: ReadSettings, *ranges: OffsetRange) -> list[tuple[object, ...
 def test_every_codec(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings
 ) -> None:
-    """Null, empty and 1 MiB messages are read from a compressed batch; no times before 0.10."""
+    """Null, empty, 1 MiB messages are read from within a compressed batch; no times before 0.10."""
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(1024))
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", "")]
     many: list[Keyed] = [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
@@ -63,7 +63,7 @@ def test_every_codec(
 def test_compacted_topics(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings, codec: str
 ) -> None:
-    """A range of a compacted topic gives the remaining messages once, wherever it begins."""
+    """A compacted topic's range gives each remaining message once, wherever it begins or ends."""
     topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)

@@ -78,7 +78,7 @@ def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
 def test_moving_by_time(
     cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
 ) -> None:
-    """Before 0.10 a reset by time is refused, or --approximate uses a segment, with a note."""
+    """Before 0.10 a reset to a time is refused; --approximate resets to a segment, with a note."""
     group, tp = unique("group"), TopicPartition(aged, 0)
     is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
     reset = (

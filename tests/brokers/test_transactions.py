@@ -15,7 +15,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 
 
 def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
-    """Write a transaction of five messages with this value for each element of `ends`."""
+    """For each value in `ends`, write a transaction of five messages that begin with this value."""
     one = producer(cluster, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for end in ends:

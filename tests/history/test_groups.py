@@ -221,7 +221,7 @@ def test_a_zombie(story: Story, described: Describe) -> None:
 
 
 def test_flapping(story: Story, described: Describe) -> None:
-    """A consumer id whose session expires several times is an incident `flapping`."""
+    """A consumer id whose session expires several times is an incident `flapping session`."""
     story.two()
     for session in (2, 3, 4):
         story.end(session, 20_000)
@@ -359,7 +359,7 @@ def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe)
 def test_gave_up_needs_every_possible_assignor(
     story: Story, described: Describe, claimed: bool
 ) -> None:
-    """Before a group settles, a member is named only if it fails every possible assignment."""
+    """Before a group settles, a member is named only if it gave up by each possible assignor."""
     partitions = b",".join(b'"%d":[1]' % n for n in range(3))
     story.add(tx.CREATE, created(ROOT + paths.topic("t"), b'{"partitions":{%b}}' % partitions))
     story.join(1, "g_a")
@@ -405,7 +405,7 @@ def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> Non
 
 
 def test_every_kind_is_documented() -> None:
-    """Each kind of incident that the code reports is listed in `KINDS`."""
+    """`KINDS`, the list of documented incidents, contains these kinds."""
     assert {"late commit", "member gave up", "new leader", "offset deleted"} <= KINDS.keys()
 
 

@@ -116,7 +116,7 @@ def test_a_gap_is_named(tmp_path: Path) -> None:
 
 
 def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
-    """The first transaction of a new leader may follow any other; a missing second one is a gap."""
+    """A new leader's first transaction may follow any other; if it is missing, there is a gap."""
     first = 2 << 32
     _, history = read(server(tmp_path / "a", {1: [entry(1), entry(first + 1)]}))
     assert history.problems == []
@@ -157,7 +157,7 @@ def ensemble(tmp_path: Path, *servers: Sequence[bytes]) -> list[Path]:
 
 
 def test_servers_are_merged(tmp_path: Path) -> None:
-    """Each transaction of an ensemble is returned once, although some servers lag."""
+    """Each transaction of an ensemble is returned once, though some servers lag or began later."""
     all_ = [entry(n) for n in range(1, 9)]
     rows, history = read(*ensemble(tmp_path, all_, all_[:5], all_[3:]))
     assert (zxids(rows), history.problems) == (list(range(1, 9)), [])
@@ -197,7 +197,7 @@ def test_different_contents(tmp_path: Path) -> None:
 
 
 def test_a_multi_stays_whole(tmp_path: Path) -> None:
-    """All parts of a multi are read from the same server."""
+    """The parts of a multi that two servers wrote are returned once and in their order."""
     log = LogWriter()
     log.add(tx.CREATE, created("/a"))
     parts = b"".join(number(tx.DELETE) + sized(sized(f"/{n}")) for n in range(3))

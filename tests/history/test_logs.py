@@ -102,7 +102,7 @@ def test_a_multi_has_a_row_per_part() -> None:
 
 
 def test_closed_sessions() -> None:
-    """A list of 12 bytes differs from a digest of 12 bytes: it is a list if it fits exactly."""
+    """12 bytes of a closed session are a list of paths if it fits exactly, or else a digest."""
     log = LogWriter()
     log.add(tx.CLOSE_SESSION, number(1) + sized("/abc"))
     log.add(tx.CLOSE_SESSION, struct.pack(">iq", 2, -5))
@@ -298,7 +298,7 @@ def test_random_bytes() -> None:
 
 
 def test_a_growing_file(tmp_path: Path) -> None:
-    """A second call continues behind the last whole transaction, also after a torn transaction."""
+    """A second call continues behind the last whole transaction, also if a torn one followed it."""
     log = every_kind()
     whole, _ = read(log.content())
     file = log.write(tmp_path)

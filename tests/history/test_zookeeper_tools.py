@@ -266,7 +266,7 @@ def comparable(tree: Tree) -> dict[str, tuple[object, ...]]:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_a_live_server(release: str, tmp_path: Path) -> None:
-    """A running server of the release writes logs and snapshots, which are decoded correctly."""
+    """A running server's logs and snapshots are decoded as its release's own tools print them."""
     corpus.serve(release, tmp_path)
     (server,) = find_servers([tmp_path / "data"])
     for log in server.logs:

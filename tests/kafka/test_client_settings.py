@@ -55,7 +55,7 @@ def test_addresses(broker: Broker, servers: str) -> None:
 
 
 def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
-    """A cluster without a PLAINTEXT endpoint is an error; one such broker is ignored."""
+    """A cluster without a PLAINTEXT endpoint is an error; one broker without it is ignored."""
     only_tls = Broker(None, -1, 4, ("SSL://c:9093",))
     with pytest.raises(FetchError, match=r"PLAINTEXT.*SSL://c:9093"):
         broker_settings(Brokers([only_tls]))
@@ -169,7 +169,7 @@ def test_the_listener_by_name_or_protocol(
 
 
 def test_the_error_lists_the_offered_listeners() -> None:
-    """FetchError for an unknown listener or another protocol lists the offered listeners."""
+    """FetchError lists the offered listeners, or names the protocol of a listener if it differs."""
     with pytest.raises(FetchError) as caught:
         broker_settings(Brokers([NAMED], config_of(broker_listener="EXTERNAL")))
     assert str(caught.value) == (

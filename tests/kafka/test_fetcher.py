@@ -150,7 +150,7 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
 
 
 def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) -> None:
-    """The end of an assigned partition's log is known once the partition was fetched."""
+    """The end of a log is known once its partition was fetched, and while it is assigned."""
     log.append(0, map(str, range(7)))
     log.append(1, ["a"])
     fetcher.assign({log.tp(0): 0})
@@ -294,7 +294,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
 
 
 def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """The columnar engine waits as long as a broker's quota demands, and no message is missing."""
+    """The columnar engine waits as a broker's quota demands, without a fault or a lost message."""
     topic, client = unique("quota"), unique("slow")
     sandbox.create_topic(topic, partitions=1)
     sandbox.produce(topic, ["x" * 1000] * 60)

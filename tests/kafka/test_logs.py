@@ -45,7 +45,7 @@ def test_log_ends(
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both ends of each log are returned, also over several requests; or else a reason."""
+    """Several requests return both ends of each log; unknown partitions have a reason."""
     topic, missing = unique("logs"), unique("missing")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 30)
@@ -63,7 +63,7 @@ def test_log_ends(
 
 
 def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
-    """The offset of the first message from the time on; None after the last message."""
+    """The offset of the first message at or after the time; None after the last message."""
     topic = unique("times")
     sandbox.create_topic(topic)
     before_ms = round(time.time() * 1000)

@@ -82,7 +82,7 @@ def test_an_unforeseen_error_is_an_answer() -> None:
 
 
 def test_stored_offsets_are_returned(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Stored offsets are returned with their metadata; missing ones are absent."""
+    """Stored offsets are returned with their metadata; others, and unknown topics, are absent."""
     topic = unique("t")
     sandbox.create_topic(topic, partitions=3)
     tps = [TopicPartition(topic, number) for number in range(3)]

@@ -65,7 +65,7 @@ def waiting(fetcher: SharedFetcher) -> int:
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """The queue of a slow stream is bounded; others continue; it resumes without a gap."""
+    """A slow stream's queue is bounded; it resumes without a gap, and other streams continue."""
     slow, fast = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})
@@ -80,7 +80,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
 def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """A second stream starts at its offset, whether the first has unassigned yet or not."""
+    """A second stream reads from its offset without a gap, before and after the first unassigns."""
     first, second = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     first.assign({log.tp(0): 0})
     read(first, 1)
@@ -95,7 +95,7 @@ def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
 def test_a_stream_that_assigns_too_late_takes_nothing_away(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """When a late stream unassigns the partition, its new stream continues without a gap."""
+    """After a late stream has unassigned the partition, its owner continues without a gap."""
     late, owner = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     owner.assign({log.tp(0): 0})
     start = read(owner, 50)
@@ -108,7 +108,7 @@ def test_a_stream_that_assigns_too_late_takes_nothing_away(
 def test_a_client_that_is_lost_is_replaced_without_a_gap(
     pool: FetcherPool, log: MemoryLog, made: list[MemoryFetcher]
 ) -> None:
-    """A lost client is replaced, and the new client continues where it stopped."""
+    """A lost client is replaced, and the new client continues where the lost one stopped."""
     fetcher = pool.fetcher(NoWakeSignal())
     fetcher.assign({log.tp(0): 0})
     start = read(fetcher, 50)

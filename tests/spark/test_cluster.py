@@ -115,7 +115,7 @@ def test_a_job_on_the_cluster(
 def test_executors_without_the_package(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path
 ) -> None:
-    """If only the driver has the package, one sentence names the machine and what to install."""
+    """If only the driver has the package, the error names it and the executor's interpreter."""
     python = python_without_package(tmp_path / "venv")
     ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
     request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": "not sent"}

@@ -77,7 +77,7 @@ class Driven:
         return True
 
     def read(self, start: StreamOffset, end: StreamOffset) -> list[tuple[str, int, int]]:
-        """Return the messages that a batch's tasks read, each with a pickled copy of the reader."""
+        """Return the messages that a batch's tasks read with a pickled copy of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         return sorted(
@@ -146,7 +146,7 @@ def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
 def test_where_a_query_begins(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], starts: list[int]
 ) -> None:
-    """Each option of the start gives these offsets, and the first batch ends at the logs' ends."""
+    """Each start option gives these offsets, and the first batch ends at the logs' ends."""
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
     one = driven(subscribe=topic, **given)
     assert one.first() == {topic: {"0": [starts[0], 6], "1": [starts[1], 4]}}
@@ -207,7 +207,7 @@ def test_a_start_that_is_impossible(
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_times_are_refused_with_old_brokers(option: str) -> None:
-    """With brokers before 0.10 each form of a time is refused, and the error names the option."""
+    """With brokers before 0.10 each form of a time is refused, and the error gives this reason."""
     text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
     options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
     cluster = ClusterLogs(lambda: Brokers([Broker("none", 1, 2, ())]))
@@ -219,7 +219,7 @@ def test_times_are_refused_with_old_brokers(option: str) -> None:
 def test_batches_are_limited_and_read_exactly(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """maxOffsetsPerTrigger is shared in proportion to lag; each message is in one batch."""
+    """maxOffsetsPerTrigger is shared in proportion to lag; each message is in exactly one batch."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     limit = one.reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(5)
@@ -329,7 +329,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """failOnDataLoss decides whether a deleted topic fails the query; a new one is read whole."""
+    """failOnDataLoss decides if a deleted topic fails a query; a recreated topic is read whole."""
     doomed = unique("doomed")
     sandbox.create_topic(doomed)
     sandbox.produce(doomed, 3)
@@ -459,7 +459,7 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
 def test_a_group_with_members_causes_a_warning(
     sandbox: Sandbox, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A group with members causes a warning, as they would skip messages, but no refusal."""
+    """A group with members causes a warning, as they would skip messages; offsets are written."""
     group = unique("group")
     config = SourceOptions.parse(
         {

@@ -125,7 +125,7 @@ def test_only_finished_messages_are_committed(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """The batch's ends are stored, unless the function raises or they are lower."""
+    """A batch's ends are stored, unless the function raises or higher offsets are stored."""
     group, seen = unique("group"), []
 
     def process(batch: DataFrame, number: int) -> None:

@@ -100,7 +100,7 @@ def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
 def test_a_release_waits_for_the_batch_in_flight(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A joining member gets its partitions, at the batch's end, when the batch has finished."""
+    """A joiner gets its partitions when the batch has finished, and starts at the batch's end."""
     one = member(group, "a", threads=2)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -139,7 +139,7 @@ def test_the_grace_ends_the_wait(group: Groups) -> None:
 
 
 def test_beside_a_connector(group: Groups) -> None:
-    """Beside a connector's member every partition has one owner, and returns when it leaves."""
+    """A query shares the partitions with a connector's member, and has all when that one leaves."""
     one = member(group, "a")
     other = group.join("b")
     other.settled(2, 3)
@@ -174,7 +174,7 @@ def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
 
 
 def test_partitions_granted_anew_start_at_the_stored_offset(group: Groups) -> None:
-    """After a session expiry partitions are granted again; the batch in flight stores no offset."""
+    """If owner znodes are deleted, partitions start at the stored offset, not the batch's end."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -222,7 +222,7 @@ class Driven:
         return found[-1]
 
     def run(self, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
-        """Return the messages that a batch's tasks read, each with a pickled copy of the reader."""
+        """Return the messages that a batch's tasks read with a pickled copy of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         rows = sorted(
@@ -337,7 +337,7 @@ def test_a_replay_needs_no_membership(group: Groups) -> None:
     ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
 )
 def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: list[int]) -> None:
-    """By default a restarted query starts at the higher of checkpoint and group offset."""
+    """offsets.on.restart sets the start of a restarted query: group, checkpoint, or the higher."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -527,7 +527,7 @@ def test_an_idle_query_requests_only_log_ends(
 
 
 def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second reader of one DataFrame is refused while the first exists."""
+    """A DataFrame's second reader is refused while the first exists; another frame's is not."""
     monkeypatch.setattr(group_stream, "PREVIOUS_READER_WAIT_S", 0.1)
     first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
     assert first.reader.initialOffset() == {}
@@ -539,7 +539,7 @@ def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_without_messages_waits_for_its_cost() -> None:
-    """After an answer without new messages, the next look-up waits 30 times as long as it took."""
+    """An answer without messages is delayed by 30 times its processor time, up to the maximum."""
     pause = IdleDelay()
 
     def held_s(cost_s: float) -> float:

@@ -89,7 +89,7 @@ def test_a_run_without_its_share_fails(scene: BatchGroup) -> None:
 
 
 def test_a_run_without_its_share_may_continue(scene: BatchGroup) -> None:
-    """With failOnMissingShare=false a run reads its partitions and reports the others unread."""
+    """With failOnMissingShare=false a run reads its partitions and reports the others' lag."""
     owned_by_another(scene, 2, 3)
     query = scene.run(scene.frame(failOnMissingShare="false"))
     assert sorted(scene.rows) == [(part, offset) for part in (0, 1) for offset in range(5)]

@@ -180,7 +180,7 @@ def test_the_claims_of_a_jvm() -> None:
 
 
 def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The comparison finds a missing row, a row that never happened, and a JVM's claim."""
+    """The comparison finds a missing row, an invented row, and a JVM's claim without a row."""
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     compared = importlib.import_module(SCRIPT.stem).compared
     with tarfile.open(INCIDENT) as archive:
@@ -205,6 +205,6 @@ def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_an_output_that_exists(start: Start, tmp_path: Path) -> None:
-    """If the output directory exists, the demo says so, writes nothing, and exits with 2."""
+    """If the output directory exists, the demo's error says so and what to do."""
     _, err = start("--output", str(tmp_path)).communicate(timeout=PATIENCE_S)
     assert b"exists already; remove it, or use another --output" in err

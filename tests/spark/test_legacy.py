@@ -86,7 +86,7 @@ def test_create_direct_stream(
 
 
 def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """The batch reads exactly the given ranges; without a decoder the values are bytes."""
+    """The batch reads exactly the given ranges; with `bytes_decoder` the values are bytes."""
     ranges = [OffsetRange(topic, 0, 2, 4), OffsetRange(topic, 1, 9, 10)]
     params = {"zookeeper.connect": sandbox.zookeeper_connect}
     rows = create_rdd(spark, params, ranges, value_decoder=bytes_decoder)

@@ -90,7 +90,7 @@ def test_old_property_names_reach_the_consumer() -> None:
 
 
 def test_a_member_names_topics_and_threads() -> None:
-    """`a:2,b` with `streams` means what createStream took as a dict; a pattern needs `streams`."""
+    """`a:2,b` with `streams` means what createStream took as a dict; a pattern uses `streams`."""
     options = SourceOptions.parse({**MEMBER, "subscribe": " a:2 , b ", "streams": "3"})
     assert options.mode is Mode.GROUP
     assert options.subscription == Topics({"a": 2, "b": 3})
@@ -141,7 +141,7 @@ def test_forms_of_offsets_and_times() -> None:
     ],
 )
 def test_a_bad_position_says_what_is_allowed(text: str) -> None:
-    """Every malformed `startingOffsets` is a ConfigError that names the option and its values."""
+    """Every malformed `startingOffsets` is a ConfigError that names the option."""
     assert refused({**NEEDED, "startingOffsets": text}).where == "startingOffsets"
 
 
@@ -235,7 +235,7 @@ def test_batches_refuse_options_of_streams(options: dict[str, str]) -> None:
     ],
 )
 def test_streams_refuse_options_of_batches(options: dict[str, str]) -> None:
-    """A stream refuses the options that end a batch or push filters."""
+    """A stream refuses options for its end and for filters, and `zookeeper` without a group."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_stream()
 
@@ -291,7 +291,7 @@ def test_a_credential_that_spark_redacts(
     ],
 )
 def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
-    """The source that executors get contains no option; driver processes get all options."""
+    """The source and reader that executors get contain no credential; driver processes get it."""
     packed = cloudpickle.dumps(ZkConsumerSource({**options, **SECRET}))
     assert b"hidden" in packed
     source = cloudpickle.loads(packed)

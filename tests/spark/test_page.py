@@ -40,7 +40,7 @@ class Page:
 
 @contextmanager
 def stopped(page: Page, beginning: str) -> Iterator[None]:
-    """Run a program and stop its query when the test ends."""
+    """Run a program, and stop its query at the end of the `with` block."""
     page.run(beginning)
     query = page.space["query"]
     try:
@@ -90,7 +90,7 @@ def test_the_programs(
     page.run("rows = (")
     counts = re.findall(r"count=(\d+)", capsys.readouterr().out)
     assert sum(map(int, counts)) == 30
-    # It replaces format("kafka") and has its columns.
+    # zkconsumer's format replaces format("kafka") of the page; it has the same columns.
     options = {"zookeeper": connect, "subscribe": topic, "startingOffsets": "earliest"}
     page.space["rows"] = spark.readStream.format("zkconsumer").options(**options).load()
     with stopped(page, "from zkconsumer.spark.finishing import committing"):

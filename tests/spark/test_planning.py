@@ -74,7 +74,7 @@ def test_a_limit_is_in_proportion() -> None:
 def test_a_batch_never_leaves_its_log(
     positions: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: int | None
 ) -> None:
-    """Each range starts at its position and ends at its log's end at most."""
+    """Each range starts at its position, and is empty or ends at its log's end at most."""
     found = advance(positions, ends, limit=limit)
     assert {one.tp: one.start for one in found} == positions
     for one in found:

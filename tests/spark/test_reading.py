@@ -191,7 +191,7 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
     """Successive tasks of one process reuse a consumer; two tasks at once have two consumers."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
-    idle_consumers().clear()  # Close consumers that earlier tests of this process kept open.
+    idle_consumers().clear()  # Drop consumers that earlier tests of this process kept.
     offsets(sandbox, *asked)
     ((kept, _),) = idle_consumers().values()
     one = read_ranges(asked, ["offset"], settings)

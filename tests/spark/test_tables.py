@@ -92,7 +92,7 @@ def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:
     cluster.member(f"{bad}_a", bad, **{topic: 1})
     cluster.hold(paths.member(bad, f"{bad}_b"), b"{")
     cluster.owner(topic, 0, "nodash", bad)
-    # No reader parses this text.
+    # These bytes are not UTF-8.
     cluster.hold(paths.owner(bad, TopicPartition(topic, 1)), b"\xff\xfe")
     cluster.offset(topic, 0, "12x", bad)
     cluster.offset(topic, 1, -1, bad)
@@ -126,7 +126,7 @@ def _all_of(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_lag(spark: SparkSession, cluster: Cluster) -> None:
-    """The columns of lag equal the operator's tools; a malformed znode is a row of its own."""
+    """Figures equal the operator's tools; only the group with malformed znodes has errors."""
     found = _by_partition(tables.lag(spark, **_all_of(cluster)))
     expected = {
         (name, one.topic, one.partition): one
@@ -163,7 +163,7 @@ def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> N
 
 
 def test_members(spark: SparkSession, cluster: Cluster) -> None:
-    """Rows of members equal the operator's tools, including members that cannot be read."""
+    """Members are as the operator's tools report them, including unreadable ones."""
     found = {row.member: row for row in tables.members(spark, **_all_of(cluster)).collect()}
     with ZooKeeperClient(cluster.config()) as connection:
         names = {row.group for row in found.values()}
@@ -359,7 +359,7 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_a_task_reads_groups_up_to_a_limit() -> None:
-    """A task reads several groups whole up to a limit; a larger group is split over tasks."""
+    """A task reads whole groups together up to a limit, and parts of groups in another task."""
     pieces = [
         GroupSlice("a", None, 15_000),
         GroupSlice("b", None, 4_000),
@@ -425,7 +425,7 @@ def test_options_are_strict(options: dict[str, str], says: str) -> None:
 
 
 def test_options() -> None:
-    """Options have any case, as Spark passes them; properties configure ZooKeeper's connection."""
+    """Option names have any case, as Spark passes them; properties configure the connection."""
     given = GOOD | {
         "GROUPSPATTERN": "a.*",
         "zookeeper.session.timeout.ms": "9000",

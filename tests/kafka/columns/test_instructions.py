@@ -26,7 +26,7 @@ def test_numbers_are_big_endian_and_signed() -> None:
 
 
 def test_the_compiled_checksum_is_crc32() -> None:
-    """Both ways to compute the checksum equal zlib for every length up to 80 bytes."""
+    """Both kinds of checksum loop equal zlib for every length below 80 bytes and each alignment."""
     ways = [by_tables, by_products] if can_multiply() else [by_tables]
     for way in ways:
         compiled = njit(way)

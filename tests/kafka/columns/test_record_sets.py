@@ -150,7 +150,7 @@ def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engin
 
 @pytest.mark.parametrize("name", list(corpus()))
 def test_a_flipped_bit_gives_no_wrong_row(name: str) -> None:
-    """With any bit flipped, no wrong row is returned, and both engines agree."""
+    """Both engines agree on a flipped bit; where a batch's checksum covers it, no row is wrong."""
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
     # The checksum does not cover offsets, the leader's epoch and the size.
@@ -234,7 +234,7 @@ def test_a_wrong_checksum(engine: Engine) -> None:
 
 
 def test_the_sizes_of_batches(engine: Engine) -> None:
-    """Each batch has a size; the bytes per offset include records before the wanted ones."""
+    """Only equal batches have a size; the bytes per offset include records before `first`."""
     equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
     size = len(equal[0])
     found = RecordSet(TP, pa.py_buffer(b"".join(equal) + equal[0][:50]), engine, first=7)
@@ -283,7 +283,7 @@ def test_formats_may_follow_one_another(engine: Engine) -> None:
 
 
 def test_only_the_wanted_offsets(engine: Engine) -> None:
-    """Records below the first and from the last wanted offset on are skipped within a batch."""
+    """Within a batch, records below `first` and records from `until` on are skipped."""
     records = [Record(n, None, b"%d" % n, 5) for n in range(10)]
     for data in (batch(records), message_set(records, magic=0), message_set(records, magic=1)):
         found, _ = rows_of(data, engine, first=3, until=7)
