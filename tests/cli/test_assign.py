@@ -177,7 +177,7 @@ def ask(zookeeper: ZooKeeperServer, group: str, call: Run) -> Run:
 
 
 def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> None:
-    """Without --release it is detected, with the reason; by its rules no partition moves."""
+    """Without --release, `assign` infers the release and says why; no partition moves."""
     code, out, err = ask("--strategy", "roundrobin")
     assert code == 0
     rows = [line.split() for line in out.splitlines()][1:]
@@ -206,7 +206,7 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
 
 
 def test_moves_are_shown_and_counted(ask: Run, group: str, topic: str) -> None:
-    """For changes in one or several options, each moved partition is printed and counted."""
+    """For one or several --what-if options, each moved partition is printed and counted."""
     wishes = f"+{group}_c:1 -{group}_b"
     code, out, err = ask(
         "--strategy", "roundrobin", "--what-if", wishes, "--what-if", f"{topic}=+1"

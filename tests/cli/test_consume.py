@@ -106,7 +106,7 @@ def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 def test_a_jvm_consumers_file(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run, tmp_path: Path
 ) -> None:
-    """A JVM consumer's properties file is sufficient; --property overrides it."""
+    """A JVM consumer's properties file is sufficient, with its timeout; --property overrides it."""
     sandbox.produce(topic, 10)
     file = tmp_path / "consumer.properties"
     file.write_text(

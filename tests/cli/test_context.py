@@ -134,7 +134,7 @@ def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_secret_in_the_command_line() -> None:
-    """A secret in `--property` causes a warning without the secret; `@FILE` causes none."""
+    """A secret in `--property` causes a warning that hides it; `@FILE` and other values do not."""
     base = ["owners", "-g", "a/b", "-z", "127.0.0.1:1", "--property"]
     for text, is_told in (
         ("zookeeper.auth.credential=me:canary", True),

@@ -97,7 +97,7 @@ def test_sigkill(home: Path, spawn: Spawn) -> None:
 
 
 def test_a_terminal(home: Path) -> None:
-    """On a terminal the demo redraws owners and progress in place."""
+    """On a terminal the demo shows owners and progress; Ctrl-C leaves no process or file."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}

@@ -49,7 +49,7 @@ def break_it(scene: Scene) -> None:
 
 
 def test_verify(ask: Ask, scene: Scene) -> None:
-    """For a settled group `verify` gives 0 and one sentence; otherwise 6 and the findings."""
+    """`verify` gives 0 for a settled group, 6 and findings for another, 1 for an unknown one."""
     assert ask("verify", "--group", "g") == (0, "", "zkconsumer: group g has settled\n")
     assert ask("verify", "--group", "g", "--output", "json")[:2] == (0, "[]\n")
     break_it(scene)
@@ -99,7 +99,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
 
 
 def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """For offsets of a live group `doctor` gives 4 and writes nothing, except with --force-live."""
+    """`doctor --fix --execute` refuses a live group's offsets with 4, except with --force-live."""
     path = scene.offset("orders", 1, "12\n")
     asked = (
         "doctor",

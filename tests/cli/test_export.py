@@ -81,7 +81,7 @@ def named_twice(err: str) -> Counter[tuple[int, int]]:
 def test_the_reader_is_compiled_before_the_idle_time(
     sandbox: Sandbox, topic: str, export: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Compiling the decoder does not count as idle time: a short idle timeout loses no message."""
+    """Compiling the columnar reader in a first run does not count as idle time."""
     sandbox.produce(topic, [f"value {one}" for one in range(30)], key="k")
     done = subprocess.run(
         [sys.executable, "-m", "zkconsumer", *export, "--output", "jsonl", "--idle-timeout", "2"],

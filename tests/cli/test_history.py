@@ -118,7 +118,7 @@ def test_the_timeline(run: Callable[..., str]) -> None:
     [("transactions", 10), ("sessions", 2), ("members", 3), ("ownership", 2), ("commits", 2)],
 )
 def test_tables(run: Callable[..., str], table: str, rows: int) -> None:
-    """`show` prints the rows of each table, in each format that other commands have."""
+    """`show` prints all rows of a table, as JSON and as JSON Lines."""
     found = json.loads(run("show", table, "--output", "json"))
     assert len(found) == rows
     assert all({"zxid", "time_ms", "file"} <= row.keys() for row in found)

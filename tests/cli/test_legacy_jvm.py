@@ -90,7 +90,7 @@ def test_the_jvm_exports_what_we_imported(old: Old, topic: str, unique: Unique) 
 
 
 def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: Unique) -> None:
-    """zkconsumer exports exactly the bytes that the JVM imported."""
+    """zkconsumer exports exactly the lines that the JVM imported."""
     group = unique("theirs")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n}" for n in range(12)]
@@ -103,7 +103,7 @@ def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: U
 
 
 def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
-    """`undo` restores what an old tool has overwritten or deleted, from that tool's backup."""
+    """`undo` restores a group that an old tool has deleted, from that tool's backup."""
     group = unique("undone")
     before = {f"/consumers/{group}/offsets/{topic}/{n}": f"{n}" for n in range(2)}
     old.put([{"path": path, "data": data} for path, data in before.items()])
@@ -135,7 +135,7 @@ def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
-    """A group name that leads out of /consumers is refused before the first request."""
+    """An illegal group name, such as `..` or `a/b`, is refused, and no backup is written."""
     for name in ("..", "a/b", "", "a\nb"):
         for arguments in (("--delete", "--group", name), ("--describe", "--group", name)):
             code, out, err = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, *arguments)
@@ -191,7 +191,7 @@ def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
 
 
 def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """An interrupted ConsoleConsumer says so, and has committed exactly what it has written."""
+    """An interrupted ConsoleConsumer prints its count; at most its last message is uncommitted."""
     group = unique("interrupted")
     properties = old.directory / "consumer.properties"
     properties.write_text(f"group.id={group}\n")
@@ -218,7 +218,7 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
 
 
 def test_a_closed_output_ends_the_tool(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: the end has Kafka's own text."""
+    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends with 0 and Kafka's text."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(
         "legacy",

@@ -61,7 +61,7 @@ def ask(group: Group, tmp_path: Path) -> Ask:
 
 
 def test_preview(ask: Ask, group: Group) -> None:
-    """`--preview` needs members and excludes --execute; it writes nothing."""
+    """`--preview` needs members and excludes --execute; it prints the assignment in Kafka."""
     code, out, err = ask("zookeeper-to-kafka", "--preview")
     assert (code, out) == (2, "")
     assert "the group has no threads" in err
@@ -78,7 +78,7 @@ def test_preview(ask: Ask, group: Group) -> None:
 
 
 def test_a_migration_to_kafka_and_back(ask: Ask, group: Group) -> None:
-    """Dry run, migration, verification, and the migration back with the higher of two offsets."""
+    """Dry run, verified migration, and migration back, which lowers an offset only if forced."""
     code, out, err = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
     assert [(row["zookeeper"], row["kafka"], row["action"]) for row in json.loads(out)] == [

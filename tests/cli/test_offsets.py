@@ -101,7 +101,7 @@ def test_set_and_undo(clients: Clients, command: Command) -> None:
 
 
 def test_the_last_backup(clients: Clients, command: Command) -> None:
-    """`undo --last` undoes the newest change, of one group if given; `--list` names all backups."""
+    """`undo --last` undoes the newest change, of one group if given; `backups list` names all."""
     before = clients.contents("g")
     clients.offsets("other", {TopicPartition("t", 0): 1})
     for words in (("g", "t:0=7"), ("other", "t:0=8")):
@@ -119,7 +119,7 @@ def test_the_last_backup(clients: Clients, command: Command) -> None:
 
 
 def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
-    """In JSON, znodes other than offsets have a path; the table prints it as the topic."""
+    """In JSON a znode other than an offset has a path and no topic; the table prints the path."""
     room = paths.offsets_of("g", "t")
     others = [
         row
@@ -147,7 +147,7 @@ def test_a_plan_file(clients: Clients, command: Command) -> None:
 
 
 def test_live_members(clients: Clients, command: Command) -> None:
-    """A live group is refused with code 4; --force-live says what the group's members do."""
+    """A live group is refused with 4, as the dry run says; --force-live says what members do."""
     clients.join("g")
     dry = command("offsets", "set", "-g", "g", "t:0=7")
     assert (dry.exit_code, "--execute will refuse" in dry.stderr) == (0, True)
@@ -169,7 +169,7 @@ def test_live_members(clients: Clients, command: Command) -> None:
 
 
 def test_by_time_on_old_brokers(clients: Clients, command: Command) -> None:
-    """Brokers before 0.10 know only times of segments: a reset is refused or approximate."""
+    """With brokers before 0.10 a reset by time needs --approximate and an answer of a broker."""
     clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -207,7 +207,7 @@ def test_applied_in_part(clients: Clients, command: Command) -> None:
 
 @pytest.mark.parametrize("format_", ["json", "csv", "kafka-utils", "legacy"])
 def test_export_and_import(clients: Clients, command: Command, format_: str) -> None:
-    """An export in any format can be imported again, also after the group was deleted."""
+    """An export in any format can be imported again after the group was deleted."""
     before = clients.stored("g")
     assert command("offsets", "export", "g", "--file", "f", "--format", format_).exit_code == 0
     assert command("groups", "delete", "g", "--execute").exit_code == 0
@@ -269,7 +269,7 @@ def test_groups(clients: Clients, command: Command) -> None:
 
 
 def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None:
-    """Each unreadable offset is named, left out of an export, and copied unchanged."""
+    """An unreadable offset is named, left out of an export with code 1, and copied unchanged."""
     clients.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
@@ -282,7 +282,7 @@ def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None
 
 
 def test_brokers_that_cannot_be_reached(clients: Clients, command: Command) -> None:
-    """A copy works without brokers; a note says that Kafka's offsets are unknown."""
+    """A copy works without brokers; one note says that Kafka's offsets are unknown."""
     clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -337,7 +337,7 @@ def test_offsets_deleted(clients: Clients, command: Command) -> None:
 def test_clear_errors(
     clients: Clients, command: Command, arguments: list[str], code: int, why: str
 ) -> None:
-    """Each wrong request gives one line with the reason, and its own exit code."""
+    """Each wrong request gives the reason and the right exit code, and changes nothing."""
     before = clients.tree("g")
     done = command(*arguments, "--execute", "--timeout", "2")
     assert (done.exit_code, done.stdout) == (code, "")

@@ -41,7 +41,7 @@ def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_group_of_a_command(tmp_path: Path) -> None:
-    """The group is the option or group.id of the file; without a legal name usage is wrong."""
+    """The option overrides the file's group.id; a missing or illegal name is an error."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=billing\n")
     assert Common(config=file, zookeeper="h:1").group(None) == "billing"
@@ -64,7 +64,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
 
 
 def test_the_groups_of_a_command(tmp_path: Path) -> None:
-    """Commands that read default to all groups; commands that change need a group."""
+    """Commands that read default to all groups; those that change need a name or --all-groups."""
     bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
     assert bare.groups(None, all_groups=False) is None
     assert bare.groups(["a", "b"], all_groups=False) == ["a", "b"]

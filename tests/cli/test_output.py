@@ -78,7 +78,7 @@ def test_colours() -> None:
 
 
 def test_texts_that_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Control characters are escaped in every format; letters of other scripts are printed."""
+    """Tables, JSON, YAML and CSV escape control characters, and print other scripts' letters."""
     assert safe("a\x1b[2Jb\n\x7f\x9b\u202e") == r"a\x1b[2Jb\n\x7f\x9b\u202e"
     assert safe("Bestellungen-ä-注文") == "Bestellungen-ä-注文"
     rows = [{"topic": "a\x1b]0;x\x07\n"}]
@@ -95,7 +95,7 @@ def test_wide_characters() -> None:
 
 
 def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Formats for programs have all columns; an unknown value is null and has a reason."""
+    """Formats for programs have all columns; unknown is null with a reason, or `unknown` in CSV."""
     found = {}
     for output in (Output.JSON, Output.JSONL, Output.YAML, Output.CSV):
         write(ROWS, COLUMNS, output)
@@ -135,7 +135,7 @@ def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reason of unknown values is written once to standard error, with the number of values."""
+    """Each reason of unknown values is written once to standard error, with the number of rows."""
     rows = [{"topic": "a", "lag": Unknown("no leader"), "start": Unknown("no leader")}] * 3
     write(rows, COLUMNS, Output.TABLE)
     assert capsys.readouterr().err == "zkconsumer: LAG, START unknown: no leader (3 rows)\n"

@@ -36,7 +36,7 @@ main()
 
 
 def test_ctrl_c(zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Ctrl-C during a change reports which offsets are changed; the backup completes the change."""
+    """Ctrl-C during a change reports how many changes were made; the backup completes the rest."""
     group = unique("g")
     file = tmp_path / "offsets"
     lines = (f"/consumers/{group}/offsets/t/{number}:7\n" for number in range(OFFSETS))
@@ -87,7 +87,7 @@ def test_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 
 def test_short_work(capsys: pytest.CaptureFixture[str]) -> None:
-    """Work that ends before the first interval shows no progress."""
+    """Work that ends before the initial delay is over shows no progress."""
     progress = Progress("changes")
     progress.advanced(1, 2)
     progress.end()

@@ -190,7 +190,7 @@ def test_shown_traces(tmp_path: Path) -> None:
 
 
 def test_frames_of_the_lab() -> None:
-    """The scene and the frames of a file exported by the lab's page fit their schema."""
+    """The lab's scene and frames, which its page exports, fit their schema."""
     engine = Engine()
     (opened, *_) = engine.command({"do": "open", "world": {}})
     (stepped,) = engine.command({"do": "step", "run": 1, "count": 9})

@@ -101,7 +101,7 @@ def test_a_player(call: Run) -> None:
     assert code == 0
     page = Links()
     page.feed(out)
-    # The first text says why the page cannot start.
+    # The first script says why the page cannot start.
     assert page.tags.count("script") == 4
     assert all(one.startswith("data:") for one in page.fetched)
     assert "g_1 joins" in out
@@ -135,7 +135,7 @@ def test_formats(call: Run) -> None:
 
 
 def test_wrong_use(call: Run) -> None:
-    """The error for an unknown name says how to list the names."""
+    """The error for an unknown scenario names --list; the one for an unknown fault lists faults."""
     code, _, err = call("simulate", "--scenario", "nonsense")
     assert code == 2 and "no scenario is called 'nonsense'" in err and "--list" in err
     code, _, err = call("simulate", "--fault", "nonsense")

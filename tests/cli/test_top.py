@@ -124,7 +124,7 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
 
 
 def test_changes_and_findings(world: World) -> None:
-    """A commit shows a rate, a missing owner a finding, and a deleted group an error."""
+    """A commit shows a rate, a missing owner a finding; a deleted group leaves the list."""
 
     async def play() -> None:
         top = world.top(interval_s=0.2)
@@ -166,7 +166,7 @@ def test_many_groups() -> None:
 
 
 def test_order() -> None:
-    """Groups with findings come first; groups that have not been read yet come last."""
+    """Each order begins with the highest number, the worst status or the live groups."""
     rows = [
         GroupRow("a", 1, 1, 5, status="OK"),
         GroupRow("b", 0, 1, 9, status="STOPPED"),

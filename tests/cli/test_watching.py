@@ -121,7 +121,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
 
 
 def test_groups_show(scene: Scene) -> None:
-    """`groups show --watch` shows changes of owners."""
+    """`groups show --watch` shows a member that joins."""
     with terminal(
         "groups",
         "show",
@@ -140,7 +140,7 @@ def test_groups_show(scene: Scene) -> None:
 
 
 def test_colours_and_width(scene: Scene) -> None:
-    """On a terminal the output has 80 columns, and colours unless NO_COLOR or --no-color is set."""
+    """Output fits a terminal's 80 columns; it has colours unless NO_COLOR or --no-color is set."""
     shown = ("groups", "list", "-z", scene.connect)
     with terminal(*shown) as one:
         one.read_until(lambda written: b"live\x1b[0m" in written)

@@ -67,7 +67,7 @@ def trio(
 
 
 def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
-    """When a follower loses its leader, the leader expires its client's session: no two owners."""
+    """When a follower loses its leader, its client's partitions move; none has two owners."""
     crew = trio.crew
     first, second = crew.join(), crew.join(zookeeper=trio.servers[0].address)
     crew.settle(first, second)

@@ -44,7 +44,7 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled: str) -> None:
-    """A user's thread that hangs for three sessions costs its member no session or partition."""
+    """A decoder that blocks for three session timeouts costs its member no session or partition."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hang(payload: bytes) -> bytes:
@@ -111,7 +111,7 @@ def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
     stuck = TopicPartition(topic, 3)
     admin.create(paths.owner(crew.group, stuck), b"ghost_1-0", makepath=True)
     member = crew.join(rebalance_max_retries=1)
-    wait_for(lambda: len(member.owned) == 7, "messages of the other partitions")
+    wait_for(lambda: len(member.owned) == 7, "the member to own seven partitions")
     assert member.last("status")["blocked"] == [str(stuck)]
     crew.flowing(member)
     assert not any(one.partition == stuck for one in member.delivered)
@@ -137,7 +137,7 @@ def test_many_members_join_and_leave(
         stack.callback(client.stop)
     wait_for(lambda: all(client.connected for client in clients), "200 sessions", 2 * LIMIT_S)
     for number, client in enumerate(clients):
-        # Its ids come before those of zkconsumer's members, so these get no partitions.
+        # This id sorts before those of zkconsumer's members, so these get no partitions.
         client.create_async(paths.member(crew.group, f"a_{number:03}"), payload, ephemeral=True)
     wait_for(
         lambda: not any(one.owned for one in members), "the 200 members to be seen", 2 * LIMIT_S

@@ -45,7 +45,7 @@ def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_connection_without_replies(crew: Crew, trap: Trap) -> None:
-    """Without replies the last message is delivered within two thirds of the timeout."""
+    """Without replies a member stops delivering within two thirds of the session timeout."""
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)

@@ -189,7 +189,7 @@ def test_expiry(
     recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever an expired member was doing, it claims again; no message or offset is lost."""
+    """A member that expires in any phase claims again; nothing is lost, no offset overwritten."""
     if phase is Phase.VERIFYING:
         # A member reads back kept partitions after its regular reading of the group, which comes
         # 30 s after it settled; here it comes after two session timeouts.

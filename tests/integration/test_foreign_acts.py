@@ -107,7 +107,7 @@ def test_an_id_node_is_replaced(
 def test_a_lower_offset_is_written_over(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The live owner overwrites a frozen member's late commit, and reports it."""
+    """The live owner overwrites a lower offset that another client wrote, and reports it."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")

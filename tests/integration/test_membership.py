@@ -90,7 +90,7 @@ def test_a_frozen_member(crew: Crew) -> None:
 
 
 def test_a_freeze_within_the_session_moves_nothing(crew: Crew) -> None:
-    """After a freeze within the session no partition moves and no message is redelivered."""
+    """After a freeze below the session timeout no partition moves, no message is redelivered."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)

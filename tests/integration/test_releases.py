@@ -73,7 +73,7 @@ def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
 
 
 def test_a_member_with_another_order_is_named(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """One member of 1.1 and two of 0.11 never settle in round-robin; the former is named."""
+    """In round-robin a member by the rules of 1.1 reports its disagreement with two of 0.11."""
     for consumer in ("a", "b"):
         join(consumer)
     wait_for(lambda: len(owners(sandbox, topic)) == TOPIC_PARTITIONS, "the first two to settle")

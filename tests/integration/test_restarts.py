@@ -98,7 +98,7 @@ def test_the_broker_restarts(
 def test_the_broker_is_killed(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """After a broker's SIGKILL and restart no message is lost or redelivered."""
+    """After a broker's SIGKILL and restart no partition moves; nothing is lost or redelivered."""
     owners = crew.observer.snapshot().owners
     counts = [one.rebalances for one in pair]
     sandbox.broker.kill()
@@ -168,7 +168,7 @@ def ensemble_crew(
 def test_the_leader_of_an_ensemble_is_killed(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """When the leader of three dies, no session is lost and no message redelivered."""
+    """When the leader of three dies, no session is lost; nothing moves or is redelivered."""
     crew, members = ensemble_crew, ensemble_crew.members
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in members]

@@ -131,7 +131,7 @@ def test_jvm_and_zkconsumer_members_in_turn(
 def test_a_group_moves_to_kafka_member_by_member(
     release: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """From ZooKeeper over both stores to Kafka, no message is redelivered or skipped."""
+    """A group moves from ZooKeeper to both stores to Kafka; nothing is redelivered or skipped."""
     assert Jvm(group, release, {}).take(4, tmp_path) == [*range(4)]
     assert ours(group, STORAGES["dual"][0], 5) == [*range(4, 9)]
     assert (group.stored(0), somebody.offsets(0)) == ("9", {0: 9})

@@ -20,7 +20,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """A refused edit has no effect on a JVM member; it overwrites a forced one, as announced."""
+    """A refused edit has no effect on a JVM member; the member overwrites a forced edit."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)

@@ -42,7 +42,7 @@ def _ours(sandbox: Sandbox, *arguments: str) -> str:
 
 
 def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """lag, groups show, owners and offsets get are right for two JVM members, one of them idle."""
+    """For an owning and an idle JVM member, four commands print the figures of Kafka's own tool."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     # Each partition alone has seven messages: a thread of the JVM member reserves its next message

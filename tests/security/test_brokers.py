@@ -152,7 +152,7 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_streams_that_share_clients_get_the_error_too(secured: Secured, topic: str) -> None:
-    """With shared broker clients, a wrong password is the same sentence."""
+    """A stream that shares broker clients gets the error of a wrong password, with its remedy."""
     server = filled(secured("SCRAM"), topic)
     given = server.settings("SCRAM")
     given["kafka"]["sasl.password"] = "wrong"
@@ -167,7 +167,7 @@ def test_streams_that_share_clients_get_the_error_too(secured: Secured, topic: s
 
 
 def test_the_error_lists_the_offered_listeners(secured: Secured, topic: str) -> None:
-    """The error names the listeners that the brokers have."""
+    """The error for a listener that no broker has lists the listeners that the brokers have."""
     server = filled(secured("SCRAM"), topic)
     with pytest.raises(FetchError, match=r"listener .* EXTERNAL .*MTLS://.* \(SSL\)"):
         read(server, "SCRAM", topic, {}, broker_listener="EXTERNAL")
