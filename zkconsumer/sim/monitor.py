@@ -107,6 +107,8 @@ class Scene(Protocol):
     @property
     def links(self) -> Sequence[Link]: ...
     @property
+    def log_start(self) -> Mapping[TopicPartition, int]: ...
+    @property
     def log_end(self) -> Mapping[TopicPartition, int]: ...
     @property
     def zookeeper(self) -> Sessions: ...
@@ -270,7 +272,8 @@ class Monitor(Watcher):
         """Check that a member that gives up a partition has stored what its user had finished
         (I13).
 
-        The only excuse is a failed commit that the member has reported.
+        The only excuses are a failed commit that the member has reported, and retention that has
+        deleted these messages.
         """
         settings = world.members[who].settings
         is_judged = self.simulated and settings.auto_commit_s is not None
@@ -280,7 +283,7 @@ class Monitor(Watcher):
         if self.deleted.get(tp) == epoch:
             return
         stored = self._stored(world, settings.storage, tp)
-        if stored < offset:
+        if max(stored, world.log_start.get(tp, 0)) < offset:
             raise InvariantViolation(
                 "I13", f"{who} {does} {tp} with {offset} finished and {stored} stored"
             )

@@ -196,12 +196,28 @@ AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
 CHURN = (Do.LEAVE, Do.REVIVE, Do.COMMIT)
 """Actions that are frequent in aimed worlds."""
 
+RECONNECTED = {Phase.RECOVERING: {Do.CUT}, Phase.REGISTERING: {Do.CUT, Do.EXPIRE}}
+"""Phases that follow a new connection, and the faults that lead to them."""
+
 RARELY_DIAGNOSED = frozenset(
-    {Phase.RECOVERING, Phase.BEFORE_RELEASE, Phase.BEFORE_START, Phase.LOADING}
+    {
+        *RECONNECTED,
+        Phase.COMMITTING,
+        Phase.BEFORE_RELEASE,
+        Phase.BEFORE_START,
+        Phase.LOADING,
+        Phase.VERIFYING,
+    }
 )
 """Phases in which a diagnosis rarely ends."""
 
-RARE_REPORT_FAULTS = {Do.BAD_REGISTRATION: 3, Do.STUCK: 3, Do.CUT: 3, Do.COMMIT_TIMEOUT: 3}
+RARE_REPORT_FAULTS = {
+    Do.BAD_REGISTRATION: 3,
+    Do.STUCK: 3,
+    Do.CUT: 3,
+    Do.EXPIRE: 2,
+    Do.COMMIT_TIMEOUT: 3,
+}
 """How often faults happen that lead to a diagnosis or cut it short, and how often a user gives up
 an explicit commit, in worlds that aim at such a phase.
 """
@@ -452,7 +468,7 @@ def _can_disturb(member: SimMember, aim: Phase) -> bool:
     that starts early reaches a later phase by then. A recovery comes before the report only if the
     last reply waits in the inbox while the client connects again.
     """
-    if aim is Phase.RECOVERING:
+    if aim in RECONNECTED:
         return member.is_diagnosed
     if aim not in RARELY_DIAGNOSED:
         return False
@@ -463,7 +479,7 @@ def _disturbing(
     world: World, actions: list[Action], aim: Phase, diagnosing: list[int]
 ) -> list[Action]:
     """Return actions that bring a member into another phase during its diagnosis."""
-    if aim is not Phase.RECOVERING:
+    if aim not in RECONNECTED:
         freed = [one for one in repairs(world) if one.do is Do.UNSTICK]
         if freed and any(world.members[who].state.phase is Phase.WAITING for who in diagnosing):
             return freed
@@ -471,7 +487,7 @@ def _disturbing(
     for kind in RECONNECTING:
         if found := [one for one in actions if one.do is kind and one.who in diagnosing]:
             return found
-    return [one for one in possible(world) if one.do is Do.CUT and one.who in diagnosing]
+    return [one for one in possible(world) if one.do in RECONNECTED[aim] and one.who in diagnosing]
 
 
 AIM_RARITY, CHURN_RARITY = 2, 40

@@ -308,7 +308,12 @@ class StreamMember(ReportingMember):
         A member that has given up closes its streams and releases nothing.
         """
         if isinstance(item, events.ReleaseReady) and not self.has_given_up:
-            held = [tp for user in self.users for tp in item.partitions.intersection(user.held)]
+            held = [
+                tp
+                for user in self.users
+                for tp in item.partitions.intersection(user.held)
+                if tp in self.state.owned and self.state.owned[tp].epoch == user.held[tp][0]
+            ]
             if held:
                 raise InvariantViolation("I9", f"{self.name} releases {held}, which users hold")
         super().post(item)

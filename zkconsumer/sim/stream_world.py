@@ -6,17 +6,21 @@ reach the timeout of a commit, and raise in the middle of a loop or of a fetch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Reply, Request
 from zkconsumer.sim.logs import CountedLog
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
+from zkconsumer.sim.session import BROKEN
 from zkconsumer.sim.stream_member import StreamMember
 from zkconsumer.sim.world import STEP_S, Watcher, World, revive
+from zkconsumer.sim.zookeeper import Unreachable
 
 if TYPE_CHECKING:
     from zkconsumer.sim.query_member import Checkpoint, QueryMember
@@ -56,9 +60,16 @@ class StreamWorld(World):
             reset=self.plan.reset,
             on_report=self._reported,
             checkpoint=self.checkpoints.setdefault(who, Checkpoint()),
-            ask=lambda batch: [self.foreign(request) for request in batch],
+            ask=self._ask_of_query,
             aim=self.plan.aim,
         )
+
+    def _ask_of_query(self, batch: Sequence[Request]) -> list[Reply]:
+        """Send requests of a query itself; without a quorum it gets no connection."""
+        try:
+            return [self.foreign(request) for request in batch]
+        except Unreachable:
+            return [BROKEN]
 
     def _query(self, who: int) -> QueryMember | None:
         """Return a member if it is a query."""

@@ -429,10 +429,10 @@ class Membership:
         return marked(mzxids, [one.value for one in marks])
 
     def _ask(self, batch: Sequence[rq.Request]) -> Sequence[Reply] | None:
-        answer_releases: Future[Sequence[Reply]] = Future()
-        self._member.session.submit(batch, answer_releases.set_result)
+        answer: Future[Sequence[Reply]] = Future()
+        self._member.session.submit(batch, answer.set_result)
         try:
-            replies = answer_releases.result(self.config.zookeeper_session_timeout_s)
+            replies = answer.result(self.config.zookeeper_session_timeout_s)
         except FutureTimeoutError:
             return None
         return None if any(one.code is Code.BROKEN for one in replies) else replies

@@ -257,6 +257,7 @@ class Replay:
         log_end: Mapping[TopicPartition, int],
     ) -> None:
         self.now = 0.0
+        self.log_start: Mapping[TopicPartition, int] = {}  # retention deletes nothing
         self.log_end = log_end
         self.zookeeper = Server()
         self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
