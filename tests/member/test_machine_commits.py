@@ -20,7 +20,7 @@ from zkconsumer.protocol.model import (
     TopicPartition,
 )
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 def found(*partitions: TopicPartition, **stored: int) -> ev.Committed:
@@ -153,6 +153,20 @@ def test_the_commit_of_a_rebalance_precedes_waiting_commits() -> None:
     member.finished |= dict.fromkeys(tps(2, 3), 25)
     member.send(ev.ReleaseReady, partitions=tps(2, 3))
     assert one(member.answer_commit(), cmd.CommitOffsets).plan.writes.keys() == tps(2, 3)
+
+
+def test_the_commit_of_a_rebalance_is_not_lowered_by_an_earlier_one() -> None:
+    """A waiting commit of a lower offset does not undo the later commit that overtakes it."""
+    member = asking()
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.read(TWO)
+    assert member.state.phase is Phase.STOPPING
+    member.send(ev.Suspended)
+    lower = Position(member.state.owned[T2].epoch, 5)
+    member.send(ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T2: lower}, request=2)
+    done = (*member.connect(), *member.verify())
+    assert one(done, cmd.CommitOffsets).plan.writes[T2] == (19, 3)
+    assert [one.positions[T2].offset for one in member.state.commits.queued] == [19]
 
 
 def test_automatic_commits_do_not_pile_up() -> None:

@@ -138,6 +138,7 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(7217984, id="a leaving member commits a partition whose owner znode is gone"),
         pytest.param(7521227, id="retention deletes finished messages before their release"),
         pytest.param(7534906, id="a user holds a message of an earlier grant"),
+        pytest.param(7532157, id="a commit of given offsets waits behind that of a release"),
         pytest.param(7549169, id="a query asks for edits while ZooKeeper has no quorum"),
         pytest.param(7513058, id="a topic is deleted while a query's batch delays a release"),
         pytest.param(7241095, id="a topic is recreated within a reading, after a seek"),

@@ -58,7 +58,8 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
     if asked.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
         return state, ()
     if asked.purpose in URGENT:
-        commits = replace(state.commits, queued=(asked, *queued), retry_at=None)
+        later = tuple(_not_lowering(one, asked) for one in queued)
+        commits = replace(state.commits, queued=(asked, *later), retry_at=None)
         return start_next(replace(state, commits=commits), now)
     before, last = queued[:-1], queued[-1:]
     if last and last[0].purpose is asked.purpose:
@@ -69,6 +70,19 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
     else:
         queued = (*queued, asked)
     return start_next(_with_queue(state, queued), now)
+
+
+def _not_lowering(waiting: CommitRequest, urgent: CommitRequest) -> CommitRequest:
+    """Return a waiting commit that does not lower what a later, urgent commit stores before it.
+
+    A user may commit lower offsets of its choice. The urgent commit's positions are newer: they
+    would be stored last if it did not overtake the waiting commits.
+    """
+    positions = {
+        tp: max(at, newer) if (newer := urgent.positions.get(tp, at)).epoch == at.epoch else at
+        for tp, at in waiting.positions.items()
+    }
+    return waiting._replace(positions=positions)
 
 
 def _with_queue(state: State, queued: tuple[CommitRequest, ...]) -> State:
@@ -243,6 +257,8 @@ def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[Co
     if asked.purpose in URGENT:
         return (asked, *waiting)
     urgent = tuple(one for one in waiting if one.purpose in URGENT)
+    for one in urgent:
+        asked = _not_lowering(asked, one)
     return (*urgent, asked, *(one for one in waiting if one.purpose not in URGENT))
 
 
