@@ -1,9 +1,10 @@
 """Leave out of built packages what only readers of the source need, so that the wheel has 1 MB.
 
 Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
-attributes, of private functions and of internal modules. Of these, `help()` would show only the
-docstrings of internal modules. Empty lines replace them, so that the line numbers of tracebacks are
-those of the repository. The sdist and an editable installation have the modules unchanged.
+attributes, of private functions and classes, and of internal modules. Of these, `help()` would
+show only the docstrings of internal modules. Empty lines replace them, so that the line numbers of
+tracebacks are those of the repository. The sdist and an editable installation have the modules
+unchanged.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def _is_private(node: ast.AST, *, is_public: bool) -> bool:
     """
     if isinstance(node, ast.Module):
         return not is_public
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.decorator_list:
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return False
+    if node.decorator_list:
         return False
     return node.name.startswith("_") and not node.name.endswith("__")
 

@@ -40,11 +40,10 @@ from support.jvm.member import RELEASES, recording  # noqa: E402
 JARS = "kafka-3.9.1"
 # The releases of the normal lane's JVM members.
 SOME_RELEASES = (RELEASES[0], RELEASES[-1])
-# Workers, each with servers of its own (about a gigabyte). Tests wait for two thirds of their time:
-# five workers use 1.6 of two cores. A further worker costs 6 s of a processor, because it collects
-# all tests and starts servers. tests/conftest.py says which modules a worker takes together, and in
-# which order. `-n 0`: one after the other, as for --pdb and -s.
-WORKERS = ("-n", "8", "--dist", "loadfile", "--no-loadscope-reorder")
+# Workers, each with servers of its own (about a gigabyte). Five workers use 1.6 of two cores. Eight
+# took longer on two cores, and a fifth more processor time. tests/conftest.py says which modules a
+# worker takes together, and in which order. `-n 0`: one after the other, as for --pdb and -s.
+WORKERS = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder")
 # Tests without servers are limited by the processor, so there is one worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")
