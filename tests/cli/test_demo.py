@@ -8,13 +8,13 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.conftest import Spawn
 from jsonschema import Draft202012Validator
+from support.processes import PATIENCE_S, assert_nothing_is_left, processes_of
 
 from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges
@@ -26,9 +26,6 @@ from zkconsumer.demo.group_judge import (
 )
 from zkconsumer.protocol.payloads import OwnerZnode
 
-# Seconds within which all processes and files of a run must have disappeared. On an idle machine
-# this takes 2 s.
-PATIENCE_S = 60.0
 A, B = (OwnerZnode(f"demo_{name}-0", session, session) for name, session in (("a", 1), ("b", 2)))
 
 
@@ -38,19 +35,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
-
-
-def processes_of(home: Path) -> list[str]:
-    """Return the command lines of all processes of the machine that name a file below `home`."""
-    shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in shown.stdout.splitlines() if str(home) in line]
-
-
-def assert_nothing_is_left(home: Path) -> None:
-    limit_s = time.monotonic() + PATIENCE_S
-    while (left := [*processes_of(home), *home.iterdir()]) and time.monotonic() < limit_s:
-        time.sleep(0.05)
-    assert not left
 
 
 def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:

@@ -8,10 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from zkconsumer.member.operations import MemberIdentity
 from zkconsumer.member.phases import Phase
+from zkconsumer.member.read_group import diagnose
 from zkconsumer.member.state import Settings, replace
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim import coverage
 from zkconsumer.sim.coverage import Coverage, Pair, excluded
+from zkconsumer.sim.member import LAST_REPLY
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 from zkconsumer.sim.random_search import Decide, Decisions, draw_aimed, run, world_of
@@ -26,10 +30,8 @@ FEWEST = 6
 """Minimum number of kinds of faults that these seeds inject into one phase."""
 
 
-@pytest.mark.parametrize("phase", [Phase.OFFLINE, Phase.RELEASING, Phase.LEAVING])
-def test_faults_hit_brief_phases(phase: Phase) -> None:
-    """A dozen runs that aim at a brief phase hit it with several faults, and no promise breaks."""
-    reached = Coverage()
+def run_aimed(seed: int, phase: Phase, reached: Coverage) -> None:
+    """Run an aimed world that keeps its promises, and count the pairs that it reaches."""
 
     def make(plan: Plan, monitor: Monitor) -> World:
         return world_of(plan, Watchers(monitor, reached))
@@ -38,9 +40,16 @@ def test_faults_hit_brief_phases(phase: Phase) -> None:
         plan, length, rarity = draw_aimed(decide)
         return dataclasses.replace(plan, aim=phase), length, rarity
 
+    result = run(Decisions(random.Random(seed)), make=make, draw=draw)
+    assert result.violation is None, f"seed {seed}: {result.violation}"
+
+
+@pytest.mark.parametrize("phase", [Phase.OFFLINE, Phase.RELEASING, Phase.LEAVING])
+def test_faults_hit_brief_phases(phase: Phase) -> None:
+    """A dozen runs that aim at a brief phase hit it with several faults, and no promise breaks."""
+    reached = Coverage()
     for seed in SEEDS:
-        result = run(Decisions(random.Random(seed)), make=make, draw=draw)
-        assert result.violation is None, f"seed {seed}: {result.violation}"
+        run_aimed(seed, phase, reached)
     hit = {pair.what for pair in reached.pairs if pair.phase == phase.value}
     assert len(hit & {do.value for do in FAULTS}) >= FEWEST
 
@@ -49,20 +58,23 @@ def test_faults_hit_brief_phases(phase: Phase) -> None:
 def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
     """In aimed runs, a preempted user's thread reports its release in the phase aimed at."""
     reached = Coverage()
-
-    def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, Watchers(monitor, reached))
-
-    def draw(decide: Decide) -> tuple[Plan, int, int]:
-        plan, length, rarity = draw_aimed(decide)
-        return dataclasses.replace(plan, aim=phase), length, rarity
-
     for seed in range(MOST_SEEDS):
-        result = run(Decisions(random.Random(seed)), make=make, draw=draw)
-        assert result.violation is None, f"seed {seed}: {result.violation}"
+        run_aimed(seed, phase, reached)
         if Pair(phase.value, "ReleaseReady") in reached.pairs:
             return
     raise AssertionError(f"no user releases in the phase {phase.value}")
+
+
+def test_the_last_reply_to_a_diagnosis() -> None:
+    """A diagnosis ends with the reply that aimed runs take for its last one."""
+    settings = Settings(group="g", consumer="g_0", subscription={"t": 1})
+    diagnosis = diagnose(MemberIdentity.of(settings, 1))
+    batch, answered = next(diagnosis), 0
+    with pytest.raises(StopIteration):
+        while True:
+            batch = diagnosis.send([Reply(Code.NO_NODE)] * len(batch))
+            answered += 1
+    assert answered == LAST_REPLY
 
 
 def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,7 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import tarfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +16,7 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
+from support.processes import PATIENCE_S, assert_nothing_is_left, programs
 
 from zkconsumer.demo.history import RunRecords, rows_of
 from zkconsumer.demo.history_charts import charts
@@ -31,9 +30,6 @@ from zkconsumer.spark.history import table_batches
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_history_demo.py"
 INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"
-# Seconds within which all processes and files of a run must have disappeared. On an idle machine
-# this takes 2 s.
-PATIENCE_S = 60.0
 # Time limit of a run in seconds. On a busy machine a run takes 90 s.
 LIMIT_S = 900.0
 SVG = "{http://www.w3.org/2000/svg}"
@@ -53,36 +49,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the demo with arguments; end the processes that a test leaves running."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(*arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(SCRIPT), *arguments]
-        started.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
-        )
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def assert_nothing_is_left(home: Path) -> None:
-    def left() -> list[object]:
-        shown = subprocess.run(
-            ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
-        )
-        return [
-            *(line for line in shown.stdout.splitlines() if str(home) in line),
-            *home.iterdir(),
-        ]
-
-    limit_s = time.monotonic() + PATIENCE_S
-    while (found := left()) and time.monotonic() < limit_s:
-        time.sleep(0.1)
-    assert not found
+    """Start the demo with arguments."""
+    with programs(SCRIPT, tmp_path) as run:
+        yield run
 
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.processes import PATIENCE_S, assert_nothing_is_left, programs
 
 from zkconsumer.demo.pipeline_judge import Row, Verdict, judge
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_pipeline_demo.py"
-# Seconds within which all processes and files of a run must have disappeared. On an idle machine
-# this takes 2 s.
-PATIENCE_S = 60.0
 # Time limit of a run in seconds. On an idle machine a run takes 60 s.
 LIMIT_S = 500.0
 
@@ -35,36 +31,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start(home: Path) -> Iterator[Start]:
-    """Start the demo; end the processes that a test leaves running."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run() -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(SCRIPT), "--messages", "5000", "--json"]
-        started.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home)
-        )
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def assert_nothing_is_left(home: Path) -> None:
-    def left() -> list[object]:
-        shown = subprocess.run(
-            ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
-        )
-        return [
-            *(line for line in shown.stdout.splitlines() if str(home) in line),
-            *home.iterdir(),
-        ]
-
-    limit_s = time.monotonic() + PATIENCE_S
-    while (found := left()) and time.monotonic() < limit_s:
-        time.sleep(0.1)
-    assert not found
+    """Start the demo."""
+    with programs(SCRIPT, home) as run:
+        yield lambda: run("--messages", "5000", "--json")
 
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)

@@ -1,8 +1,18 @@
-"""Children of a process, and their command lines, from /proc."""
+"""Children of a process, command lines, and programs that must leave nothing behind."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from support.wait import wait_for
+
+PATIENCE_S = 60.0
+"""Seconds within which all processes and files of an ended program must have disappeared. On an
+idle machine this takes 2 s."""
 
 
 def children(parent: int) -> set[int]:
@@ -24,3 +34,37 @@ def command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def processes_of(home: Path) -> list[str]:
+    """Return the command lines of all processes of the machine that name a file below `home`."""
+    shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in shown.stdout.splitlines() if str(home) in line]
+
+
+def assert_nothing_is_left(home: Path) -> None:
+    """Wait until no process names `home`, and `home` is empty."""
+
+    def left() -> list[object]:
+        return [*processes_of(home), *home.iterdir()]
+
+    wait_for(lambda: not left(), lambda: f"these are left: {left()}", PATIENCE_S)
+
+
+@contextmanager
+def programs(script: Path, directory: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Yield a function that starts a script with arguments; end the runs that a test leaves."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(script), *arguments]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=directory))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()

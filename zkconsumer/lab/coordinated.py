@@ -71,7 +71,7 @@ SERVE, RECEIVE, TIME = Do.SERVE.value, Do.RECEIVE.value, Do.TIME.value
 # ---- the picture ---------------------------------------------------------------------------------
 
 
-class Lens(Watcher):
+class CoordinatedCamera(Watcher):
     """Watches a world, and turns each move into a frame.
 
     Attributes:
@@ -87,12 +87,12 @@ class Lens(Watcher):
         self.waiting: dict[int, Messages] = {}
         self._recorder = Recorder(self._told)
         self._now = 0.0
-        self._prefix: dict[TopicPartition, int] = {}
+        self._delivered_below: dict[TopicPartition, int] = {}
         self._owners: list[int] = []
         self._last_owners: list[int] = []
         self._rows: list[list[Json]] = []
         self._members: list[JsonObject] = []
-        self._prints: list[tuple[object, ...]] = []
+        self._shown: list[tuple[object, ...]] = []
         self._group: GroupView | None = None
         self._tree: JsonObject = {}
         self._broker: JsonObject = {}
@@ -104,7 +104,7 @@ class Lens(Watcher):
     def picture(self, world: World) -> JsonObject:
         """Return the picture, from which the next frame continues."""
         self._now = world.now
-        self._prints = [()] * len(world.members)
+        self._shown = [()] * len(world.members)
         self._members = [{}] * len(world.members)
         self._update(world)
         self._begin()
@@ -190,7 +190,7 @@ class Lens(Watcher):
         for tp, end in world.log_end.items():
             before = self._rows[tp.partition][1] if tp.partition < len(self._rows) else None
             stored = str(offsets[tp]) if tp in offsets else before
-            rows.append([self._owners[tp.partition], stored, self._prefix.get(tp, 0), end])
+            rows.append([self._owners[tp.partition], stored, self._delivered_below.get(tp, 0), end])
         known = self._rows + [[]] * len(added)
         changed = {n: row for n, row in enumerate(rows) if row != known[n]}
         moved = [n for n, row in changed.items() if not known[n] or known[n][0] != row[0]]
@@ -239,9 +239,9 @@ class Lens(Watcher):
                 *([number for number, _ in some] for some in messages),
                 *(tuple(member.fetching), self._session(world, who)),
             )
-            if now == self._prints[who]:
+            if now == self._shown[who]:
                 continue
-            self._prints[who] = now
+            self._shown[who] = now
             view = self._member(world, who, messages)
             if view != self._members[who]:
                 self._members[who] = found[who] = view
@@ -315,10 +315,10 @@ class Lens(Watcher):
     def delivered(self, world: World, message: Delivered) -> None:
         self.has_seen = True
         tp, offset = message.tp, message.offset
-        is_again = offset < self._prefix.get(tp, 0)
+        is_again = offset < self._delivered_below.get(tp, 0)
         self.handed_out += 1
         self.redelivered += is_again
-        self._prefix[tp] = max(self._prefix.get(tp, 0), offset + 1)
+        self._delivered_below[tp] = max(self._delivered_below.get(tp, 0), offset + 1)
         if is_again and not any(one.tp == tp for one in self._got):
             self._events.append(["delivered", message.who, str(tp), offset, 1])
         self._got.append(message)
@@ -396,7 +396,7 @@ class CoordinatedStage:
             messages=spec.messages,
             **({"delay": delays(random.Random(spec.seed))} if spec.seed else {}),
         )
-        self.camera = Lens(spec.protocol)
+        self.camera = CoordinatedCamera(spec.protocol)
         self.world = World(plan, self.camera)
         self.moves: list[Move] = []
         self.defaults: list[bool] = []

@@ -193,9 +193,8 @@ class _IgnoredAnswer:
 
 COMMIT = CommitRequested(None, None, cast(Any, _IgnoredAnswer()))  # Any: it stands for a Future
 
-OF_USERS_THREADS = (events.ReleaseReady, CommitRequested, CommitAbandoned)
+USER_THREAD_ITEMS = (events.ReleaseReady, CommitRequested, CommitAbandoned)
 """Items of the inbox that a user's thread posts."""
-
 
 LAST_REPLY = 6
 """The index of the last reply that `member.read_group.diagnose` awaits."""
@@ -469,7 +468,7 @@ class SimMember:
     def _may_be_preempted(self, item: object) -> bool:
         if self.aim is None:
             return False
-        if isinstance(item, OF_USERS_THREADS):
+        if isinstance(item, USER_THREAD_ITEMS):
             return True
         is_of_listener = isinstance(item, events.Finished) and isinstance(
             item.outcome, events.ListenerReturned
