@@ -300,8 +300,18 @@ class SimMember:
     @property
     def is_diagnosed(self) -> bool:
         """Whether the last reply to `Diagnose` is in the inbox."""
-        found = {ticket for ticket, steps in self._diagnoses() if len(steps.sent) >= LAST_REPLY}
-        return any(isinstance(item, Resume) and item.ticket in found for item in self.inbox)
+        return any(
+            isinstance(item, Resume) and item.ticket in self._ending() for item in self.inbox
+        )
+
+    @property
+    def awaits_last_reply(self) -> bool:
+        """Whether `Diagnose` has sent its last request, and the reply is not in the inbox."""
+        return bool(self._ending()) and not self.is_diagnosed
+
+    def _ending(self) -> set[int]:
+        """Return the tickets of the operations `Diagnose` that need only the last reply."""
+        return {ticket for ticket, steps in self._diagnoses() if len(steps.sent) >= LAST_REPLY}
 
     def _diagnoses(self) -> Iterator[tuple[int, Replayed]]:
         for ticket, one in self.running.items():
@@ -376,7 +386,19 @@ class SimMember:
         """
         if self.unposted is None:
             return False
-        return now >= self.post_at or (self.state.phase is self.aim and self.diagnosis is None)
+        if self.may_release_early or now >= self.post_at:
+            return True
+        return self.state.phase is self.aim and self.diagnosis is None
+
+    @property
+    def may_release_early(self) -> bool:
+        """Whether a user releases its partitions just before the last reply to a diagnosis.
+
+        It does so in a world that aims at COMMITTING, so that the reply may come during the commit.
+        """
+        if self.aim is not Phase.COMMITTING or self.state.phase is not Phase.STOPPING:
+            return False
+        return self.unposted is not None and self.awaits_last_reply
 
     def run_thread(self) -> None:
         """Let the preempted thread, if there is one, post its item."""

@@ -35,9 +35,9 @@ from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, InvariantViolatio
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 
-MAX_UNDER_WAY = 8
-"""Upper bound of one member's operations: those of a rebalance, a lease and a commit, and stale
-ones."""
+MAX_UNDER_WAY = 16
+"""Upper bound of one member's operations: those of a rebalance, a lease, a commit and a diagnosis,
+and two stale ones for each of six reconnections that a busy member handles late."""
 
 MAX_COMMITS = 16
 """Upper bound of the commits waiting in one member: an automatic commit, those of a hand-over and

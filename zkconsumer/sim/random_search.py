@@ -187,7 +187,7 @@ def draw_aimed(decide: Decide) -> Drawn:
         aim=aim,
         is_ambiguous=aim in RARELY_DIAGNOSED,
     )
-    return plan, length + 250, 4 * rarity
+    return plan, length + (500 if aim in RARELY_DIAGNOSED else 250), 4 * rarity
 
 
 AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
@@ -214,16 +214,20 @@ RARELY_DIAGNOSED = frozenset(
 RARE_REPORT_FAULTS = {
     Do.BAD_REGISTRATION: 3,
     Do.STUCK: 3,
-    Do.CUT: 3,
-    Do.EXPIRE: 2,
+    Do.CUT: 6,
+    Do.EXPIRE: 5,
+    Do.DELETE_ID: 6,
     Do.COMMIT_TIMEOUT: 3,
 }
-"""How often faults happen that lead to a diagnosis or cut it short, and how often a user gives up
+"""How often faults happen that lead to a diagnosis or interrupt it, and how often a user gives up
 an explicit commit, in worlds that aim at such a phase.
 """
 
 DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
 """Faults that make a member rebalance during a diagnosis, and how often they happen."""
+
+RESERVED = 3
+"""How many of each fault that disturbs a diagnosis are kept for diagnoses."""
 
 EARLY_REPLIES = 3
 """A diagnosis that has received at most this many replies is at its beginning."""
@@ -441,7 +445,12 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
     if decide(AIM_RARITY if hit or diagnosing else CHURN_RARITY):
         return []
     if hit:
-        found = [one for one in possible(world) if one.do not in MEMBER_FAULTS or one.who in hit]
+        kept = _kept(world, aim)
+        found = [
+            one
+            for one in possible(world)
+            if (one.do not in MEMBER_FAULTS or one.who in hit) and one.do not in kept
+        ]
     elif diagnosing:
         found = _disturbing(world, actions, aim, diagnosing)
     else:
@@ -451,6 +460,14 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
         return []
     kind = kinds[decide(len(kinds))]
     return [one for one in found if one.do is kind]
+
+
+def _kept(world: World, aim: Phase) -> set[Do]:
+    """Return the faults of which the world keeps the last ones for diagnoses."""
+    if aim not in RARELY_DIAGNOSED:
+        return set()
+    kinds = DISTURBANCES.keys() | RECONNECTED.get(aim, set()) | {Do.DELETE_ID}
+    return {do for do in kinds if world.faults_left.get(do, 0) <= RESERVED}
 
 
 def _churn(world: World) -> list[Action]:
@@ -465,29 +482,47 @@ def _can_disturb(member: SimMember, aim: Phase) -> bool:
     """Return whether an interruption now may let the member's diagnosis end in the phase `aim`.
 
     The report of a diagnosis (`Diagnosed`) comes seven round trips after its start. A rebalance
-    that starts early reaches a later phase by then. A recovery comes before the report only if the
+    that starts early reaches a later phase by then. A registration takes few round trips, so it
+    starts while the member awaits the last reply. A recovery comes before the report only if the
     last reply waits in the inbox while the client connects again.
     """
+    if aim is Phase.REGISTERING and member.awaits_last_reply:
+        return True
     if aim in RECONNECTED:
         return member.is_diagnosed
-    if aim not in RARELY_DIAGNOSED:
-        return False
-    return member.diagnosis is not None and member.diagnosis <= EARLY_REPLIES
+    if aim is Phase.COMMITTING and member.may_release_early:
+        return True
+    early = member.diagnosis is not None and member.diagnosis <= EARLY_REPLIES
+    return early and aim in RARELY_DIAGNOSED
 
 
 def _disturbing(
     world: World, actions: list[Action], aim: Phase, diagnosing: list[int]
 ) -> list[Action]:
     """Return actions that bring a member into another phase during its diagnosis."""
-    if aim not in RECONNECTED:
-        freed = [one for one in repairs(world) if one.do is Do.UNSTICK]
-        if freed and any(world.members[who].state.phase is Phase.WAITING for who in diagnosing):
-            return freed
-        return [*_churn(world), *(one for one in possible(world) if one.do in DISTURBANCES)]
+    if aim in RECONNECTED:
+        return _reconnecting(world, actions, aim, diagnosing)
+    if posts := [one for one in actions if one.do is Do.POST and one.who in diagnosing]:
+        return posts
+    freed = [one for one in repairs(world) if one.do is Do.UNSTICK]
+    if freed and any(world.members[who].state.phase is Phase.WAITING for who in diagnosing):
+        return freed
+    return [*_churn(world), *(one for one in possible(world) if one.do in DISTURBANCES)]
+
+
+def _reconnecting(
+    world: World, actions: list[Action], aim: Phase, diagnosing: list[int]
+) -> list[Action]:
+    """Return actions after which a member registers or connects again before it handles the last
+    reply to its diagnosis.
+    """
+    found = [one for one in possible(world) if one.who in diagnosing]
+    if any(world.members[who].awaits_last_reply for who in diagnosing):
+        return [one for one in found if one.do is Do.DELETE_ID]
     for kind in RECONNECTING:
-        if found := [one for one in actions if one.do is kind and one.who in diagnosing]:
-            return found
-    return [one for one in possible(world) if one.do in RECONNECTED[aim] and one.who in diagnosing]
+        if steps := [one for one in actions if one.do is kind and one.who in diagnosing]:
+            return steps
+    return [one for one in found if one.do in RECONNECTED[aim]]
 
 
 AIM_RARITY, CHURN_RARITY = 2, 40
