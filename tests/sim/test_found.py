@@ -137,7 +137,6 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(7244412, id="the user seeks again before the first seek is stored"),
         pytest.param(7217984, id="a leaving member commits a partition whose owner znode is gone"),
         pytest.param(7521227, id="retention deletes finished messages before their release"),
-        pytest.param(7534906, id="a user holds a message of an earlier grant"),
         pytest.param(7532157, id="a commit of given offsets waits behind that of a release"),
         pytest.param(7549169, id="a query asks for edits while ZooKeeper has no quorum"),
         pytest.param(7513058, id="a topic is deleted while a query's batch delays a release"),
