@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.members.machine import member_in, tps, view
+from support.members.machine import ME, Member, member_in, tps, view
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
@@ -73,3 +73,20 @@ def test_an_interrupted_revocation_gives_a_new_token(phase: Phase) -> None:
     assert member.state.serving == tps(0, 1, 2, 3)
     kept = {tp for tp, mine in member.state.owned.items() if mine == old[tp]}
     assert kept == tps(0, 1)
+
+
+def test_a_reading_ends_the_wait_for_the_watch_of_a_nudge() -> None:
+    """A member registers at once if its id znode is deleted after a nudge whose watch was lost."""
+    # 1. A nudge deletes and creates the id znode. 2. The connection breaks, so the watch event of
+    # the nudge is lost. 3. The member reads the group. 4. Another client deletes the id znode.
+    member = Member(nudge_s=2.0, retries=1, backoff_s=1.0)
+    group = view((ME, "g_z"))
+    member.settle(group)
+    member.wait(1.0)
+    member.answer(ev.OwnersListed(frozenset()))
+    assert isinstance(member.log[-1], cmd.Nudge)
+    member.send(ev.Suspended)
+    member.connect()
+    member.drive(group)
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    assert member.state.phase is Phase.REGISTERING

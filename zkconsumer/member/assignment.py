@@ -39,6 +39,8 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         topics={**state.topics, **{name: topic.czxid for name, topic in view.topics.items()}},
         refused={},
         claim_due=True,
+        # Watch events and replies come in order: an event from now on is not about an old nudge.
+        idle_peers=replace(state.idle_peers, nudge_op=None),
         # Only a full read may have followed a lost watch.
         unverified=frozenset(state.owned) if state.known is None else state.unverified,
         malformed=_still_malformed(state, view),

@@ -221,7 +221,8 @@ class IdlePeers:
         partitions: assigned to another member, and without an owner znode at the last check.
         look_at: when the member checks again.
         nudged_at: when the member last nudged the group.
-        nudge_op: the number of the last nudge, until the watch reports the deleted id znode.
+        nudge_op: the number of the last nudge, until the watch reports the deleted id znode or
+            the member has read the group.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
