@@ -10,6 +10,9 @@ Simulated: schedules from new seeds on all cores. Each violation is printed at o
 is shrunk and printed as decisions and as a story. Ctrl-C ends the run early and prints the results
 so far.
 
+The lab (--lab): the page of a live group stays open in Chromium while members join, leave and
+commit. Once the lab keeps its maximum number of events, its memory must not grow.
+
 `--record` writes a file to docs/records/, from which `scripts/records` generates the tables of
 docs/verification.md.
 """
@@ -28,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
+import _soak_lab  # noqa: E402
 from _explore import Totals, endless, explore, story  # noqa: E402
 from _soak_rounds import Rounds, Sums, run  # noqa: E402
 
@@ -130,6 +134,34 @@ MOST_STORIES = 5
 """Maximum number of violations that are shrunk and printed; the seeds of all others are printed."""
 
 
+def lab(seconds: float, seed: int, *, is_recorded: bool) -> int:
+    """Follow a live group in the lab, and print the verdict; return the exit code."""
+    started = time.monotonic()
+
+    def report(one: _soak_lab.Sample) -> None:
+        sizes = (one.page_heap, one.browser_resident, one.server_resident)
+        heap, browser, server = (f"{size / 1e6:.1f} MB" for size in sizes)
+        print(
+            f"{one.seconds:.0f} s, {one.events} events: heap of the page {heap}, "
+            f"{one.page_nodes} nodes, browser {browser}, server {server}",
+            flush=True,
+        )
+
+    samples = _soak_lab.run(seconds, seed, report)
+    grown = _soak_lab.growths(samples)
+    if is_recorded:
+        _records.write(
+            "lab",
+            seconds=time.monotonic() - started,
+            seeds={"first": seed, "last": seed},
+            counts=_soak_lab.summary(samples),
+            violations=grown,
+            name=str(seed),
+        )
+    print("\n".join(["FAILED" if grown else "PASSED", *grown]))
+    return int(bool(grown))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/soak",
@@ -164,10 +196,15 @@ def main() -> int:
         default=os.cpu_count() or 1,
         help="number of processes of a simulated run (default: all cores)",
     )
+    parser.add_argument(
+        "--lab", action="store_true", help="follow a live group in the lab, and measure its memory"
+    )
     parser.add_argument("--record", action="store_true", help="write a record to docs/records/")
     given = parser.parse_args()
     if given.simulated and given.rounds is not None:
         parser.error("--rounds counts rounds on real servers; with --simulated give a duration")
+    if given.lab and (given.rounds is not None or given.simulated):
+        parser.error("--lab needs a duration, and excludes --simulated")
     if given.groups < 1:
         parser.error("--groups must be at least 1")
     hours = given.minutes / 60 if given.minutes is not None else given.hours
@@ -175,6 +212,8 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     # SIGTERM ends the run as Ctrl-C does, so that all servers are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if seconds is not None and given.lab:
+        return lab(seconds, seed, is_recorded=given.record)
     if seconds is not None and given.simulated:
         return simulated(seconds, seed, processes=given.processes, is_recorded=given.record)
     return soak(given, seconds, seed)
