@@ -143,7 +143,8 @@ def lab(seconds: float, seed: int, *, is_recorded: bool) -> int:
         heap, browser, server = (f"{size / 1e6:.1f} MB" for size in sizes)
         print(
             f"{one.seconds:.0f} s, {one.events} events: heap of the page {heap}, "
-            f"{one.page_nodes} nodes, browser {browser}, server {server}",
+            f"{one.page_nodes} nodes, browser {browser}, server {server}; "
+            f"the last commit was drawn after {one.drawn_s:.2f} s",
             flush=True,
         )
 

@@ -121,8 +121,8 @@ class App extends Component {
         const wasLast = this.place >= run.length;
         run.put(run.length, event.frames);
         const dropped = run.trim(LIMIT);
-        const place = wasLast && this.state.playing ? run.length : Math.max(0, this.place - dropped);
-        this.setState({ at: (this.place = place), changed: {} });
+        this.place = wasLast && this.state.playing ? run.length : Math.max(0, this.place - dropped);
+        this.news = true; // the loop draws once per picture, however many events have arrived
       } else if (event.event === "choices") this.setState({ choices: event });
       else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, playing: false });
       else if (event.event === "table") this.setState({ table: event });
@@ -271,9 +271,11 @@ class App extends Component {
     const run = this.run;
     if (run && this.state.playing) {
       if (run.kind === "live") {
-        if (this.state.at !== run.length) this.setState({ at: (this.place = run.length) });
+        if (this.place !== run.length) this.news = !!(this.place = run.length);
       } else this.advance(run, seconds);
     }
+    if (this.news) this.setState({ at: this.place, changed: {} });
+    this.news = false;
     requestAnimationFrame((time) => this.loop(time));
   }
 
