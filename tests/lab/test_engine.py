@@ -11,6 +11,7 @@ import pytest
 from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.comparisons import PROTOCOLS
 from zkconsumer.lab.engine import Engine
+from zkconsumer.lab.runs import MOVES_BETWEEN_COPIES
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.lab.worlds import MAX_MOVES, Move, parse_move, read_moves, write_moves
 from zkconsumer.protocol.model import TopicPartition
@@ -277,6 +278,27 @@ def test_every_move_of_a_coordinated_group(protocol: str) -> None:
     for one in [*found["choices"], *found["faults"]]:
         *_, frames = lab.do("act", run=run, at=12, move=one["move"])
         lab.do("step", run=frames["run"], count=30)
+
+
+@pytest.mark.parametrize("protocol", COORDINATED)
+def test_a_coordinated_group_is_copied(protocol: str) -> None:
+    """A fork continues from a copy of the world exactly as from the start of the run."""
+    lab = Lab()
+    moves = "join:3,20,freeze:0,10,hold:1,30,kill_broker:0,40,coordinate:1,9,thaw:0,let_go:1,40"
+    world = {"protocol": protocol, "members": 3, "seed": 3}
+    run = lab.open(world=world, moves=moves)
+    before, length = list(lab.frames[run]), len(lab.frames[run])
+    assert [at for at in lab.engine._runs[run].copies if length - MOVES_BETWEEN_COPIES < at]
+    for at in (30, 55, 100, 110, length - 1):
+        opened, *_ = lab.do("act", run=run, at=at, move="grow")
+        fork = opened["run"]
+        lab.do("step", run=fork, count=80)
+        other = Lab()
+        assert other.frames[other.open(world=world, moves=lab.moves[fork])] == lab.frames[fork]
+    lab.do("step", run=run, count=40)
+    assert lab.frames[run][:length] == before
+    other = Lab()
+    assert other.frames[other.open(world=world, moves=lab.moves[run])] == lab.frames[run]
 
 
 def test_a_coordinated_group_without_members() -> None:

@@ -8,8 +8,13 @@ timer expires. The picture contains the state of the coordinator instead of ZooK
 
 from __future__ import annotations
 
+import copy
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 from zkconsumer.errors import RefusedError
@@ -43,7 +48,17 @@ from zkconsumer.sim.coordinated.view import (
     group_view,
     message_text,
 )
-from zkconsumer.sim.coordinated.world import NEVER, Both, Delivered, InTransit, Watcher, World
+from zkconsumer.sim.coordinated.world import (
+    NEVER,
+    Both,
+    Delivered,
+    InTransit,
+    Member,
+    Plan,
+    Watcher,
+    Wire,
+    World,
+)
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace.story import listed
@@ -407,6 +422,15 @@ class CoordinatedStage:
         self._flow = spec.flow
         self._is_default = False
 
+    def copy(self) -> CoordinatedStage:
+        """Return a stage in the same state, without moves and frames."""
+        twin = copy.copy(self)
+        known: dict[int, Value] = {}
+        twin.world, twin.camera = _twin(self.world, known), _twin(self.camera, known)
+        twin.moves, twin.defaults, twin.frames = [], [], []
+        twin.on_move, twin._is_default = lambda: None, False
+        return twin
+
     @property
     def now(self) -> float:
         return self.world.now
@@ -681,3 +705,42 @@ _ORDERS: dict[str, Callable[[World, int], object]] = {
     "unmute": World.unmute,
 }
 """Move -> what it does to a member or a broker."""
+
+
+# ---- copies --------------------------------------------------------------------------------------
+
+_OWNED = (World, Plan, Member, Wire, InTransit, CoordinatedCamera, Recorder, random.Random)
+"""Classes whose objects belong to one run. Objects of all other classes are shared by copies, since
+no move changes them.
+"""
+
+
+def _twin(value: Value, known: dict[int, Value]) -> Value:
+    """Return a copy of a part of a run; `known` maps the id of an object to its copy.
+
+    The world's queue contains functions that refer to the world, so functions are copied as well.
+    """
+    if id(value) in known:
+        return known[id(value)]
+    kind = type(value)
+    if kind in (list, set, tuple, deque):
+        return kind(_twin(one, known) for one in value)
+    if kind is dict:
+        return {key: _twin(one, known) for key, one in value.items()}
+    if kind is partial:
+        return partial(_twin(value.func, known), *value.args)
+    if kind is MethodType:
+        return MethodType(value.__func__, _twin(value.__self__, known))
+    if kind is FunctionType and value.__closure__:
+        cells = tuple(CellType(_twin(one.cell_contents, known)) for one in value.__closure__)
+        return FunctionType(
+            value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
+        )
+    if kind not in _OWNED:
+        return value
+    made = known[id(value)] = copy.copy(value)
+    names = vars(value) if hasattr(value, "__dict__") else [one.name for one in fields(value)]
+    if kind is not random.Random:
+        for name in names:
+            object.__setattr__(made, name, _twin(getattr(value, name), known))
+    return made

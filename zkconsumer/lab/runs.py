@@ -1,9 +1,8 @@
 """One run of the lab: a world, the moves so far, and a frame for each of them.
 
 A run can be continued from any of its moves: `at` returns the world as it was at that move. A world
-of zkconsumer's members is copied every few moves; `at` performs the moves after the nearest copy
-again. A world with JVM members or with a group coordinator cannot be copied, so its moves are
-performed again from the start.
+is copied every few moves; `at` performs the moves after the nearest copy again. A world with JVM
+members cannot be copied, so its moves are performed again from the start.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TypeAlias
 
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
@@ -53,35 +52,6 @@ MOVES_BETWEEN_COPIES = 50
 """Minimum number of moves between two copies of a world; large worlds are copied less often."""
 
 _DELAYED = (Do.SERVE, Do.RECEIVE)
-
-
-class AnyStage(Protocol):
-    """A world, its moves and a frame of each: with ZooKeeper or with a group coordinator."""
-
-    moves: list[Move]
-    defaults: list[bool]
-    frames: list[JsonObject]
-    settled: tuple[int, ...]
-    picture: JsonObject
-    on_move: Callable[[], None]
-
-    @property
-    def now(self) -> float: ...
-    @property
-    def partitions(self) -> int: ...
-    def start(self, *settled: int) -> None: ...
-    def say(self, text: str) -> None: ...
-    def wait(self, seconds: float) -> None: ...
-    def step(self) -> bool: ...
-    def next(self) -> object | None: ...
-    def is_next(self, move: Move) -> bool: ...
-    def rests(self) -> bool: ...
-    def move(self, move: Move) -> None: ...
-    def check(self, move: Move) -> None: ...
-    def choices(self) -> tuple[list[Move], object, list[Move]]: ...
-    def sentence(self, move: Move) -> str: ...
-    def explain(self, number: int) -> str: ...
-    def record(self, emit: Emit) -> None: ...
 
 
 class LabStage(Stage):
@@ -346,6 +316,10 @@ def _is_message(item: object) -> bool:
     return False
 
 
+AnyStage: TypeAlias = LabStage | CoordinatedStage
+"""A world, its moves and a frame of each: with ZooKeeper or with a group coordinator."""
+
+
 @dataclass
 class Run:
     """The moves of one run, and copies of its world.
@@ -363,7 +337,7 @@ class Run:
     scripted: int = 0
     parent: int = 0
     forked_at: int = 0
-    copies: dict[int, LabStage] = field(default_factory=dict)
+    copies: dict[int, AnyStage] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -371,13 +345,12 @@ class Run:
 
     @property
     def can_copy(self) -> bool:
-        stage = self.stage
-        return isinstance(stage, LabStage) and not isinstance(stage.world, MixedWorld)
+        return not isinstance(self.stage.world, MixedWorld)
 
     def keep_copies(self) -> None:
         """Copy the world every few moves from now on."""
         stage = self.stage
-        if not isinstance(stage, LabStage) or not self.can_copy:
+        if not self.can_copy:
             return
         world = stage.world
         apart = max(MOVES_BETWEEN_COPIES, (len(world.members) + len(world.log_end)) // 4)
