@@ -11,9 +11,16 @@ import pytest
 from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.comparisons import PROTOCOLS
 from zkconsumer.lab.engine import Engine
-from zkconsumer.lab.runs import MOVES_BETWEEN_COPIES
+from zkconsumer.lab.runs import MOVES_BETWEEN_COPIES, open_world
 from zkconsumer.lab.tours import TOURS
-from zkconsumer.lab.worlds import MAX_MOVES, Move, parse_move, read_moves, write_moves
+from zkconsumer.lab.worlds import (
+    MAX_MOVES,
+    Move,
+    parse_move,
+    parse_world,
+    read_moves,
+    write_moves,
+)
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace.replay import check
@@ -288,7 +295,10 @@ def test_a_coordinated_group_is_copied(protocol: str) -> None:
     world = {"protocol": protocol, "members": 3, "seed": 3}
     run = lab.open(world=world, moves=moves)
     before, length = list(lab.frames[run]), len(lab.frames[run])
-    assert [at for at in lab.engine._runs[run].copies if length - MOVES_BETWEEN_COPIES < at]
+    copied = open_world(1, parse_world(world))
+    while copied.length < 2 * MOVES_BETWEEN_COPIES:
+        copied.stage.step()
+    assert list(copied.copies) == [0, MOVES_BETWEEN_COPIES, 2 * MOVES_BETWEEN_COPIES]
     for at in (30, 55, 100, 110, length - 1):
         opened, *_ = lab.do("act", run=run, at=at, move="grow")
         fork = opened["run"]
