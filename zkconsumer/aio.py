@@ -53,7 +53,7 @@ class Stream(Generic[K, V]):
     """
 
     def __init__(self, stream: CoreStream[K, V]) -> None:
-        """Create a stream; only the connector does."""
+        """Create a stream; only the connector calls this."""
         self._stream = stream
         self._worker = _Worker(f"{stream.thread_id}-{stream.topic or 'filter'}")
         self._waiting: Future[bool] | None = None  # the thread's wait; it outlives cancelled tasks
@@ -142,8 +142,8 @@ class Stream(Generic[K, V]):
     async def _wait(self, timeout_s: float | None, *, as_columns: bool = False) -> bool:
         """Wait until a message can be handed out; return False after the timeout or the shutdown.
 
-        With `as_columns` it waits for a run of messages as columns. The wait in the stream's thread
-        has no limit, so one wait serves all calls.
+        With `as_columns` it waits for messages as columns. The wait in the stream's thread has no
+        limit, so one wait serves several calls.
         """
         if self._is_waiting:
             raise ZkConsumerError(
@@ -227,7 +227,7 @@ class ConsumerConnector:
             await asyncio.to_thread(self._connect, loop)
         except asyncio.CancelledError:
             # Write this attribute before reading `_core`; the thread writes `_core` before it reads
-            # this.
+            # this attribute.
             self._is_cancelled = True
             if self._core is not None:
                 _Worker("discard").submit(self._core.shutdown)

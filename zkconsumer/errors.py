@@ -82,7 +82,7 @@ class RemedyOperation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A remedy as data: `step` on `group`; `value` is the step's argument, "" without one."""
+    """A remedy as data: the operation `step` on `group`; `value` is its argument, or ""."""
 
     step: RemedyOperation
     group: str = ""

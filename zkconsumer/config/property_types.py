@@ -17,7 +17,7 @@ from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol.paths import MAX_NAME_LENGTH, validate_group, znode_fault
 from zkconsumer.protocol.releases import profile
 
-# Java's largest Int; `Integer.parseInt` also rejects larger numbers.
+# Java's largest Int; `Integer.parseInt` rejects larger numbers.
 INT_MAX = 2**31 - 1
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -64,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words; `fold` converts it first, since the JVM lower-cases some properties."""
+    """One of a few words; `fold` first converts the text: the JVM lower-cases some properties."""
 
     words: tuple[str, ...]
     fold: Callable[[str], str] = str
@@ -139,7 +139,7 @@ class Millis:
 
 
 MIN_BACKOFF_S = 0.05
-"""Minimum back-off between two attempts, in seconds; a shorter one is raised to it.
+"""Minimum back-off between two attempts, in seconds; a shorter back-off is raised to this value.
 
 The JVM accepts 0, and then retries as fast as the servers answer.
 """
@@ -182,7 +182,7 @@ def _is_group(name: str) -> bool:
 GROUP = Text(
     f"1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 . _ -, except '.' and '..'", _is_group
 )
-# kafka.common.Config.validateChars
+# As `kafka.common.Config.validateChars`, which also accepts the empty text.
 CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
 # The JVM does not check `consumer.id`, although an id with '/' creates a tree of znodes below
 # `ids`, which fails every member of the group.
@@ -210,14 +210,14 @@ HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
 SECRET = Text("a non-empty text", bool, Secret)
 PATH = Text("a path", bool)
-# kafka.cluster.EndPoint.uriParseExp
+# As the pattern `kafka.cluster.EndPoint.uriParseExp`.
 LISTENER = Text("a listener name or a security protocol", re.compile(r"[A-Za-z0-9_.-]+").fullmatch)
 PORT = Integer(1, most=65535)
 SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
 
 class Required:
-    """Represents the missing default of a property."""
+    """Stands for the default of a required property, which has no default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Other users can read a secret on a command line or in an option of a Spark query: in the list of
 processes, in the history of the shell, in Spark's pages. So a value `@PATH` stands for the contents
-of a file, and the environment variable `CREDENTIAL` can hold the credential.
+of a file, and the environment variable ZKCONSUMER_AUTH_CREDENTIAL can hold ZooKeeper's credential.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def reveal(name: str, text: str, place: str) -> str:
 
 
 def from_environment(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment's credential if these properties need one and have none."""
+    """Return the environment's credential if these properties need a credential and have none."""
     value = os.environ.get(CREDENTIAL)
     is_needed = SCHEME_NAME in properties and CREDENTIAL_NAME not in properties
     return {CREDENTIAL_NAME: value} if value and is_needed else {}

@@ -818,7 +818,7 @@ def _check_tls(config: ConnectionConfig) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether the host is this machine; a name other than localhost is not."""
+    """Return whether the host is this machine; of all names, only `localhost` is."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

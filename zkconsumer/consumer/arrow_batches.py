@@ -41,13 +41,13 @@ def _with_token(batch: pa.RecordBatch, token: int) -> pa.RecordBatch:
     tokens = _tokens(token).slice(0, batch.num_rows)
     if len(tokens) < batch.num_rows:
         tokens = pa.repeat(pa.scalar(token, TOKEN.type), batch.num_rows)
-    # Much cheaper than a new batch of all columns.
+    # This call is much cheaper than a new batch of all columns.
     return batch.append_column(TOKEN, tokens)
 
 
 @lru_cache(maxsize=64)
 def _tokens(token: int) -> pa.Array:
-    """Return a cached token column: a member rarely has more tokens than partitions."""
+    """Return the token column from a cache: a member rarely has more tokens than partitions."""
     return pa.repeat(pa.scalar(token, TOKEN.type), ROWS)
 
 

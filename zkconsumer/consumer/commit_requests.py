@@ -31,8 +31,8 @@ MAX_OFFSET = 2**63 - 1
 COMMIT_TIMEOUT_S = 120.0
 """Default timeout of an explicit commit, in seconds.
 
-It is longer than an outage that a session survives. It is also longer than six attempts of 10 s
-each with their pauses, when Kafka stores the offsets.
+It is longer than an outage that a session survives. With offsets in Kafka, it is also longer than
+six attempts of 10 s each and their back-offs.
 """
 
 ExplicitOffsets = Mapping[TopicPartition, int | OffsetAndMetadata]
@@ -43,7 +43,7 @@ A commit without metadata keeps the metadata that is stored with the same offset
 
 
 class Answer(Protocol):
-    """Receives the outcome of a commit: the part of a `Future` that the loop uses."""
+    """Receives the outcome of a commit: the methods of a `Future` that the loop calls."""
 
     def set_result(self, result: None, /) -> None: ...
     def set_exception(self, error: Exception, /) -> None: ...
@@ -77,7 +77,7 @@ class ItemQueue(Protocol):
 def refuse_late(inbox: ItemQueue, where: str, failure: ZkConsumerError | None) -> None:
     """Answer the commits that remain in the inbox of an ended coordinator; any thread may call it.
 
-    The answer is `failure`, the error that ended the member. Without one, it is
+    The answer is `failure`, the error that ended the member. If `failure` is None, the answer is
     ConnectorClosedError.
     """
     while True:
@@ -100,7 +100,7 @@ def refuse_late(inbox: ItemQueue, where: str, failure: ZkConsumerError | None) -
 def new_commit_request(
     given: ExplicitOffsets | None, *, retries: int | None, storage: Storage
 ) -> CommitRequested:
-    """Return the request for the user's arguments; raise ConfigError if one is invalid."""
+    """Return the request for the user's arguments; raise ConfigError if an argument is invalid."""
     _check_retries(retries)
     if given is None:
         return CommitRequested(retries)
@@ -127,7 +127,7 @@ def new_commit_request(
 def commit_request_after(
     positions: Mapping[TopicPartition, Position], *, retries: int | None
 ) -> CommitRequested:
-    """Return the request to commit the positions after messages, with the messages' tokens."""
+    """Return the request that commits these positions under their fencing tokens."""
     _check_retries(retries)
     offsets = {tp: at.offset for tp, at in positions.items()}
     return CommitRequested(retries, offsets, tokens={tp: at.epoch for tp, at in positions.items()})

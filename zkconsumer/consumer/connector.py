@@ -53,10 +53,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SHUTDOWN_MARGIN_S = 10.0
-"""The time, in seconds, that the end of a session may take after the last commit.
+"""Seconds for which a shutdown waits, besides one session timeout for the last commit.
 
-The last commit has one session timeout. Each further step has a limit of a few seconds; the margin
-is for a slow machine.
+Every later step takes at most a few seconds. The rest of this time allows for a slow machine.
 """
 
 CLIENTS_S = 5.0
@@ -73,9 +72,9 @@ CLOSERS = 32
 class ConsumerConnector:
     """A member of a group (JVM: `kafka.consumer.ZookeeperConsumerConnector`, 0.8.0 to 1.1.1).
 
-    As a context manager, it shuts down at the end of the block. A normal end commits every message
-    that was handed out. After an exception, the message that the user was processing is not
-    committed, so it is redelivered.
+    As a context manager, it shuts down at the end of the block, and commits every message that was
+    handed out. After an exception, it does not commit the message that the user was processing, so
+    that message is redelivered.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class ConsumerConnector:
             topic_counts: topic -> number of consumer threads.
             key_decoder: called with the bytes of a key when `Message.key` is read; not called for a
                 message without a key. Without a decoder, `Message.key` returns the bytes.
-            value_decoder: the same for `Message.value`.
+            value_decoder: like `key_decoder`, for `Message.value`.
 
         Raises:
             MessageStreamsExistError: this connector already has streams.
@@ -228,9 +227,9 @@ class ConsumerConnector:
     ) -> list[Stream[Decoded, Decoded]]:
         """Register in the group for every topic that the filter matches, now and later.
 
-        Each of the `streams` streams delivers its consumer thread's partitions of all these topics.
-        A connector creates streams once, either by this method or by `create_message_streams`,
-        which also describes the decoders.
+        Returns `streams` streams, one for each consumer thread. A stream delivers its thread's
+        partitions of all matching topics. A connector creates streams once, either by this method
+        or by `create_message_streams`, which also describes the decoders.
 
         Raises:
             MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as
@@ -317,8 +316,8 @@ class ConsumerConnector:
         """Commit the offsets of every message handed out so far (JVM: `commitOffsets`).
 
         The call returns when the offsets are stored. While ZooKeeper is unreachable the call waits
-        for at most `timeout_s` seconds. If several threads call it at the same time, their calls
-        become one commit, and each call gets its result.
+        for at most `timeout_s` seconds. Simultaneous calls of several threads become one commit,
+        and each call gets the result of that commit.
 
         Args:
             offsets: partition -> the next offset to read, or OffsetAndMetadata. The call commits
@@ -331,8 +330,9 @@ class ConsumerConnector:
 
         Raises:
             CommitError: some offsets were not stored; the error names each partition and the
-                reason. It is also raised if no answer came within `timeout_s`, although a commit
-                that was already sent may still be stored; and if 16 commits are already waiting.
+                reason. CommitError is also raised if 16 commits are already waiting, or if no
+                answer came within `timeout_s`; in that case a commit that was already sent may
+                still be stored.
             NotOwnedError: `offsets` names a partition that this member does not own. No offset is
                 committed.
             ConfigError: an offset or `retries` is invalid, or metadata is given and ZooKeeper
@@ -352,16 +352,16 @@ class ConsumerConnector:
         retries: int | None = None,
         timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
     ) -> None:
-        """Commit the positions after a message, a batch, or any messages.
+        """Commit, for each partition, the offset after the last of these messages.
 
-        None means every message handed out.
+        `messages` is one message, a batch or an iterable; None means every message handed out.
 
         A position is committed even if it is lower than the stored one. The call returns when the
         offsets are stored. `retries` and `timeout_s` are those of `commit_offsets`.
 
         Raises:
-            NotOwnedError: this member no longer owns a partition with the messages' fencing token.
-                No offset is committed.
+            NotOwnedError: this member has lost a partition since it delivered the messages (their
+                fencing token is out of date). No offset is committed.
             CommitError, ConfigError, ConnectorClosedError: as `commit_offsets`.
         """
         if messages is None:
@@ -374,7 +374,8 @@ class ConsumerConnector:
 
     def _commit(self, asked: commit_requests.CommitRequested, timeout_s: float) -> None:
         if self._coordinator is None:
-            # Without streams the member owns no partition, so this raises for any offset.
+            # Without streams the member owns no partition, so this call raises NotOwnedError for
+            # any offset.
             commit_requests.commit_event(asked, {}, request=0, now=0.0)
             return
         try:
@@ -566,7 +567,7 @@ class ConsumerConnector:
     def _ends(
         self, partitions: Iterable[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the log ends of partitions that this member serves, or raise NotOwnedError."""
+        """Return first and end offsets of partitions; raise NotOwnedError if one is not served."""
         asked = [TopicPartition(*one) for one in partitions]
         by_stream(self._streams.values(), asked)
         return self._log_ends(asked, timeout_s) if asked else {}
@@ -607,7 +608,7 @@ class ConsumerConnector:
         as a rebalance listener that does not return, a warning names it, and its daemon thread
         continues.
 
-        Any thread may call it, more than once.
+        Any thread may call `shutdown`, even more than once.
 
         Raises:
             ZkConsumerError: an error ended the member before or during the call, so the last commit
@@ -625,7 +626,7 @@ class ConsumerConnector:
         for stream in self._streams.values():
             stream.end_iteration()
         if self._coordinator is not None:
-            # This call precedes `_closed`, because `on_revoked` may still commit.
+            # Call the callbacks before `_closed` is set, because `on_revoked` may still commit.
             self._coordinator.revoke_all(self.config.release_grace_s)
         self._closed = True
         self._exports.end()
@@ -690,7 +691,7 @@ class ConsumerConnector:
             raise copy(failure) from failure.__cause__
 
     def _forked(self) -> None:
-        """Make this copy of the connector unusable, in the child process of a fork.
+        """Make the connector unusable in the child process of a fork.
 
         The connector's threads do not exist in the child, and its connections belong to the parent
         process. librdkafka would wait for its threads without a limit, so the child never deletes

@@ -1,7 +1,7 @@
 """The thread that runs a member's turns: it takes items from an inbox and gives them to the loop.
 
-The inbox puts all inputs of a member into one order: ZooKeeper's replies and watches, the streams'
-reports, the user's requests. No other thread writes znodes.
+The inbox puts all inputs of a member into one order: ZooKeeper's replies and watch events, the
+streams' reports, and the user's requests. No other thread writes znodes.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Inbox:
         self._overtakes = overtakes
         self._first: deque[object] = deque()
         self._others: deque[object] = deque()
-        # One token for each item. An item enters its queue before its token enters, so `get` always
-        # finds an item.
+        # One token for each item. An item is queued before its token, so `get` always finds an
+        # item.
         self._counted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def put(self, item: object) -> None:
@@ -84,10 +84,11 @@ class Coordinator(threading.Thread):
 
     Attributes:
         counters: event name -> count, as in `ConsumerConnector.metrics`.
-        troubles: the failures that streams report; a separate counter, because user threads write
-            it.
+        troubles: counts of the failures that streams report. They are not in `counters`, because
+            user threads increase them.
         tally: metrics counted from the member's transitions.
-        joined: completes when the member is registered, or with the error if it cannot register.
+        joined: completes when the member is registered; gets the error if the member cannot
+            register.
         failure: the error that ended the member; None while it works and after a shutdown.
         still_running: the calls that had not ended in time when the thread ended.
     """
@@ -186,8 +187,8 @@ class Coordinator(threading.Thread):
         """Handle a stream's report of a changed position or of a failure.
 
         A changed position becomes an event; a failure is counted and logged. A decoder that always
-        fails may report a million failures a second. The caller's thread handles them, so that they
-        do not delay the replies that renew the lease.
+        fails may report a million failures a second. So the caller's thread counts and logs
+        failures, and they do not delay the replies that renew the lease.
         """
         if report.offset is None:
             self.troubles.add(report)
@@ -328,7 +329,7 @@ class Coordinator(threading.Thread):
             self._assignment_observer.remove_all("on_lost", 0.0)
 
     def _finish(self) -> None:
-        """End the session, and then all other parts.
+        """End the session, and then all other parts of the member.
 
         The session ends first, so that other members can claim the partitions. Each step has its
         own time limit; `still_running` names the steps that have not ended in time.

@@ -1,4 +1,4 @@
-"""Runs the machine's ZooKeeper commands as operations over a session, and reports their outcomes.
+"""Runs the state machine's ZooKeeper commands as operations, and reports their outcomes.
 
 The executor belongs to the coordinator's thread. kazoo's threads put replies and watches into the
 coordinator's inbox as `Resume` and `WatchFired`. The coordinator passes them to `Executor.resume`
@@ -72,13 +72,13 @@ class Session(Protocol):
 
 
 class AskMatcher(Protocol):
-    """Evaluates filters, and calls `done` with the one reply on another thread."""
+    """A function that evaluates filters; another thread calls `done` with the only reply."""
 
     def __call__(self, request: MatchTopics, done: Done) -> None: ...
 
 
 class AskKafka(Protocol):
-    """Sends a request for offsets, and calls `done` with its one reply on another thread."""
+    """A function that sends a request for offsets; another thread calls `done` with the reply."""
 
     def __call__(self, request: OffsetRequest, done: Done) -> None: ...
 
@@ -88,7 +88,7 @@ OperationRequests = Batch | OffsetRequest | MatchTopics
 
 
 class ResumableOperation(Protocol):
-    """A running operation: an `Operation`, or the simulator's copyable form of one."""
+    """A running operation: a generator, or the simulator's operation that can be copied."""
 
     def __next__(self) -> OperationRequests: ...
     def send(self, replies: Sequence[Reply], /) -> OperationRequests: ...
@@ -143,7 +143,7 @@ class Executor:
             clock: returns the lease clock's time in seconds.
             ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
             ask_matcher: evaluates topic filters; None evaluates them on the executor's thread.
-            begin: creates operations; None means `operation`.
+            begin: creates operations; None means the function `operation`.
         """
         self._session, self._settings = session, settings
         self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
@@ -189,10 +189,10 @@ class Executor:
     def _send(self, ticket: int, running: Running, batch: OperationRequests) -> None:
         done = Done(ticket, self._post)
         if self._session.is_over(running.session_id):
-            # An operation must not continue in the next session. Otherwise: 1. A commit waits for a
-            # reply. 2. Its session expires, and the member registers again in a new session. 3. The
-            # commit checks that the id znode exists, and finds the new registration. 4. The stale
-            # commit succeeds.
+            # An operation must not continue in the next session. Otherwise a stale commit could
+            # succeed: 1. The commit waits for a reply. 2. Its session expires, and the member
+            # registers again in a new session. 3. The commit's check of the id znode finds the new
+            # registration.
             done([Reply(Code.BROKEN)])
         elif isinstance(batch, OffsetRequest):
             assert self._ask_kafka is not None, "offsets.storage is zookeeper"

@@ -1,4 +1,4 @@
-"""Creates the parts of a member from a configuration: session, coordinator, settings and streams.
+"""Creates a member's session, coordinator, settings and streams from a configuration.
 
 A member also reads the registered brokers outside of a rebalance, because the death of a broker
 causes no rebalance.
@@ -314,8 +314,8 @@ def settings(
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
         refresh_s=REFRESH_S,
-        # A JVM member that waits for the release gives up after a time, so the listener gets no
-        # longer than the grace period.
+        # A JVM member that waits for the release gives up after some time, so the member waits for
+        # the listener no longer than the grace period.
         listener_s=config.release_grace_s if listener else None,
         storage=storage(config),
         channel_backoff_s=config.offsets_channel_backoff_s,
@@ -373,7 +373,7 @@ def storage(config: ConsumerConfig) -> Storage:
 
 
 def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broker]:
-    """Return the brokers registered now, or else those of `view`.
+    """Return the brokers registered now; if ZooKeeper does not answer, the brokers of `view`.
 
     If the view has no brokers, the result is empty; the member reads the group again when a broker
     registers.
@@ -415,7 +415,8 @@ def stream(
 ) -> Stream[Decoded, Decoded]:
     """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
     if pool is None:
-        # The stream's own thread calls the client, and only a message ends the call early.
+        # The stream has its own client. Only a message ends a wait of this client early, so the
+        # wait is short (`TURN_S`).
         connect, brokers_moved = clients(config, brokers)
         background, turn_s = in_thread, TURN_S
     else:

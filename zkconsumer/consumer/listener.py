@@ -69,7 +69,8 @@ class RebalanceCallbacks(Protocol):
         """Called when this member has claimed partitions.
 
         Before the member fetches the partitions of a new assignment, it waits for this callback for
-        at most `release.grace.ms`. It already fetches partitions that another member released late.
+        at most `release.grace.ms`. Partitions that another member releases late are fetched without
+        this wait.
         """
 
     def on_revoked(self, partitions: list[TopicPartition], /) -> object:
@@ -91,7 +92,7 @@ PartitionsCallback = Callable[[list[TopicPartition]], object]
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """The user's callback functions; None for each one that the user did not pass."""
+    """The user's callback functions; None for each callback that the user did not pass."""
 
     on_assigned: PartitionsCallback | None = None
     on_revoked: PartitionsCallback | None = None
@@ -101,7 +102,7 @@ class Callbacks:
     def of(
         cls, given: RebalanceCallbacks | None, **functions: PartitionsCallback | None
     ) -> Callbacks | None:
-        """Return the callbacks of an object, which functions override; None if there are none."""
+        """Return an object's callbacks, overridden by `functions`; None if there is no callback."""
         found = {
             name: function if function is not None else getattr(given, name, None)
             for name, function in functions.items()
@@ -206,12 +207,12 @@ class ListenerThread:
         self._thread.start()
 
     def call(self, command: CallListener) -> int:
-        """Queue a call of the listener; return the number of merged calls at once.
+        """Queue a call of the listener; return, without waiting, the number of merged calls.
 
         Calls wait in the queue only if the listener takes longer than `release.grace.ms`; the
-        rebalance has then continued without it. Two queued calls before a release become one call
-        with the partitions of both. A call for a new assignment replaces the queued calls for older
-        assignments.
+        rebalance has then continued without the listener's return. Two queued calls before a
+        release become one call with the partitions of both. A call for a new assignment replaces
+        the queued calls for older assignments.
         """
         with self._changed:
             before, self._queued_calls = self._queued_calls, merged([*self._queued_calls, command])

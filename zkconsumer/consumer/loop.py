@@ -1,7 +1,7 @@
 """The turns of a member: take an item, step the state machine, run commands, handle deadlines.
 
-The coordinator's thread and the simulator both run a `MemberLoop`. The loop has no thread, inbox or
-clock; a `Host` provides them.
+The coordinator's thread runs a `MemberLoop`, and so does the simulator. The loop has no thread,
+inbox or clock; a `Host` provides them.
 
 The order within a turn:
 
@@ -171,7 +171,7 @@ class MemberLoop:
         self._streams = streams
         self._commit_answers: dict[int, Answer] = {}
         self._last_request = 0
-        # Streams that have received a refusal's error since they last had a partition.
+        # Streams that have received the error of a refusal since they last had a partition.
         self._refusal_reported: set[Key] = set()
         self._refusal_owned: Mapping[TopicPartition, Ownership] | None = None
         # A cache computed from `owned` for the notices of one step; `_owning_streams` updates it.
@@ -349,7 +349,8 @@ class MemberLoop:
             notice.kind is cmd.NoticeKind.ID_TAKEN and self.state.view is not None
         ):
             # The machine repeats the notice after every back-off and for each partition. A stream
-            # gets only the first one until `owned` changes, because it stays idle until then.
+            # gets only the first notice until `owned` changes, because the stream stays idle until
+            # then.
             if self._refusal_owned is self.state.owned:
                 return
             self._refusal_owned = self.state.owned

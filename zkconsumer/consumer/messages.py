@@ -54,7 +54,7 @@ def key_of(topic: str | None) -> KeyOf:
 
 
 def key_of_any(topic: str | None) -> KeyOf:
-    """Do what `key_of` does, also for messages and runs of the columnar reader; it is slower."""
+    """Like `key_of`, but also for messages and runs of the columnar reader; slower."""
     return methodcaller("partition") if topic is not None else _topic_and_number
 
 

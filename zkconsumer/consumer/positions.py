@@ -105,7 +105,7 @@ def lag(streams: Streams) -> dict[TopicPartition, int | None]:
 def committed(
     member: GroupMember, partitions: Iterable[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the group's stored offsets, chosen as a new owner chooses its first position."""
+    """Return the stored offsets; of two storages, the offset at which a new owner would start."""
     asked = [TopicPartition(*one) for one in partitions]
     where, group = storage(member.config), member.config.group_id
     kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}

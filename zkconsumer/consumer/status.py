@@ -123,7 +123,7 @@ _GRAVE = frozenset(
     }
 )
 FOR_IDLE = frozenset({NoticeKind.UNSUPPORTED_PEER, NoticeKind.MALFORMED_TOPIC})
-"""Notices whose errors streams without a partition raise."""
+"""The kinds of notices whose error is also raised by streams that have no partition."""
 
 _REPEATED = frozenset(
     {
@@ -133,13 +133,13 @@ _REPEATED = frozenset(
         NoticeKind.OFFSETS_UNAVAILABLE,
     }
 )
-"""Notices that the state machine repeats after each back-off while their cause lasts."""
+"""The kinds of notices that the state machine repeats after each back-off while the cause lasts."""
 
 LOG_AGAIN_S = 60.0
 """The minimum time, in seconds, between two log lines of a repeated notice about the same subject.
 
-A back-off may take a second, and an outage hours. The next line says how many notices were not
-logged. Every notice is counted, and streams get every notice.
+During an outage of hours, the same notice may come every second. The next log line says how many
+notices were not logged. Every notice is counted, and streams get every notice.
 """
 
 NO_SHARE = "the group has more consumer threads than the topic has partitions"

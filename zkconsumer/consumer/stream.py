@@ -126,7 +126,8 @@ class Stream(Generic[K, V]):
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
             connect_columns: like `connect`, for `poll_arrow`; None: messages are converted.
-            brokers_moved: whether all brokers have new addresses; called if none can be reached.
+            brokers_moved: returns whether all brokers have new addresses; called if no broker can
+                be reached.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: back-off after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
             report: receives the stream's reports. It must only enqueue them.
@@ -224,7 +225,7 @@ class Stream(Generic[K, V]):
         The columns are those of Spark's Kafka connector (key, value, topic, partition, offset,
         timestamp, timestampType) and `token`, the fencing token. Keys and values are not decoded.
         As with `poll`, all messages are finished when the user asks for the next batch. If a
-        program changes between this method and the others, fetched messages that were not handed
+        program switches between this method and the others, fetched messages that were not handed
         out are fetched again.
 
         Raises:
@@ -246,8 +247,8 @@ class Stream(Generic[K, V]):
     def wait(self, timeout_s: float | None, max_messages: int) -> bool:
         """Wait until a message can be handed out; return False when the stream is closed.
 
-        If it returns True, the lease was just valid, and the user has finished every message that
-        was handed out before.
+        When it returns True, it has just found the lease valid, and the user has finished every
+        message that was handed out before.
         """
         if self._fork_error is not None:
             raise copy(self._fork_error)
@@ -414,8 +415,8 @@ class Stream(Generic[K, V]):
                 self._fetcher.apply_grants()
             if partitions.closed:
                 # `end` queues its error, then sets `closed`, then `has_changed`. This thread may
-                # have read `has_changed` before that, and must still raise the error before it ends
-                # the iteration.
+                # have read `has_changed` before `end` set it, and must still raise the error before
+                # it ends the iteration.
                 partitions.raise_failure()
                 return False
             left = None if limit is None else max(0.0, limit - gate.clock())
@@ -439,8 +440,8 @@ class Stream(Generic[K, V]):
         """Close the fetcher, unless a thread uses the stream; that thread then closes it.
 
         The user's thread releases `_in_use` and then reads `closed`. `close` sets `closed` and then
-        tries to take `_in_use`. So at least one of them notices the other, and only one closes the
-        fetcher.
+        tries to take `_in_use`. So at least one of the two threads notices the other, and only one
+        of them closes the fetcher.
         """
         if self._in_use.acquire(blocking=False):
             try:
@@ -513,7 +514,7 @@ class Stream(Generic[K, V]):
         return dict(self._fetcher.fetched_bytes)
 
     def explain(self, idle_reason: str) -> None:
-        """Set why the thread has no partition, for timeout errors and `waiting_for`."""
+        """Set the reason why the thread has no partition, for timeout errors and `waiting_for`."""
         self._partitions.idle_reason = idle_reason
 
     def grant(self, grants: Iterable[Grant]) -> None:

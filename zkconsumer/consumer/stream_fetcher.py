@@ -42,8 +42,8 @@ T = TypeVar("T")
 # coordinator's changes within this time. The wake-ups cost about 0.1 % of a CPU.
 TURN_S: Final = 0.05
 
-# Maximum sleep, in seconds, of a stream without partitions. After it the broker client delivers its
-# events. A change by the coordinator ends the sleep early.
+# Maximum sleep, in seconds, of a stream without partitions. After this time the broker client
+# delivers its events. A change by the coordinator ends the sleep early.
 IDLE_S: Final = 10.0
 
 
@@ -68,7 +68,8 @@ ENDS_S: Final = 5.0
 # check already found messages that have still not been fetched, the stream replaces the fetcher.
 # The maximum time for which a broker may delay a fetch is added to this time.
 SILENT_S: Final = 10.0
-# Upper bound of the number of partitions in a check: a stalled client stalls in most partitions.
+# Upper bound of the number of partitions in a check. A sample suffices: a stalled client stalls in
+# most partitions.
 _CHECKED: Final = 100
 
 # Size of the sample from which the bytes of a larger batch are estimated. Measuring all messages
@@ -297,7 +298,7 @@ class StreamFetcher:
             messages = client.consume(max_messages, turn_s)
             self._count_bytes(messages)
             return messages
-        # A request of the coordinator does not end a wait of the columnar client.
+        # The coordinator's requests do not end a wait of the columnar client, so the wait is short.
         runs = cast("ColumnFetcher", client).fetch(min(turn_s, TURN_S))
         for run in runs:
             self.fetched_bytes[run.tp.topic] += run.size
@@ -434,8 +435,8 @@ class StreamFetcher:
     def _still_waiting(self, asked: dict[TopicPartition, PartitionState]) -> list[TopicPartition]:
         """Return the partitions that still need the offset that was requested.
 
-        A partition may have been withdrawn, granted again, paused, or moved by a seek, which makes
-        a new state.
+        Meanwhile a partition may have been withdrawn, granted again or paused, or a seek may have
+        changed its position. A new grant and a seek make a new `PartitionState`.
         """
         return [
             tp
@@ -487,8 +488,8 @@ class StreamFetcher:
     def redeliver(self) -> None:
         """Hand out again the messages that did not reach the user.
 
-        `unfinished` stays set until the user asks for the next message, so a commit before that
-        stores no higher offset.
+        `unfinished` stays set until the user asks for the next message, so until then no commit
+        stores a higher offset.
         """
         for state in self.states.values():
             if state.unfinished is not None:

@@ -1,11 +1,11 @@
-"""The partitions of one stream, shared by the coordinator and the user's thread; the lease gate.
+"""The partitions of one stream, shared by the coordinator and the user's thread; `LeaseGate`.
 
 The coordinator grants and revokes partitions, and any thread may pause or seek them; these writers
 take a lock. Only the user's thread hands out messages. Neither side waits for the other. Three
 rules make this safe.
 
-**A revoked partition stops at once.** `granted = False` ends delivery. The user's thread tells the
-broker client to stop fetching the partition later, when it next asks for messages.
+**A revoked partition stops at once.** `granted = False` ends delivery. The next time that the
+user's thread asks for messages, it tells the broker client to stop fetching the partition.
 
 **Each side writes before it reads (Dekker's algorithm).** Before each message the user's thread
 takes these steps:
@@ -18,19 +18,20 @@ A request to release takes these steps:
     REQUEST  queue the request, then set `has_changed = True`
     INSPECT  read `unfinished`
 In every interleaving at least one side sees the other:
-- INSPECT finds no unfinished message. Then MARK has not happened yet, so the CONFIRM after it
-  follows REVOKE and does not hand out the message. The coordinator answers the request itself.
+- INSPECT finds no unfinished message. Then MARK has not happened yet, so the CONFIRM after MARK
+  reads `granted = False`, and the message is not handed out. The coordinator answers the request
+  itself.
 - INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after it
   follows REQUEST and finds the request. The user's thread answers it.
 - Both sides see the other, in the order REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has
   one token, and the thread that takes the token answers.
 
 **A position that is read during a change is too low, never too high.** The user's thread writes
-`unfinished` and then `last`. `positions` reads `last` first. If it reads the new `last`, it then
-finds either the unfinished message, whose offset is the position, or that the user has finished the
-message meanwhile. If it reads the old `last`, the position is at most the old one. So a commit may
-store an offset that is too low, which redelivers messages. It never stores one that is too high,
-which would lose messages.
+`unfinished` and then `last`. `positions` reads `last` first. If it reads the new `last`, there are
+two cases: either `unfinished` still has that message, and the position is the message's offset; or
+the user has finished the message meanwhile. If it reads the old `last`, the position is at most the
+offset after that old message. So a commit may store an offset that is too low, which redelivers
+messages. It never stores one that is too high, which would lose messages.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ V = TypeVar("V")
 
 
 class Codec(Generic[K, V]):
-    """The user's decoders of keys and values; None returns the bytes.
+    """The user's decoders of keys and values; without a decoder, messages return the bytes.
 
     If a decoder raises an exception, `failed` receives its text before the exception reaches the
     user.
@@ -143,7 +144,8 @@ class PartitionState:
     def delivered(self) -> int | None:
         """The offset after the last delivered message; None if it is not known yet."""
         last = self.last
-        # The offset is None only in an error message, which no stream hands out.
+        # `offset()` is None only for a Message that carries an error; no stream hands out such a
+        # Message.
         return self.start if last is None else last.offset() + 1  # type: ignore[operator]
 
     def start_at(self, offset: int | None) -> None:
@@ -152,11 +154,11 @@ class PartitionState:
         self.last = None
 
     def position(self, which: Coverage) -> int | None:
-        """Return the next offset to commit; the third rule above gives the order of the reads."""
+        """Return the next offset to commit; see the module's third rule for the order."""
         delivered = self.delivered
         unfinished = self.unfinished
         if which is Coverage.FINISHED and unfinished is not None and delivered is not None:
-            # As above: the offset of a message is never None.
+            # As in `delivered`: the offset of a message that was handed out is never None.
             return min(unfinished.offset(), delivered)  # type: ignore[type-var]
         return delivered
 
@@ -172,7 +174,7 @@ class _Release:
         self._token = [None]
 
     def answer_if_idle(self) -> None:
-        """Answer if the user has no unfinished message of the partitions."""
+        """Call `done` now if the user has no unfinished message of the partitions."""
         if all(state.unfinished is None for state in self._states):  # INSPECT
             self.answer()
 
@@ -201,7 +203,7 @@ class StreamPartitions:
         # pause or seek while the interrupted thread holds it.
         self._writing = threading.RLock()
         self._wanted: dict[TopicPartition, PartitionState] = {}
-        self._paused: dict[TopicPartition, int] = {}  # the epoch in which it was paused
+        self._paused: dict[TopicPartition, int] = {}  # partition -> its epoch when it was paused
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
 
@@ -235,7 +237,7 @@ class StreamPartitions:
         """Stop delivering these partitions; call `done` once, when the user has finished.
 
         If the user has no unfinished message, this thread calls `done` at once. Otherwise the
-        user's thread calls it when it asks for the next message. The positions stay known until
+        user's thread calls `done` when it asks for the next message. The positions stay known until
         `withdraw`.
         """
         with self._writing:
@@ -276,7 +278,7 @@ class StreamPartitions:
         self.notify()
 
     def notify(self) -> None:
-        """Make the user's thread check for changes, and end its sleep; any thread may call it."""
+        """Wake the user's thread and make it check for changes; any thread may call this method."""
         self.has_changed = True
         self.wake.set()
 
@@ -293,7 +295,7 @@ class StreamPartitions:
         return state is not None and state.granted
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop delivering these partitions until `resume`, or until a grant has another epoch."""
+        """Stop delivering these partitions until `resume`, or until a grant with another epoch."""
         with self._writing:
             self._paused |= {tp: self._wanted[tp].epoch for tp in tps if self.serves(tp)}
         self.notify()
@@ -316,7 +318,7 @@ class StreamPartitions:
         """Continue from `offset` under the same epoch; return False if the partition is not served.
 
         `report` is called with the epoch while neither the old nor the new position can be read. So
-        a commit never finds a lower position before the machine knows of the seek.
+        a commit never finds a lower position before the member's state machine knows of the seek.
         """
         with self._writing:
             if not self.serves(tp):
@@ -339,14 +341,14 @@ class StreamPartitions:
         """
         self.has_changed = False
         for state in self._wanted.copy().values():
-            state.unfinished = None  # FINISH, for states that a seek has replaced meanwhile
+            state.unfinished = None  # FINISH, also for a state that `seek` has made
         while self._releases:
             try:
                 self._releases.popleft().answer()
             except IndexError:  # a second thread uses the stream; see `Stream.wait`
                 break
         if self._failures:
-            self.has_changed = True  # this call stops here; the next one reads the other requests
+            self.has_changed = True  # `raise_failure` ends this call; the next call continues
             self.raise_failure()
         return self._wanted.copy()
 
@@ -390,9 +392,9 @@ def lease_clock(platform: str, clocks: ModuleType) -> Callable[[], float]:
     86273), and continues on Windows (PEP 418).
 
     - Linux: CLOCK_BOOTTIME, see clock_gettime(2). CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW stop.
-    - macOS 10.12 and later: CLOCK_MONOTONIC_RAW. Its clock_gettime(3) says that it increments
-      "while the system is asleep", and no adjustment of the time changes it. Linux has a clock of
-      the same name that stops during sleep, so this function chooses by platform.
+    - macOS 10.12 and later: CLOCK_MONOTONIC_RAW. The manual page clock_gettime(3) says that this
+      clock increments "while the system is asleep", and that setting the time does not change it.
+      Linux's clock of the same name stops during sleep, so this function chooses by platform.
 
     Args:
         platform: a value of `sys.platform`.
@@ -433,8 +435,8 @@ class LeaseGate:
     """The time until which messages may be handed out; the coordinator sets it, streams read it.
 
     `deadline` is in seconds of `clock`; 0.0 means that the gate is shut. Streams read it before
-    every message without a lock. This is safe because it is one reference: a stream that reads the
-    old value acts like a stream that read it a moment earlier.
+    every message without a lock. No lock is needed, because `deadline` is replaced by one
+    assignment: a stream that reads the old value acts like a stream that read it a moment earlier.
     """
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
@@ -450,7 +452,7 @@ class LeaseGate:
         return self.clock() < self.deadline
 
     def open(self, deadline: float) -> None:
-        """Allow messages to be handed out until `deadline`; also renews the lease."""
+        """Allow messages to be handed out until `deadline`; call it again to renew the lease."""
         self.deadline = deadline
         with self._lock:
             for wake in self._sleepers:

@@ -1,4 +1,4 @@
-"""Evaluates topic filters outside the coordinator's thread, so that a slow filter delays no turn.
+"""Evaluates topic filters on other threads, so that a slow filter does not delay the coordinator.
 
 Another member's filter may take seconds, because Java's regular expressions backtrack. The
 coordinator must renew the lease meanwhile. So each request is evaluated on its own thread, without
@@ -47,7 +47,7 @@ def _match(one: TopicFilter, request: MatchTopics) -> tuple[str, ...]:
     budget early. The filter is then tried again with twice the budget, until `MATCHING_BUDGET_S`
     of wall time has passed.
     """
-    checked(one)  # an error of the pattern itself is final
+    checked(one)  # an error of the pattern itself is permanent
     end, budget_s = time.monotonic() + MATCHING_BUDGET_S, MATCHING_BUDGET_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""This member's assignment, computed from a view of the group, or why it is unknown."""
+"""This member's assignment, computed from a view of the group; if it is unknown, the reason."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         topics={**state.topics, **{name: topic.czxid for name, topic in view.topics.items()}},
         refused={},
         claim_due=True,
-        # Watch events and replies come in order: an event from now on is not about an old nudge.
+        # Watch events and replies arrive in order, so an event that arrives after this reply is not
+        # about an earlier nudge.
         idle_peers=replace(state.idle_peers, nudge_op=None),
-        # Only a full read may have followed a lost watch.
+        # The member reads everything only if a watch may be lost. Then every owner znode is read
+        # back.
         unverified=frozenset(state.owned) if state.known is None else state.unverified,
         malformed=_still_malformed(state, view),
     )
@@ -53,11 +55,11 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         assigned, waiting_for = held, f"{escaped_and_cut(subject)}: {escaped_and_cut(reason)}"
     else:
         assigned, waiting_for = _own_assignment(state, view, held)
-    # An eager member releases everything only when the group has changed. A waiting member reads
-    # an unchanged group again and again.
+    # A waiting member repeatedly reads an unchanged group. So an eager member releases everything
+    # only if the group has changed.
     eager = settings.mode is RebalanceMode.EAGER and assigned is not held
     eager = eager and (changed or assigned != held)
-    # `state.reassign` holds what an aborted rebalance still has to release.
+    # `state.reassign` contains the partitions that an aborted rebalance still has to release.
     reassign = frozenset(tp for tp in held if eager or tp.topic in again or tp in state.reassign)
     notices += tuple(
         Notice(
@@ -81,10 +83,11 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
 
 
 def _misses_brokers(state: State, view: GroupView) -> bool:
-    """Return whether brokers may have returned since this read found none.
+    """Return whether a broker may have registered since this read found none.
 
     1. The member reads that there are no brokers, and watches the list. 2. A broker returns. 3. The
-    watch event arrives before the read ends. It is ignored, because the previous view had brokers.
+    watch event arrives before the read ends. The member ignores the event, because the previous
+    view had brokers.
     """
     return not view.brokers and paths.BROKER_IDS in state.fired
 

@@ -51,8 +51,8 @@ class Claim(Command):
 
     Attributes:
         partitions: partition -> the thread that claims it.
-        known: partition -> the holder, if an earlier claim has found it.
-        ask: the partitions whose holders to find out.
+        known: partition -> its owner, if an earlier claim has found it.
+        ask: the partitions whose owners the claim reads.
         mode_all_or_nothing: keep no claim unless all succeed (`eager`).
     """
 
@@ -106,12 +106,12 @@ class RearmTopic(Command):
 
 @dataclass(frozen=True, slots=True)
 class Diagnose(Command):
-    """Find the members that apply other rules and so will never agree with this member."""
+    """Find the members whose assignment rules differ, so that they never agree with this member."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFetching(Command):
-    """Let streams fetch partitions from these offsets; None: `auto.offset.reset` decides."""
+    """Let streams fetch partitions from these offsets; for None, `auto.offset.reset` decides."""
 
     grants: Mapping[TopicPartition, tuple[Ownership, int | None]]
 
@@ -216,7 +216,7 @@ class NoticeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice(Command):
-    """Tell the user something: it is logged, counted under `kind`, and shown in the status."""
+    """Report an event to the user: log it, count it under `kind`, and show it in the status."""
 
     kind: NoticeKind
     where: str

@@ -1,7 +1,7 @@
 """Commits: one at a time, in the order of the requests, while the lease holds.
 
-If the reply to a commit is lost, the member sends the commit again after the reconnect. A read-back
-shows what the first one wrote.
+If the reply to a commit is lost, the member sends the commit again after the reconnect. The member
+then reads back what the first attempt wrote.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from zkconsumer.member.state import (
 from zkconsumer.protocol.model import Purpose, TopicPartition
 
 MAX_TRIES = 8
-"""How many times one commit starts before it fails, if other clients keep writing the offsets."""
+"""Maximum number of attempts of one commit while other clients keep writing its offsets."""
 
 MAX_WAITING = 16
-"""How many commits can wait at the same time; further ones fail at once.
+"""Maximum number of commits that wait at the same time; a further commit fails at once.
 
 Adjacent commits in the queue are merged if they have the same purpose. So a program reaches this
 limit only if it alternates `commit_offsets()` and `commit_offsets(offsets)` during an outage.
 """
 
 ASKED = frozenset({Purpose.EXPLICIT, Purpose.GIVEN})
-"""Commits whose result the user waits for."""
+"""The purposes of commits whose result the user waits for."""
 
 URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
-"""Commits that other members wait for, because the partitions are released after them."""
+"""The purposes of commits that other members wait for: their partitions are released afterwards."""
 
 
 # ---- the queue ----------------------------------------------------------------------------------
 
 
 def request(state: State, asked: CommitRequest, now: float) -> Step:
-    """Queue a commit, an urgent one at the front, and start it if possible."""
+    """Queue a commit, and start it if possible; an urgent commit goes to the front of the queue."""
     queued = state.commits.queued
     if asked.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
         return state, ()
@@ -73,10 +73,11 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
 
 
 def _not_lowering(waiting: CommitRequest, urgent: CommitRequest) -> CommitRequest:
-    """Return a waiting commit that does not lower what a later, urgent commit stores before it.
+    """Return a waiting commit whose positions are not lower than those of an urgent commit.
 
-    A user may commit lower offsets of its choice. The urgent commit's positions are newer: they
-    would be stored last if it did not overtake the waiting commits.
+    The urgent commit was requested later and overtakes the waiting commit. A user may commit lower
+    offsets of its choice, so the waiting commit could lower the offsets that the urgent commit has
+    stored.
     """
     positions = {
         tp: max(at, newer) if (newer := urgent.positions.get(tp, at)).epoch == at.epoch else at
@@ -90,10 +91,9 @@ def _with_queue(state: State, queued: tuple[CommitRequest, ...]) -> State:
 
 
 def _merged(first: CommitRequest, second: CommitRequest) -> CommitRequest:
-    """Return one commit that has the same result as both commits in this order.
+    """Merge two adjacent commits into one commit that has the same result.
 
-    If a program commits in a loop during an outage, the queue thus holds one map of positions,
-    which is stored once.
+    So if a program commits in a loop during an outage, the queue contains only one commit.
     """
     metadata = {tp: text for tp, text in first.metadata.items() if tp not in second.positions}
     return second._replace(
@@ -105,7 +105,7 @@ def _merged(first: CommitRequest, second: CommitRequest) -> CommitRequest:
 
 
 def timed_out(state: State, request: int) -> State:
-    """Drop a queued commit whose caller no longer waits; a running one cannot be withdrawn."""
+    """Drop a queued commit whose caller no longer waits; a running commit cannot be cancelled."""
     queued = []
     for one in state.commits.queued:
         left = [number for number in (*one.also, one.request) if number != request]
@@ -132,7 +132,7 @@ def touches(state: State, partitions: Container[TopicPartition]) -> bool:
 
 
 def start_next(state: State, now: float) -> Step:
-    """Start the first queued commit, unless one runs or none may start now."""
+    """Start the first queued commit, unless a commit is running or no commit may start now."""
     commands: tuple[Command, ...] = ()
     while state.commits.queued and state.commits.running is None and _may_start(state, now):
         first, *rest = state.commits.queued
@@ -153,8 +153,8 @@ def due(state: State, now: float) -> Step:
 def _may_start(state: State, now: float) -> bool:
     """Return whether a commit may start.
 
-    No commit may start while owner znodes are being released: it would arrive after the release,
-    when another member may own the partition.
+    No commit may start while owner znodes are being released. ZooKeeper would execute the commit
+    after the release, when another member may own the partition.
     """
     waits = state.commits.retry_at is not None or state.phase is Phase.RELEASING
     return state.connected and not state.fenced and state.lease.holds(now) and not waits
@@ -169,8 +169,8 @@ def _start(state: State, asked: CommitRequest, tries: int) -> Step:
     if asked.purpose is Purpose.GIVEN and tries == 1:
         state = replace(state, offsets=offset_ledger.allow(state.offsets, asked.positions))
     plan = _plan(state, asked)
-    # The checks of unchanged offsets' versions detect an operator's edit. An urgent commit skips
-    # them.
+    # A commit also checks the versions of unchanged offsets, to detect an operator's edit. An
+    # urgent commit skips these checks.
     checks = plan.checks and asked.purpose not in URGENT
     if not plan.writes and not plan.kafka and not checks:
         return state, _answer(asked, _not_stored(state, asked))
@@ -216,8 +216,9 @@ def rewind(state: State, partition: TopicPartition) -> State:
     old position is stored. The next commit must still lower the stored offset, so `rewound`
     remembers the partition until the reply.
 
-    An urgent commit keeps its positions. The partition is withdrawn when they are collected, so the
-    reset came before that, and no later commit would store the position.
+    An urgent commit keeps its positions. Delivery of the partition has stopped before these
+    positions are collected, so the reset came earlier; and no later commit would store the
+    positions.
     """
     commits = state.commits
     return replace(
@@ -247,12 +248,12 @@ def interrupted(state: State) -> State:
 
 
 def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[CommitRequest, ...]:
-    """Return the queue with a commit to retry, which is placed directly after urgent commits.
+    """Return the queue with a commit to retry, inserted directly after the urgent commits.
 
     1. An automatic commit is sent. 2. A rebalance queues its own commit. 3. The automatic commit
-    gets no reply, or Kafka refuses it. If the retry were first in the queue, there would be a
-    deadlock or a delay: the retry waits for the rebalance, which waits for the second commit; or
-    the release waits for the retry.
+    gets no reply, or Kafka refuses it. If the retry were first in the queue, the rebalance would
+    be delayed or blocked: the release would wait for the retry, or the retry would wait for the
+    rebalance, which waits for its own commit behind the retry.
     """
     if asked.purpose in URGENT:
         return (asked, *waiting)
@@ -263,7 +264,7 @@ def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[Co
 
 
 def abandon(state: State, reason: str) -> Step:
-    """Drop every commit and answer it with a failure, because the partitions are lost."""
+    """Drop all commits and report them as failed, because the member has lost its partitions."""
     commits = state.commits
     waiting = ((commits.running.request,) if commits.running else ()) + commits.queued
     commands = tuple(
@@ -278,7 +279,7 @@ def abandon(state: State, reason: str) -> Step:
 
 
 def committed(state: State, outcome: Committed, now: float) -> Step:
-    """Record what a commit stored and found; start it again if other clients wrote meanwhile."""
+    """Record the result of a commit; start the commit again if other clients wrote meanwhile."""
     running, rewound = state.commits.running, state.commits.rewound
     assert running is not None
     offsets, findings = offset_ledger.apply_commit_result(

@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Outcome):
-    """The connection or session ended, and whether ZooKeeper executed the operation is unknown."""
+    """The connection or session ended; it is unknown whether ZooKeeper executed the operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class IdTaken(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class ViewRead(Outcome):
-    """The group was read; `listing` holds the consumers that the read listed first."""
+    """The group was read; `listing` contains the consumer ids that were listed at the start."""
 
     view: GroupView
     listing: Names
@@ -101,7 +101,7 @@ class Verified(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Released(Outcome):
-    """Owner znodes were deleted; `denied` maps each one that was not to the reason."""
+    """Owner znodes were deleted; `denied` gives the reason for each one that ZooKeeper kept."""
 
     denied: Mapping[TopicPartition, str]
 
@@ -110,9 +110,10 @@ class Released(Outcome):
 class Claimed(Outcome):
     """A claim ended.
 
-    `blocked` maps the partitions that other sessions hold to their holders. The next change of a
-    topic's owner znodes causes `OwnersChanged`. `denied` gives ZooKeeper's reasons. `watched` are
-    the claimed partitions whose owner znode is watched already.
+    `blocked` maps each partition that another session owns to its owner; the next change of the
+    topic's owner znodes causes `OwnersChanged`. `denied` maps each partition whose claim ZooKeeper
+    refused to the reason. `watched` contains the claimed partitions whose owner znode is already
+    watched.
     """
 
     claimed: Mapping[TopicPartition, Ownership]
@@ -211,7 +212,7 @@ class ClientDied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):
-    """The time that `machine.next_deadline` returned has come."""
+    """A deadline has passed: the time that `machine.next_deadline` returned is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +243,7 @@ class OwnerNodeChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnersChanged(Event):
-    """The children of `owners/<topic>` changed while the member waits for one of them."""
+    """The children of `owners/<topic>` changed while the member waits for one of the partitions."""
 
     topic: str
 
@@ -282,7 +283,7 @@ class PositionReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed(Event):
-    """Other members apply other rules: `disagreements` maps each member to its rules."""
+    """Other members assign by other rules: `disagreements` maps each of them to its rules."""
 
     disagreements: Mapping[ConsumerId, str]
 
@@ -291,8 +292,8 @@ class Diagnosed(Event):
 class CloseRequested(Event):
     """The user closes the member; `purpose` says which positions are committed last.
 
-    LEAVE follows a clean end. RELEASE follows an error in the user's code, and the message that the
-    user was processing counts as unfinished.
+    The purpose is LEAVE after a clean shutdown. After an error in the user's code it is RELEASE:
+    the message that the user was processing counts as unfinished.
     """
 
     purpose: Purpose = Purpose.LEAVE

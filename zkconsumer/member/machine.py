@@ -55,9 +55,9 @@ def _dispatch(state: State, event: Event) -> Step:
 
 
 def causes(state: State, event: Event) -> tuple[Cause, ...]:
-    """Return the causes of a phase change for which `event` stands.
+    """Return the causes, in the table of `member.phases`, that this event stands for.
 
-    A `Tick` stands for each deadline that has passed, and a `Finished` for its outcome.
+    A `Tick` stands for each deadline that has passed. A `Finished` stands for its outcome.
     """
     if isinstance(event, Finished):
         return (type(event.outcome),)
@@ -95,14 +95,14 @@ def next_deadline(state: State) -> float:
 
 
 def awaits(state: State, op: int) -> bool:
-    """Return whether the state waits for this operation. If not, it must send no more requests.
+    """Return whether the state awaits this operation; otherwise the operation must not continue.
 
     ZooKeeper executes the requests that the operation has sent before it executes later ones, so
-    the read-back of a recovery sees their effects. The read-back would miss further requests: 1. A
-    claim lists the owners. 2. Another client deletes the member's id znode; the member registers
-    again and reads back what it owns. 3. The claim creates its owner znodes, because the id znode
-    that it checks exists again. 4. The machine ignores the claim's outcome, so the member holds
-    owner znodes that it does not know of.
+    the read-back of a recovery sees their effects. The read-back would not see the effects of later
+    requests: 1. A claim lists the owners. 2. Another client deletes the member's id znode; the
+    member registers again and reads back what it owns. 3. The claim creates its owner znodes,
+    because the id znode that it checks exists again. 4. The machine ignores the claim's outcome, so
+    the member holds owner znodes that it does not know of.
     """
     running = {
         state.op,
@@ -150,7 +150,7 @@ def _position_reset(state: State, event: events.PositionReset) -> Step:
 
 
 def _tick(state: State, event: events.Tick) -> Step:
-    """Handle every deadline that has passed, the lease's first."""
+    """Handle every deadline that has passed, beginning with the lease's deadline."""
     result = session.recreate_due(state, event.now)
     if state.connected and state.lease.due_at() <= event.now:
         result = then(result, lambda s: session.renew(s, event.now))
@@ -193,7 +193,7 @@ def _phase_tick(state: State, now: float) -> Step:
         Phase.RECOVERING: rebalance.recover,
         Phase.WAITING: rebalance.read_everything,
     }
-    # If another operation runs, such as a read-back, the member reads the group after it.
+    # If another operation runs, such as a read-back, the member reads the group when it has ended.
     following = again.get(state.phase, lambda s: (replace(s, read_again=True), ()))
     return then(peers.report_blocked(replace(state, retry_at=None), now), following)
 
@@ -225,7 +225,7 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
 
 
 def _finished(state: State, event: Finished) -> Step:
-    """Handle the outcome of the lease's, a commit's or the phase's operation; ignore others."""
+    """Handle the outcome of a `sync`, of a commit or of the phase's operation; ignore any other."""
     outcome, now = event.outcome, event.now
     if event.op == state.lease.op:
         if isinstance(outcome, events.Synced):
@@ -260,7 +260,7 @@ def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
 
 
 def _connected(state: State, event: events.Connected) -> Step:
-    """Connect; a leaving member closes if the session expiry has dropped its commits."""
+    """Handle `Connected`; close a leaving member if the session expiry has dropped its commits."""
     connected = session.connected(state, event)
     return then(connected, lambda s: rebalance.after_commit(s, event.now))
 
@@ -270,7 +270,7 @@ def _listened(state: State, outcome: events.ListenerReturned, now: float) -> Ste
 
 
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:
-    """Report that ZooKeeper refuses; try again after the back-off, since rights may change."""
+    """Report ZooKeeper's refusal; try again after the back-off, because rights may change."""
     notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
     fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
     phase = state.phase if fenced else Phase.WAITING
@@ -344,6 +344,6 @@ OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler
 #   the client may not read. So a settled member reads the group periodically; if the group has not
 #   changed, nothing is revoked. member/test_machine_rebalance:
 #   at_rest_the_group_is_read_again_from_time_to_time
-# - While no brokers are registered, the member releases nothing. If the brokers' sessions expire,
-#   the group can still read and must not stop. member/test_machine_rebalance:
+# - While no brokers are registered, the member releases nothing. If only the brokers' sessions
+#   expire, members can still fetch messages and must not stop. member/test_machine_rebalance:
 #   no_brokers_is_a_waiting_state

@@ -5,20 +5,21 @@ write by another client, such as a former owner or an operator's tool. If a vers
 expected one, the member reads the offset back and resolves the conflict (`apply_commit_result`):
 
 - This member wrote the value in a commit whose reply was lost: the member adopts the value.
-- An operator's tool wrote and marked the value: the member adopts it and continues from there.
+- An operator's tool wrote the value and an edit mark: the member adopts the value and continues
+  from there.
 - The value is lower than this member's: it is a late commit of a former owner, or an edit without a
-  mark, which look the same. This member overwrites it, as the JVM would.
-- The value is higher than this member's: it stays until this member's position is higher.
+  mark; these cannot be distinguished. This member overwrites it, as the JVM would.
+- The value is higher than this member's: the member leaves it until its own position is higher.
 
 So a commit only raises the stored offset, except after `auto.offset.reset`, after an operator's
 edit, and for offsets that the user names. The same rule holds among the member's own commits. An
 explicit commit covers the message that the user is processing. The next automatic commit covers
 only finished messages, and must not lower the stored offset.
 
-Kafka's storage has no versions, so the last commit wins. There the ledger only ensures that this
-member's own commits never lower the offset. Each commit sends all offsets, including unchanged
-ones, so that brokers do not expire them (KAFKA-1510). A commit omits a partition without a
-position. The JVM sends -1 for it, which every reader treats as no offset.
+Kafka's storage has no versions, so the last commit wins. For Kafka's storage, the ledger only
+ensures that this member's own commits never lower the offset. Each commit sends all offsets,
+including unchanged ones, so that brokers do not expire them (KAFKA-1510). A commit omits a
+partition without a position. The JVM sends -1 for it, which every reader treats as no offset.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class Tracked:
     """The stored offset of one owned partition, as far as this member knows it.
 
     Attributes:
-        epoch: the fencing token of the ownership under which the offset was read.
+        epoch: the fencing token under which the member read the offset.
         value: the offset in ZooKeeper, which only a higher position replaces; None: any position
             replaces it.
         version: the offset znode's version; None: the znode does not exist.
-        doubt: an offset that this member wrote in a commit without a reply.
+        doubt: an offset that this member may have written, in a commit that got no reply.
         error: why the znode cannot be read; no commit writes to it until it is corrected.
         kafka: the offset in Kafka that this member last stored or read, which only a higher
             position replaces; None: any position replaces it.
@@ -126,7 +127,7 @@ def plan(
     storage: Storage = Storage.ZOOKEEPER,
     metadata: Mapping[TopicPartition, str] = _NO_METADATA,
 ) -> CommitPlan:
-    """Return the commit for these positions: it writes the higher ones and checks the others.
+    """Return a commit that writes the higher positions and checks the versions of the others.
 
     It ignores positions of another epoch.
     """
@@ -152,7 +153,7 @@ def plan(
 def _for_kafka(
     known: OffsetAndMetadata | None, offset: int, metadata: str | None
 ) -> OffsetAndMetadata:
-    """Return the offset for Kafka to store: never a lower one than before.
+    """Return the offset for Kafka to store, which is never lower than the previous offset.
 
     An unchanged offset keeps its metadata. The JVM erases the metadata.
     """
@@ -202,7 +203,7 @@ def apply_commit_result(
     Args:
         versions: the versions of the offset znodes that the commit wrote.
         foreign: the offsets that other clients wrote, so that the commit was refused.
-        marked: those of `foreign` that an operator's tool has marked.
+        marked: the partitions of `foreign` whose offset an operator's tool has written and marked.
         kafka: the partitions whose offsets Kafka has stored.
     """
     entries = dict(ledger)
@@ -238,7 +239,7 @@ def apply_commit_result(
 def _is_own(known: Tracked, found: StoredOffset) -> bool:
     """Return whether this member wrote `found` in a commit without a reply.
 
-    Then it has the value that the member sent, and the version after the known one.
+    If so, `found` has the value that the member sent, and the version after the known version.
     """
     expected = 0 if known.version is None else known.version + 1
     return known.doubt is not None and found.value == known.doubt and found.version == expected

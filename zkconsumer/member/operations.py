@@ -1,9 +1,9 @@
 """A member's operations on ZooKeeper, as generators: each yields batches and receives the replies.
 
-An operation never sees a broken connection: its driver (the executor) ends it. After the reconnect
-the member reads back what ZooKeeper has executed. An operation handles all other replies itself.
-For instance, if a claim finds an owner znode, it compares the znode's `ephemeralOwner` with the
-session, never its data alone.
+When the connection breaks, the executor ends the operation, and after the reconnect the member
+reads back what ZooKeeper has executed. An operation handles all other replies itself. For instance,
+if a claim finds an owner znode, it compares the znode's `ephemeralOwner` with the session, never
+its data alone.
 
 With `offsets.storage=kafka`, a commit also yields requests to Kafka. The requests to ZooKeeper come
 first, even if they only check the member's id znode. Kafka cannot recognise a member that has lost
@@ -99,8 +99,8 @@ class MemberIdentity:
     def check(self) -> rq.Check:
         """Return the first request of every transaction: the member's id znode must exist.
 
-        After a session expiry it is missing until the new session has registered. So a transaction
-        that was queued before the expiry has no effect in the new session.
+        After a session expiry the id znode is missing until the new session has registered. So a
+        transaction that was queued before the expiry has no effect in the new session.
         """
         return rq.Check(self.path)
 
@@ -226,7 +226,7 @@ def read_owners(
 ) -> Generator[
     Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
-    """Return the partitions that this session owns for the given threads, and the others.
+    """Return the partitions that this session owns for the given threads, and all others.
 
     Each of the others maps to its owner, or to None if the owner znode does not exist.
     """
@@ -262,8 +262,9 @@ def release(
 ) -> Running:
     """Delete owner znodes of this session only.
 
-    The owner of a znode is read first, unless the znode is watched: the watch event of a change
-    would arrive no later than the reply to the read.
+    The owner of a znode is read first, unless the znode is watched. For a watched znode the read is
+    not needed: if the owner had changed, the watch event would have arrived no later than the reply
+    to the read.
 
     JVM: also deletes a znode of another session.
     """
@@ -368,12 +369,12 @@ def create_parents(room: str, topics: Iterable[str]) -> Batch:
 
 
 class _MemberNodeGoneError(Exception):
-    """The member's id znode is gone, so the claim ends, however deep the call."""
+    """The member's id znode is gone; this exception ends the whole claim."""
 
 
 @dataclass
 class _Claim:
-    """A running claim; `created` maps an owner znode that must be read back to None."""
+    """A running claim; a value None in `created` means that the owner znode must be read back."""
 
     member: MemberIdentity
     threads: Mapping[TopicPartition, ThreadId]
@@ -468,7 +469,7 @@ def _deny(work: _Claim, topic: str, why: str) -> None:
 
 
 def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Replies, None]:
-    """Create the owner znodes of free partitions; a failure of one does not stop the others."""
+    """Create the owner znodes of free partitions; if one create fails, the others continue."""
     creates = {
         tp: rq.Create(
             paths.owner(work.member.group, tp),
@@ -556,7 +557,7 @@ def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
 
     Znodes that another member has claimed meanwhile are left alone. If ZooKeeper refuses to delete
     a znode, its partition is returned as claimed. If the member did not know of the znode, the
-    znode would keep every other member out until the session ends.
+    znode would block every other member until the session ends.
     """
     outcome = yield from release(work.member, work.created)
     if not isinstance(outcome, Released):

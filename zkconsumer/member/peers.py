@@ -2,12 +2,12 @@
 
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
 trigger that may never come. No member reads the partitions that are assigned to it, and no other
-member may claim them. This member reports such an idle peer after it has itself been settled for
+member may claim them. This member reports such an idle peer after this member has been settled for
 retries x back-off. With `peers.nudge` it also registers again, at most once a minute, which makes
 every member of the group rebalance.
 
-If another session owns a partition that is assigned to this member, this member reports it once. It
-waits as long as a JVM member waits before giving up.
+If another session owns a partition that is assigned to this member, this member reports the
+partition once, after the time in which a blocked JVM member gives up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def schedule_check(state: State, at: float | None) -> State:
 
 
 def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
-    """Report the partitions that other members do not claim; check again while there are any."""
+    """Report the partitions that idle members do not claim; check again while any remain."""
     state = replace(state, op=None)
     if state.view is None:
         return state, ()
@@ -80,7 +80,7 @@ def patience_s(state: State) -> float:
 # ---- blocked partitions -------------------------------------------------------------------------
 
 MAX_NAMED = 20
-"""The maximum number of partitions or owners that one report names; it counts the others."""
+"""The maximum number of partitions or owners that one report names; it only counts the rest."""
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
@@ -123,7 +123,7 @@ def drop_cleared_blockers(state: State) -> Step:
 
 
 def diagnosed(state: State, event: Diagnosed) -> Step:
-    """Report members that apply other rules and so will never agree with this member."""
+    """Report members whose assignment rules differ, so that they never agree with this member."""
     notices: tuple[Command, ...] = tuple(
         Notice(
             NoticeKind.DISAGREEMENT,

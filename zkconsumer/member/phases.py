@@ -86,7 +86,8 @@ Cause = type[Event] | type[Outcome] | Deadline
 
 enforced = False
 """Whether `machine.step` checks each phase change. Tests and the simulator set it. A member in
-production does not check: an error would end it at a harmless change that the table lacks."""
+production does not check: an error would end the member because of a harmless change that the table
+lacks."""
 
 
 class IllegalPhaseChangeError(AssertionError):
@@ -111,17 +112,17 @@ def _row(before: Phase, cause: Cause | tuple[Cause, ...], after: str, when: str)
 # ---- the table ----------------------------------------------------------------------------------
 
 COMMIT_ENDED = (PositionsCollected, Committed, Denied, Synced, Deadline.COMMITS)
-"""What can end the last commit that a phase waits for.
+"""The causes that can end the last commit that a phase waits for.
 
 A commit that has nothing to write ends as soon as it may start: when its positions are collected,
 when the lease is granted, or when the back-off after Kafka's refusal is over.
 """
 
 FINISHED = (ReleaseReady, Deadline.GRACE)
-"""The user has finished the revoked partitions, or has no more time."""
+"""The user has finished the revoked partitions, or the grace period is over."""
 
 RETURNED = (ListenerReturned, Deadline.GRACE)
-"""The listener has returned, or has no more time."""
+"""The listener has returned, or the grace period is over."""
 
 NEWS = (Triggered, OwnerNodeChanged)
 """The group or an owner znode of this member has changed."""

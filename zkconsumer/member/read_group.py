@@ -32,7 +32,7 @@ Report = Callable[[MalformedZnodeError], None]
 
 
 def ignore(error: MalformedZnodeError) -> None:
-    """Ignore a broker registration that cannot be read."""
+    """Ignore a broker registration that is malformed."""
 
 
 def read_view(
@@ -92,7 +92,7 @@ def _ask(request: rq.Request) -> Generator[Batch, Replies, Reply]:
 def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, Replies, bool]:
     """Return whether the member's id znode belongs to this session, and watch it.
 
-    If `known` has a listing whose watch has not fired, the znode is the one that was read before.
+    If `known` has a listing whose watch has not fired, the id znode has not changed since.
     """
     if known is not None:
         return True
@@ -223,7 +223,7 @@ def read_brokers(
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
     """Return the listed brokers whose registration exists and is readable.
 
-    The JVM also reads them at every rebalance.
+    The JVM also reads the brokers' registrations at every rebalance.
     """
     numbers = sorted(ids)
     replies = yield [rq.Get(paths.broker(number)) for number in numbers]

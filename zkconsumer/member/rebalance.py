@@ -1,15 +1,15 @@
 """A rebalance, phase by phase: revoke, commit, release, claim, load, verify.
 
-`advance` chooses the next phase. It decides from the steps that are still missing, not from the
-last step. So no trigger during a rebalance is lost. A rebalance that a reconnect has aborted
-continues from the state after the reconnect.
+`advance` chooses the next phase. It looks at the steps that are still missing, not at the last
+step, so no trigger that arrives during a rebalance is lost. A rebalance that a reconnect has
+aborted continues from the state after the reconnect.
 
 The rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0, KAFKA-1650) is called twice for
 each assignment. The first call comes before the release, with the revoked partitions, which may be
 none. The second call comes after the claim and before the first fetch, with every member's
-partitions. A release for another reason also calls it. The JVM calls the listener in every attempt
-and waits without limit, so a joining member may give up meanwhile. This member waits at most
-`release.grace.ms` and then continues.
+partitions. The listener is also called for a release that has another reason. The JVM calls the
+listener in every attempt and waits without limit, so a joining member may give up meanwhile. This
+member waits at most `release.grace.ms` and then continues.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ serves about one such read per second and group, for any number of members.
 """
 
 REFRESH_SPREAD = 0.2
-"""The upper bound of an extra delay of this read, as a share of the time before it.
+"""The maximum extra delay of this periodic read, as a share of its interval.
 
 The extra delay depends on the consumer id, so that members that settled at the same time do not
 read at the same time.
@@ -107,7 +107,7 @@ read at the same time.
 
 
 def advance(state: State, now: float) -> Step:
-    """Enter the next phase: revoke before claiming, and read a changed group before settling."""
+    """Enter the next phase: revoke before claiming; read a changed group again before settling."""
     assigned, owned = state.assigned, state.owned
     to_revoke = frozenset(
         tp
@@ -124,7 +124,8 @@ def advance(state: State, now: float) -> Step:
     claiming = bool(missing) and state.claim_due
     postponed = state.postponed_reads + 1 if state.read_again and (claiming or unserved) else 0
     if state.read_again and postponed <= MAX_POSTPONED_READS:
-        # A partition that is claimed by an outdated view may have to be released at once.
+        # A partition that the member claims according to an outdated view may have to be released
+        # at once.
         return read(replace(state, postponed_reads=postponed))
     if not state.read_again:
         state = replace(state, postponed_reads=0)
@@ -142,7 +143,7 @@ def advance(state: State, now: float) -> Step:
 
 
 def settle_or_wait(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
-    """Settle, or wait for a watch; the back-off is the upper bound of the wait."""
+    """Settle, or wait for a watch event, for at most the back-off."""
     state = replace(state, verify_at=now + RECHECK_S if state.unverified else None)
     if missing or state.refused or state.waiting_for:
         # A read-back during the wait must not postpone the next attempt.
@@ -222,7 +223,7 @@ def read(state: State) -> Step:
 
 
 def read_everything(state: State) -> Step:
-    """Read the whole group again: a watch may be lost, or another client may have edited znodes."""
+    """Read the whole group: a watch may be lost, or another client may have written znodes."""
     return read(replace(state, known=None))
 
 
@@ -261,13 +262,14 @@ def before_release(state: State, now: float) -> Step:
 def release(state: State) -> Step:
     """Delete the revoked partitions' owner znodes, after a running commit that touches them.
 
-    If it did not wait: 1. ZooKeeper refuses a commit because another client has written meanwhile.
+    Without this wait: 1. ZooKeeper refuses a commit because another client has written meanwhile.
     2. The member releases the owner znodes. 3. The commit starts again, and overwrites the offset
     of a partition that another member now owns.
 
     ZooKeeper may refuse to delete an owner znode. If the partition's messages are finished and
-    their position is stored, delivery continues under the same fencing token. Any other partition
-    would redeliver messages, so it is released and claimed again.
+    their position is stored, delivery continues under the same fencing token. Otherwise messages
+    would be redelivered under the same fencing token, so the member releases the partition and
+    claims it again.
     """
     state = enter(replace(state, op=None, grace_at=None), Phase.RELEASING)
     if commits.touches(state, state.revoking):
@@ -332,7 +334,7 @@ CALLING = frozenset(_PHASE.values())
 
 
 def learn_assignment(state: State) -> State:
-    """Compute every member's partitions for the listener; call it again if they have changed."""
+    """Compute every member's partitions for the listener; if they changed, a new call is due."""
     settings = state.settings
     if settings.listener_s is None or state.view is None:
         return state
@@ -540,10 +542,10 @@ def verified(state: State, outcome: Verified, now: float) -> Step:
 
 
 def apply_read_back(state: State, outcome: Verified) -> Step:
-    """Confirm the owner znodes that were read back; withdraw and claim again lost partitions.
+    """Confirm the owner znodes that were read back; withdraw lost partitions, to claim them again.
 
-    An owner znode that was lost during the read-back stays lost. One that was created again has
-    another epoch, so its partition is fetched again with the new fencing token.
+    An owner znode that was lost during the read-back stays lost. An owner znode that was created
+    again has another epoch, so its partition is fetched again with the new fencing token.
     """
     held = {
         tp: mine
@@ -691,9 +693,9 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
 
     The JVM does the same.
 
-    The topic's partitions are not fetched before the next view, like partitions with a malformed
-    offset. A running rebalance may have an older view, so the member reads the group again after
-    it.
+    Until the next view, the topic's partitions are handled like partitions with a malformed offset:
+    they are not fetched. A running rebalance may have an older view, so the member reads the group
+    again after it.
     """
     gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
     notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")

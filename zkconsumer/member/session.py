@@ -32,12 +32,12 @@ from zkconsumer.protocol.model import ThreadId, TopicPartition
 CLIENT_BACKOFF_S, CLIENT_BACKOFF_MAX_S = 0.5, 30.0
 """The back-off, in seconds, before a new ZooKeeper client replaces a dead one.
 
-It doubles with each death until the next connection. The first back-off is short, because the
-session expires after its timeout.
+It doubles with each death until the next connection. The first back-off is short, so that a new
+client can connect before the session expires.
 """
 
 MAX_DOUBLINGS = 6
-"""How many times the back-off doubles: 0.5 s doubled six times is above `CLIENT_BACKOFF_MAX_S`."""
+"""Maximum number of doublings: 0.5 s doubled six times exceeds `CLIENT_BACKOFF_MAX_S`."""
 
 MAX_REFUSALS = 5
 """After this many refused logins in a row, the member closes itself.
@@ -75,7 +75,8 @@ def connected(state: State, event: events.Connected) -> Step:
         state,
         connected=True,
         client=Client(),
-        # A leaving member delivers no more messages, and its last commit is a compare-and-set.
+        # A leaving member needs no fence: it delivers no more messages, and its last commit is a
+        # compare-and-set.
         fenced=expired or state.phase is not Phase.LEAVING,
         session=event.session,
         wall_ms=event.wall_ms,
@@ -96,7 +97,7 @@ def suspended(state: State, _: events.Suspended) -> Step:
 
 
 def client_died(state: State, event: events.ClientDied) -> Step:
-    """Recreate the client after a back-off; close the member if a new client cannot help.
+    """Recreate the client after a back-off; close the member if a new client would fail too.
 
     A new client may succeed: a restarting server may have closed the connection during the login,
     and a Kerberos ticket may be renewed. A refused credential does not change while the member
@@ -195,7 +196,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 
 
 def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
-    """Release this session's owner znodes; `unconfirmed_claims` keeps them until the reply.
+    """Release this session's owner znodes; `unconfirmed_claims` contains them until the reply.
 
     If the release is denied or interrupted, an owner znode may survive. The member then releases
     and claims the partition again later (`reassign`), because its unfinished messages are
@@ -220,7 +221,7 @@ def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
 
 
 def released(state: State, outcome: events.Released, now: float) -> Step:
-    """Plan a new registration after the back-off, because all owner znodes are released."""
+    """Schedule a new registration after the back-off, because all owner znodes are released."""
     left = {tp: thread for tp, thread in state.unconfirmed_claims.items() if tp in outcome.denied}
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")

@@ -156,8 +156,8 @@ class CommitRequest(NamedTuple):
 
     Attributes:
         request: the number by which an explicit commit is answered; 0 for all other commits.
-        retries: how many more times Kafka may be asked to store it.
-        also: numbers of earlier explicit commits that were merged into this one and get the same
+        retries: how many more times the commit may be sent to Kafka.
+        also: numbers of earlier explicit commits that were merged into this commit and get the same
             answer.
     """
 
@@ -215,10 +215,11 @@ class Blocked:
 
 @dataclass(frozen=True)
 class IdlePeers:
-    """Other members that do not claim what is assigned to them. Used in SETTLED.
+    """Other members that do not claim their assigned partitions. Used in SETTLED.
 
     Attributes:
-        partitions: assigned to another member, and without an owner znode at the last check.
+        partitions: the partitions that are assigned to another member and had no owner znode at the
+            last check.
         look_at: when the member checks again.
         nudged_at: when the member last nudged the group.
         nudge_op: the number of the last nudge, until the watch reports the deleted id znode or
@@ -272,9 +273,9 @@ class State:
         fired: paths of topics, of the list of brokers and of claimed owner znodes whose watch has
             fired since the last read of the group began.
         topics: the czxid of every topic ever read, to recognise a topic that was created again.
-        waiting_for: why no complete assignment is known; empty if a complete one is known.
+        waiting_for: why no complete assignment is known; empty if the assignment is complete.
         assigned: this member's partitions according to the last view.
-        assignment: every member's partitions as far as they are known; None without a listener.
+        assignment: the known partitions of every member; None if there is no listener.
         last_callback: the listener's last call for this assignment; None: not called yet.
         idle_peers: see the class `IdlePeers`.
 
@@ -360,7 +361,7 @@ class State:
 
 
 PARTS = frozenset({State, Client, Blocked, IdlePeers, Commits})
-"""The classes that `replace` copies fast. They have no slots, so that it can copy `__dict__`."""
+"""The classes that `replace` copies fast. Without slots, they have a `__dict__` to copy."""
 
 
 # ---- functions on states ------------------------------------------------------------------------

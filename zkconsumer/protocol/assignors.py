@@ -25,7 +25,9 @@ from zkconsumer.protocol.paths import thread_ids
 def assign_range(
     threads: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, str]:
-    """Divide each topic's partitions among its threads; both arguments are sorted, by topic.
+    """Divide each topic's partitions among its threads.
+
+    Both arguments map topics to sorted values; threads are sorted as UTF-16 strings.
 
     With P partitions and C threads, the first P mod C threads get one more partition. The division
     counts positions and not partition numbers, so gaps in the numbering do not matter.
@@ -49,7 +51,8 @@ def assign_range(
 class KeyForm(Enum):
     """The form of `TopicAndPartition.toString`, whose hash code orders the partitions.
 
-    It changed unintentionally (KAFKA-5822), so members with different forms in one group disagree.
+    The form changed unintentionally (KAFKA-5822), so members with different forms in one group
+    disagree.
     """
 
     BRACKET = "[{topic},{partition}]"  # 0.8.2-0.11
@@ -71,7 +74,10 @@ def assign_roundrobin(
     key_form: KeyForm,
     variant: Variant,
 ) -> dict[TopicPartition, str]:
-    """Give all partitions in turn to all threads; both arguments are sorted, by topic.
+    """Give all partitions in turn to all threads.
+
+    Both arguments map topics to sorted values. Threads are ordered as UTF-16 strings, and
+    partitions by a hash code.
 
     Partitions with equal hash codes are ordered by topic and number. In the JVM their order depends
     on a Scala hash map and on ZooKeeper's order of children, and cannot be reproduced.
@@ -96,7 +102,7 @@ def _hash_order(partitions: Mapping[str, Sequence[int]], key_form: KeyForm) -> l
     keyed: list[tuple[int, TopicPartition]] = []
     before, after = key_form.value.split("{partition}")
     for topic in sorted(partitions, key=utf16_key):
-        # All keys of a topic share a prefix, so hash the prefix once.
+        # The keys of all partitions of a topic share a prefix, so hash the prefix once.
         prefix = java_hash(before.format(topic=topic))
         keyed.extend(
             (java_hash(f"{number}{after}", prefix_hash=prefix), TopicPartition(topic, number))

@@ -97,7 +97,7 @@ def matching(
     internal: frozenset[str],
     budget_s: float = MATCHING_BUDGET_S,
 ) -> tuple[str, ...]:
-    """Return the topics that a filter selects, in their order (`TopicFilter.isTopicAllowed`).
+    """Return the topics that a filter selects, in the given order (`TopicFilter.isTopicAllowed`).
 
     Args:
         topic_filter: a white list or a black list.
@@ -133,7 +133,7 @@ def _hits(regex: str, topics: tuple[str, ...], budget_s: float) -> tuple[bool, .
 
 
 def _compile(regex: str) -> JavaPattern:
-    """Import the package `regex` and compile: only filters need it, and browsers have none."""
+    """Compile; import `regex` late, because only filters need it and the lab's browser lacks it."""
     from zkconsumer.protocol.java.regex import compile_java  # noqa: PLC0415 - see above
 
     return compile_java(regex)

@@ -1,4 +1,4 @@
-"""The assignment of a group as each of its members computes it, including their errors.
+"""The assignment of a group as each of its members computes it, including the members' errors.
 
 Each member computes the assignment by itself, from its own registration, all registrations, and the
 topics. A JVM member stops at the first payload that it cannot read, and does not report this to
@@ -65,8 +65,8 @@ def assign_each_member(
 ) -> dict[ConsumerId, MemberAssignment | Failure]:
     """Return what each member assigns to itself under the release's rules, or its failure.
 
-    `members` are the members for which to compute this, by default all registered ones. A member
-    that is not registered fails.
+    `members` selects the members to compute; the default is all registered members. A member that
+    is not registered fails.
     """
     reading = _Reading(group, profile)
     parts: dict[ConsumerId, MemberAssignment | Failure] = {}

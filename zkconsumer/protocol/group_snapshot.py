@@ -60,11 +60,13 @@ class Known:
     """The result of an earlier read of the group, parts of which the next read can reuse.
 
     A registration is written once. If the listing's `cversion` has grown by exactly the number of
-    added and removed names, no registration was re-created, and those read before are still valid.
+    added and removed names, no registration was re-created, and the known registrations are still
+    valid.
 
     Attributes:
         view: the result of the earlier read.
-        listing: the consumers that it listed, including those that left before they were read.
+        listing: the consumers that the earlier read listed, including consumers that left before
+            they were read.
         watched: paths of topics and of the list of brokers whose content is unchanged, because
             their watch has not fired.
     """
@@ -114,7 +116,7 @@ def assignment(
     strategy: Strategy,
     profile: Profile = DEFAULT,
 ) -> dict[TopicPartition, ThreadId]:
-    """Return one member's part of the assignment; every other member computes the same.
+    """Return one member's part of the assignment; all members compute the same assignment.
 
     Raises ConfigError if the group's release has no assignment for such subscriptions.
     """
@@ -147,7 +149,7 @@ def _assign_all(
 
 
 def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
-    """Return the topics that were re-created since `known`, which contains their last czxids."""
+    """Return the topics that were re-created; `known` maps topics to their last known czxids."""
     return frozenset(
         name for name, topic in view.topics.items() if known.get(name, topic.czxid) != topic.czxid
     )

@@ -37,7 +37,7 @@ class Registration:
         subscription: topic -> number of streams, in the writer's order. With a pattern it
             has one entry: regular expression -> number of streams.
         pattern: how to interpret the keys of `subscription`.
-        timestamp_ms: when it was written, in milliseconds since the epoch; no reader uses it.
+        timestamp_ms: the time of writing, in milliseconds since the epoch; no reader uses it.
     """
 
     subscription: Mapping[str, int]
@@ -122,10 +122,10 @@ def decode_registration(
 ) -> Registration:
     """Decode a member's registration as members of the release do, or raise MalformedZnodeError.
 
-    It rejects two more faults than `read_registration`. The first is a regular expression without
-    streams. The second, from 0.10.2 on, is a topic name that ZooKeeper rejects in a path, because
-    all members read all topics. Each fault aborts the rebalance of every member that uses the
-    registration.
+    This function rejects two more faults than `read_registration`. The first is a regular
+    expression without streams. The second, from 0.10.2 on, is a topic name that ZooKeeper rejects
+    in a path, because all members read all topics. Each fault aborts the rebalance of every member
+    that uses the registration.
     """
     found = read_registration(payload, where=where, profile=profile)
     raw = Payload(payload, where=where, remedy=_REMEDY)
@@ -143,7 +143,8 @@ def read_registration(
 ) -> Registration:
     """Parse a registration (`TopicCount.constructTopicCount`), or raise MalformedZnodeError.
 
-    An unknown pattern and an empty subscription mean static. Topics have at least 1 stream.
+    An unknown pattern and an empty subscription count as Pattern.STATIC. Each topic has at least 1
+    stream.
     """
     raw = Payload(payload, where=where, remedy=_REMEDY, parser=profile.parser)
     try:

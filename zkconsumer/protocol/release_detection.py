@@ -27,7 +27,8 @@ from zkconsumer.protocol.registrations import Pattern, Registration, read_regist
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 
 # The profiles that owner znodes can distinguish. In all other respects they equal DEFAULT: every
-# release can read its registrations, and it can read the registrations of every release.
+# release can read the registrations that DEFAULT writes, and DEFAULT reads the registrations of
+# every release.
 _FORMS: Final = (
     DEFAULT,
     replace(DEFAULT, release="0.8.2-0.10", internal_topics=frozenset({"__consumer_offsets"})),
@@ -103,7 +104,7 @@ def detect(
 
 
 def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
-    """Return the rules that explain the owner znodes of all members, or else of most members.
+    """Return the rules that explain the owner znodes of all members, or of most members.
 
     If several rules are equally good, it returns the first one. The rules in `group` with the
     DEFAULT release come first.
@@ -175,7 +176,8 @@ def _disagreements(
     member's rules. A member with `rebalance.mode=incremental` may own only a part of its share.
     Such a part counts only if another member owns all of its share. A member that owns no partition
     is reported if both are true: partitions that the common rules assign to it are free, and other
-    rules assign to it partitions that other members own. It has tried to claim those, and failed.
+    rules assign to it partitions that other members own. It has probably tried to claim these owned
+    partitions, and failed.
     """
     owning = [consumer for consumer, part in held.items() if part]
     common = max(rules, key=lambda r: sum(r.parts[one] == held[one] for one in owning))

@@ -71,7 +71,7 @@ class Replica:
     def __init__(self, number: int, tree: Tree) -> None:
         self.number = number
         self.tree = tree
-        self.acls: Acls = {}  # as applied; a running transaction has changed the tree's lists
+        self.acls: Acls = {}  # the lists before a running transaction, which changes the tree's
         self.applied, self.zxid = 0, 0  # number of applied changes, and the zxid of the last one
         self.lag, self.is_cut = 0, False
         # A deposed leader answers `sync` until this time: see `Ensemble.depose`.
@@ -127,7 +127,7 @@ class Replica:
     def fire(self, change: Change, connections: Mapping[int, Connection]) -> None:
         """Notify the watchers of a change, in the order of the server's `DataTree`.
 
-        The event ends a watch even if the connection may not read the znode and gets no event
+        A change ends the watch even if the connection may not read the znode and so gets no event
         (3.8.4 and later).
         """
         before, self.acls = self.acls, acls_after(self.acls, change)

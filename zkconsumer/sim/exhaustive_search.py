@@ -38,8 +38,8 @@ Value: TypeAlias = Any
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
 """Distance from the present time, in seconds, beyond which all times count as equal: a distant
-automatic commit, or a lease that ended long ago. No rule looks back further than the patience with
-a blocker, 8 s."""
+automatic commit, or a lease that ended long ago. No rule looks back further than 8 s, the time
+after which a blocked partition is reported."""
 
 MOMENTS = frozenset(
     {
@@ -79,7 +79,7 @@ def _names(kind: type[Value]) -> tuple[str, ...]:
 
 
 class Form:
-    """The form of one part of a world, and the numbers that it leaves out."""
+    """The form of one part of a world, and the numbers that the form leaves out."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []
@@ -246,7 +246,8 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
             if (tp, epoch) in now_owned
         ),
         tuple(sorted(monitor.newest)),
-        # No message is delivered under an ended ownership, or I2 breaks.
+        # Offsets of ended ownerships have no effect: a delivery under an ended ownership violates
+        # I2.
         tuple(
             (tp, after)
             for (tp, epoch), after in sorted(monitor.next_offset.items())

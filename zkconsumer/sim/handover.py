@@ -2,8 +2,8 @@
 
 `explore` runs the production modules `stream_partitions`, `stream_fetcher` and `stream`. `Code`
 compiles them from their sources with a call before each read and write of an attribute that threads
-share, so the production code has no hooks. At each of these calls the scheduler may let another
-thread continue. The threads are real threads; one runs at a time.
+share, so the production code has no hooks. At each of these calls (a point) the scheduler may let
+another thread continue. The threads are real threads; one runs at a time.
 
 The search is stateless: it replays a list of choices and continues from there. It prunes a
 schedule at a state that an earlier schedule has reached. A state consists of the shared data, the
@@ -55,8 +55,10 @@ SHARED: Final = (
     - _SYNCHRONIZATION
     - _CONSTANT
 )
-"""Attributes that one thread writes and another reads. Locks and events are not among them: `Code`
-replaces them by the scheduler's, which switch threads themselves.
+"""Attributes that one thread writes and another reads.
+
+Locks and events are not listed: `Code` replaces them by the scheduler's own locks and events, at
+which threads switch anyway.
 """
 
 TOPIC: Final = "t"
@@ -67,7 +69,7 @@ object.
 """
 
 MAX_POINTS: Final = 20_000
-"""Upper bound of the points of one schedule. A schedule with more points is reported as endless.
+"""Upper bound of the number of points in one schedule. A schedule with more is reported as endless.
 """
 
 Edit = tuple[str, str]
@@ -263,8 +265,8 @@ class _Thread:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.waits_for: Callable[[], bool] | None = None
-        self.operation = 0  # the number of its script's operation
-        self.history = 0  # the hash of what it has read since its operation began
+        self.operation = 0  # index of the operation in this thread's script
+        self.history = 0  # hash of what it has read in this operation
         self.steps = 0
         self.seen = -1  # the steps of the other threads at its last wait for them
         self.finished = False
@@ -305,7 +307,7 @@ class Scheduler:
         return self._threads
 
     def run(self, bodies: dict[str, Callable[[], None]]) -> None:
-        """Run the threads until each has ended, none can continue, or `choose` prunes it."""
+        """Run the threads until all have ended, none can continue, or `choose` prunes the run."""
         self._threads = [_Thread(name, body) for name, body in bodies.items()]
         workers = [
             threading.Thread(target=self._work, args=(one,), daemon=True) for one in self._threads
@@ -462,7 +464,7 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        outcomes: the hashes of the states in which the schedules ended that were not pruned.
+        outcomes: the hashes of the final states of the schedules that were not pruned.
         violation: the first broken promise; `path` names the threads that continued up to it.
     """
 
@@ -476,7 +478,7 @@ class SearchResult:
 
 
 Key = tuple[TopicPartition, int]
-"""A partition under one grant: its epoch."""
+"""A partition, and the epoch of one of its grants."""
 
 
 class _Done:
@@ -511,7 +513,7 @@ class _Judge:
         seeks: an offset that a seek allows instead, and whether the seek has returned.
         finished: the offset below which the user has finished every message that it got.
         answered: partitions of answered releases; none of their messages may be delivered.
-        stopped: partitions that no call that begins from now on may deliver.
+        stopped: partitions that no later call of the user may deliver.
         forbidden: the stopped partitions at the start of the user's current call.
         read: the highest position that `positions` has returned, by kind.
         claimed: positions of delivered messages that the user's current call must still return.
@@ -913,7 +915,7 @@ def explore(
     """
     started = time.monotonic()
     open_: dict[Hashable, list[int]] = {}  # state -> threads that have not continued from there
-    # A schedule passes through many other states after the first one with an open choice.
+    # Schedules to run: the choices that lead to a state with an open choice, and that state.
     todo: deque[tuple[tuple[int, ...], Hashable]] = deque()
     prefix: tuple[int, ...] = ()
     schedules = 0
@@ -1001,4 +1003,4 @@ CASES: Final = (
     Case("the lease ends", _next(3), ((("shut",), ("open",), ("shut",)),)),
     Case("release behind a shut gate", _next(2), ((("shut",), ("ask_release", 0)),)),
 )
-"""Together: each request of the coordinator, and each pause and seek, against each kind of call."""
+"""Each request of the coordinator, each pause and each seek, during each kind of a user's call."""

@@ -80,7 +80,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Wait for the rebalance lock; the program holds it until its end."""
+    """Wait for the rebalance lock; the program then holds the lock until the program ends."""
 
 
 Request = rq.Request | Write
@@ -97,11 +97,11 @@ class Connector:
 
     Attributes:
         feeds: the partitions that are fetched and delivered.
-        registry: the partitions that it believes to own, each with the offset after the last
+        registry: the partitions that it believes it owns, each with the offset after the last
             delivered message.
         wanted: a change was seen, so the watcher's thread must rebalance.
         attempts: number of rebalance attempts.
-        failed_attempts: number of failed ones.
+        failed_attempts: number of failed rebalance attempts.
         gave_up: whether the last rebalance failed for good.
     """
 
@@ -165,7 +165,7 @@ class Connector:
         yield from self._children(ids)
         for topic in self.topics:
             yield rq.Exists(paths.topic(topic), watch=True)
-        self.started = True  # the scheduler's interval begins here
+        self.started = True  # the interval of automatic commits begins here
         yield from self.rebalance()
 
     def new_session(self) -> Program:
@@ -253,7 +253,7 @@ class Connector:
         yield from self._claim_all(mine)
         self.registry = dict(offsets)
         self._cache.update(offsets)
-        yield from self._brokers()  # the leader finder
+        yield from self._brokers()  # the JVM's leader finder reads them
         # A partition without a stored offset starts where auto.offset.reset (here: smallest) says.
         starts = {tp: max(at, 0) for tp, at in offsets.items()}
         self.registry = dict(starts)
@@ -448,7 +448,7 @@ class JvmMember:
     # ---- called by the world ---------------------------------------------------------------------
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
-        """zkclient sends unanswered requests again, even if the session is a new one."""
+        """zkclient sends unanswered requests again, even in a new session."""
         self._now, self._connected = now, True
         before, self._session = self._session, session
         connector = self.connector
@@ -622,8 +622,8 @@ class JvmMember:
 
 
 SLOWNESS = 6
-"""A JVM member needs this many times as many requests for a rebalance as a zkconsumer member, one
-after the other. Runs are longer, and faults rarer, by this factor."""
+"""For one rebalance, a JVM member sends this many times as many requests as a zkconsumer member,
+one after the other. Runs are longer, and faults rarer, by this factor."""
 
 
 class MixedWorld(World):

@@ -131,7 +131,7 @@ class SimStreams:
             self.feeds.pop(tp, None)
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        # A value and not a method, so that a copied member answers with its own streams.
+        # `done` is a value and not a method, so that a copied member answers with its own streams.
         assert isinstance(done, ReleaseDone)
         for tp in tps:
             if tp in self.feeds:
@@ -201,7 +201,7 @@ LAST_REPLY = 6
 
 FOREVER = float("inf")
 PREEMPTED_S = 3.0
-"""Seconds for which a thread may be preempted: longer than the grace of a hasty member."""
+"""Seconds for which a thread may be preempted: longer than the shortest grace period."""
 
 
 class SimMember:
@@ -363,8 +363,9 @@ class SimMember:
         self._take(self.session.take(), now)
 
     def overtake(self, now: float) -> None:
-        """Take the first item that is neither a reply nor a watch, because kazoo delivers those
-        late.
+        """Take the first item that is neither a reply nor a watch.
+
+        kazoo may deliver replies and watches late.
         """
         self._take(self.session.overtake(), now)
 
@@ -382,7 +383,8 @@ class SimMember:
     def may_post(self, now: float) -> bool:
         """Return whether a preempted thread may post its item.
 
-        It does so in the phase at which the world aims, after a diagnosis, or after `PREEMPTED_S`.
+        The thread posts in the phase at which the world aims, after a diagnosis, or after
+        `PREEMPTED_S`.
         """
         if self.unposted is None:
             return False
@@ -394,7 +396,8 @@ class SimMember:
     def may_release_early(self) -> bool:
         """Whether a user releases its partitions just before the last reply to a diagnosis.
 
-        It does so in a world that aims at COMMITTING, so that the reply may come during the commit.
+        The user does so in a world that aims at COMMITTING, so that the reply may come during the
+        commit.
         """
         if self.aim is not Phase.COMMITTING or self.state.phase is not Phase.STOPPING:
             return False

@@ -122,8 +122,9 @@ class Scene(Protocol):
 
 
 def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
-    """Return a member's topics with their numbers of streams; every pattern in a run matches all
-    topics.
+    """Return a member's topics with their numbers of streams.
+
+    In a run, every pattern matches all topics.
     """
     if settings.pattern is Pattern.STATIC:
         return {name: count for name, count in settings.subscription.items() if name in topics}
@@ -164,7 +165,7 @@ class Monitor(Watcher):
         committable: the highest offset that may be stored.
         next_offset: (partition, ownership) -> the offset that must be delivered next.
         newest: the newest ownership that has delivered a message.
-        stored: the offsets as last written.
+        stored: the last written offset of each partition.
         lowered: partitions whose offset another client has written since the last delivery.
         edited: operators' edits that no member has read yet.
         unmarked: offsets that other clients wrote in the latest transaction; a mark in it makes
@@ -427,8 +428,9 @@ class Monitor(Watcher):
     ) -> None:
         """Record a changed position; check that `auto.offset.reset` is applied only if needed.
 
-        A query whose own position retention has overtaken continues with the messages that remain
-        (`failOnDataLoss=false`); `auto.offset.reset` applies to stored offsets only.
+        If retention has deleted messages after a query's own position, the query continues with the
+        messages that remain (`failOnDataLoss=false`); `auto.offset.reset` applies to stored offsets
+        only.
         """
         start, end = world.log_start.get(tp, 0), world.log_end[tp]
         if not is_seek:
@@ -450,7 +452,7 @@ class Monitor(Watcher):
         owner, finished = self.finished_in.get(tp, (-1, 0))
         self.finished_in[tp] = owner, min(finished, offset)
         if is_seek:
-            # Until the stream reads on, there is no position to store.
+            # Until the stream has fetched again, there is no position to store.
             del self.finished_in[tp]
 
     # ---- znodes ----------------------------------------------------------------------------------
@@ -466,7 +468,8 @@ class Monitor(Watcher):
     def acted(self, world: World, action: Action) -> None:
         self.harmed |= action.do in FAULTS and action.do not in HARMLESS
         if action.do is Do.DELETE_TOPIC:
-            # Its owners withdraw it and start no further commits of it.
+            # The owners of the topic's partitions withdraw them, and start no further commits of
+            # them.
             owners = world.owners().items()
             self.deleted = {tp: at for tp, (_, _, at) in owners if tp.topic == world.TOPIC}
         if action.do is Do.REVIVE:
@@ -569,8 +572,8 @@ class Monitor(Watcher):
         member = world.members[who]
         foreign = entry.old is not None and entry.old.stat.owner != entry.session
         # ZooKeeper cannot delete a znode on the condition that it is still the one that was read.
-        # If another client deletes it and a third one creates it in between, the release deletes
-        # the new one.
+        # If, after the read, another client deletes the znode and a third client creates it again,
+        # the release deletes the new znode.
         if foreign and tp not in self.by_hand:
             raise InvariantViolation("I8", f"{who} deletes the owner znode of another for {tp}")
         if tp in member.feeds:
@@ -603,7 +606,8 @@ class Monitor(Watcher):
             self._lowered(world, tp, value)
         self.stored[tp] = value
         if value >= self.finished_in.get(tp, (-1, 0))[1]:
-            # Otherwise an older commit has replaced another client's lower offset.
+            # With a lower value, an older commit has replaced another client's offset, and the
+            # excuse stays.
             self.excused.discard(tp)
         if is_named:  # the next automatic commit stores the position again
             self.excused.add(tp)
@@ -628,7 +632,7 @@ class Monitor(Watcher):
         self.rewound[tp] = epoch, asked[first + 1 :]
 
     def _asked(self, tp: TopicPartition, epoch: int) -> tuple[int, ...]:
-        """Return the offsets to which this owner has moved, without those that are stored."""
+        """Return the offsets that this owner's seeks and resets still have to store."""
         ownership, asked = self.rewound.get(tp, (epoch, ()))
         return asked if ownership == epoch else ()
 

@@ -76,7 +76,11 @@ class Result:
 
 
 class Decisions:
-    """Records every decision; they come from a random generator, a list (then 0), or a function."""
+    """Records every decision.
+
+    The decisions come from a random generator, from a list (after its end, each decision is 0), or
+    from a function.
+    """
 
     def __init__(self, source: random.Random | Sequence[int] | Decide) -> None:
         self.taken: list[int] = []
@@ -159,7 +163,7 @@ def draw_aimed(decide: Decide) -> Drawn:
     if not has_tool:
         of_all -= OPERATOR_FAULTS
     if storage is not Storage.ZOOKEEPER:
-        of_all -= {Do.EDIT}  # an operator would have to change both stores
+        of_all -= {Do.EDIT}  # it changes only ZooKeeper's offsets
     share = 2 + decide(4)
     kinds = sorted(of_all, key=lambda do: do.value)
     possible = {do: 1 + decide(2) for do in kinds if decide(share) == 0}
@@ -219,18 +223,19 @@ RARE_REPORT_FAULTS = {
     Do.DELETE_ID: 6,
     Do.COMMIT_TIMEOUT: 3,
 }
-"""How often faults happen that lead to a diagnosis or interrupt it, and how often a user gives up
-an explicit commit, in worlds that aim at such a phase.
+"""How often some faults and timeouts happen in worlds that aim at a phase of `RARELY_DIAGNOSED`.
+
+These faults lead to a diagnosis or interrupt it; the timeouts are those of explicit commits.
 """
 
 DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
 """Faults that make a member rebalance during a diagnosis, and how often they happen."""
 
 RESERVED = 3
-"""How many of each fault that disturbs a diagnosis are kept for diagnoses."""
+"""How many faults of each kind that disturbs a diagnosis a run reserves for diagnoses."""
 
 EARLY_REPLIES = 3
-"""A diagnosis that has received at most this many replies is at its beginning."""
+"""A diagnosis that has received at most this many replies counts as early."""
 
 RECONNECTING = (Do.READ, Do.NOTICE, Do.CONNECT, Do.OVERTAKE)
 """Actions of a client that connects again before the member handles an earlier reply."""
@@ -276,7 +281,8 @@ def draw_large(decide: Decide) -> Drawn:
     )
     storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
     if storage is not Storage.ZOOKEEPER:
-        # An operator would have to change both stores, which these resets do not.
+        # These faults change only ZooKeeper's offsets, and an operator would have to change both
+        # stores.
         left = {do: n for do, n in plan.faults.items() if do not in {Do.EDIT, *OPERATOR_FAULTS}}
         plan = replace(plan, faults=left, has_tool=False, stored=0)
     listener_s = 5.0 if decide(3) == 0 else None
@@ -463,7 +469,7 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
 
 
 def _kept(world: World, aim: Phase) -> set[Do]:
-    """Return the faults of which the world keeps the last ones for diagnoses."""
+    """Return the kinds of faults whose last occurrences the run reserves for diagnoses."""
     if aim not in RARELY_DIAGNOSED:
         return set()
     kinds = DISTURBANCES.keys() | RECONNECTED.get(aim, set()) | {Do.DELETE_ID}

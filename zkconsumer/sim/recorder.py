@@ -27,7 +27,7 @@ Emit = Callable[[JsonObject], None]
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
 _SHOWN = 40
-"""Upper bound of a znode's payload in an entry, in characters; longer ones are registrations."""
+"""Maximum number of characters of a znode's payload in an entry; only registrations are longer."""
 
 
 def root_of(world: World) -> str:
@@ -83,7 +83,8 @@ class Recorder(Watcher):
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         self._written(world)
-        # Existing parents and missing offset znodes are usual and not recorded.
+        # A refusal is usual, and not recorded, if a parent znode already exists or an offset znode
+        # does not exist yet.
         is_usual = isinstance(request, rq.Create) and not request.ephemeral
         is_usual |= reply is not None and reply.code is Code.NO_NODE
         is_write = isinstance(request, rq.Multi | rq.Create | rq.SetData | rq.Delete)

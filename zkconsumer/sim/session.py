@@ -106,7 +106,7 @@ class SimSession:
         """Put an item into the inbox."""
         if self._overtakes(item):
             self.inbox.appendleft(item)
-            self.read += self.read > 0  # it is handled before replies that have been read
+            self.read += self.read > 0  # the item comes before the replies that have been read
         else:
             self.inbox.append(item)
 

@@ -385,8 +385,9 @@ def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write
 
 
 def kafka_down(world: World, how: int) -> None:
-    """Fault 1: the offset coordinator moves or refuses commits. Fault 2: it stores them, and its
-    replies are lost.
+    """Disturb the offset coordinator in the way `how`.
+
+    1: it moves or refuses commits. 2: it stores the commits, and its replies are lost.
     """
     world.active_faults.kafka = how
 
@@ -494,8 +495,8 @@ def refuse(world: World, variant: int) -> None:
 def allow(world: World) -> None:
     """Restore the rights, and renew all connections.
 
-    A server does not report a change to clients that may not read it, and their watches are gone.
-    Clients read again only after they have reconnected.
+    A server does not report a change to clients that may not read the znode, and the change ends
+    their watches. Clients read again only after they have reconnected.
     """
     for path in world.active_faults.refused:
         world.zookeeper.forbid(path)
@@ -589,7 +590,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.ADMIT: admit,
     Do.FREE_ID: free_id,
 }
-"""What each action does that is not a method of `World`."""
+"""The functions of the actions that no method of `World` performs."""
 
 
 # ---- world ---------------------------------------------------------------------------------------
@@ -753,7 +754,7 @@ class World:
     def enabled(self) -> list[Action]:
         """Return all actions that are possible now, in a fixed order.
 
-        It is empty only when the world is at rest.
+        The list is empty only when the world is at rest.
         """
         actions: list[Action] = []
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):

@@ -2,7 +2,7 @@
 
 The caller passes the time to every call that needs it. Nothing here waits, draws random numbers or
 starts threads. The caller also decides when replies and events arrive, and which are lost. A
-contract suite and random operations compare it with a real server.
+contract suite and random operations compare this module with a real server.
 
 Simplifications: There is one log and no election. A write is committed or was never made; for a
 write with an unknown result the caller drops the reply. Session timeouts are not negotiated. Only
@@ -161,7 +161,7 @@ class SimZooKeeper(Ensemble):
     ) -> int | None:
         """Open a session (`session` 0), or connect a live session, at a replica.
 
-        It ends an older connection of the session.
+        The call ends an older connection of the session.
 
         Args:
             auth: the identities of this connection.

@@ -79,8 +79,8 @@ class ZooKeeperClient:
     def read(self, paths: Iterable[str]) -> dict[str, Node]:
         """Return payload and stat of each existing znode, in the order of `paths`.
 
-        Like all reads, it raises ZooKeeperUnreachableError, and AccessDeniedError with the first
-        path that this client may not read.
+        Like all reads, this call raises ZooKeeperUnreachableError. It raises AccessDeniedError with
+        the first path that this client may not read.
         """
         return dict(self._present(Get(path) for path in paths))
 

@@ -35,7 +35,7 @@ TLS_SINCE = (3, 5)
 """The first release of ZooKeeper that offers TLS to its clients."""
 
 # Limits, in seconds and bytes, of the answer to `srvr`, which has about 300 bytes. A TLS port does
-# not answer it, so the error of the handshake is reported later by this time.
+# not answer `srvr`, so an error of the handshake is reported this much later.
 _PLAIN_ANSWER_S = 2.0
 _PLAIN_ANSWER_BYTES = 16 * 1024
 
@@ -103,7 +103,7 @@ def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
 def _load(name: str, file: str, load: Callable[[str], object]) -> None:
     try:
         load(file)
-    except OSError as error:  # SSLError is one; neither holds the password
+    except OSError as error:  # SSLError is an OSError; neither has the password
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         raise ConfigError(
             f"{name} cannot be used: {reason}",

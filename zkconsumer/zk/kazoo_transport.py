@@ -11,8 +11,8 @@
   sends the request that ZooKeeper's own client sends after a reconnect
   (`ZooDefs.OpCode.setWatches`).
 - `Sender` sends batches of requests and returns their replies as values. It bypasses kazoo's own
-  calls where possible. Each of those makes an object with a lock and a condition, and queues its
-  result separately, which causes half of the cost of a request.
+  calls where possible. Each of kazoo's calls makes an object with a lock and a condition, and
+  queues its result separately; this is half of the cost of a request.
 """
 
 from __future__ import annotations
@@ -183,10 +183,10 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         """Wait for sockets with one system call; no socket may be in two lists.
 
         kazoo's own implementation opens and closes an epoll object for each of five waits per
-        request, which causes half of the cost of a request. A TLS socket is also ready when it
-        holds decrypted bytes. kazoo asks only the operating system: if one TLS record contained two
-        replies, kazoo would read the second one only at the next ping. While requests wait to be
-        sent, replies are read later; this ends because batches are finite.
+        request, which is half of the cost of a request. This method reports a TLS socket as ready
+        also when it holds decrypted bytes. kazoo asks only the operating system: if one TLS record
+        contained two replies, kazoo would read the second reply only at the next ping. Waiting
+        requests are sent before replies are read; the delay is bounded, because batches are finite.
         """
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
@@ -263,8 +263,8 @@ class _WakeWriter:
 class BulkHandler(InOrderHandler):
     """kazoo's threads with few system calls, for thousands of requests at once.
 
-    kazoo needs a write and a wait per request, and three reads and three waits per reply. Another
-    function opens TLS sockets, which stay unchanged.
+    kazoo needs a write and a wait per request, and three reads and three waits per reply. This
+    handler buffers plain sockets only; TLS sockets are opened elsewhere and have no buffers.
     """
 
     def create_connection(self, *args: FromKazoo, **kwargs: FromKazoo) -> FromKazoo:
@@ -378,7 +378,7 @@ _HEADER = struct.Struct("!i?i")  # `MultiHeader`: operation, whether it is the e
 _END = _HEADER.pack(-1, True, -1)
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-_ANY_ZXID = 2**63 - 1  # sets the watch for any time of the znode's last change
+_ANY_ZXID = 2**63 - 1  # the watch is set whenever the znode last changed
 
 
 def release_in(answer: str) -> tuple[int, ...]:
@@ -416,7 +416,7 @@ class MultiRead:
             offset += _HEADER.size
             if is_end:
                 return found
-            (count,) = _INT.unpack_from(data, offset)  # number of bytes, of children, or the error
+            (count,) = _INT.unpack_from(data, offset)  # bytes, number of children, or error code
             offset += _INT.size
             if kind == _ERROR:
                 found.append(count)
@@ -441,9 +441,9 @@ class SetWatches:
     """One `setWatches` request for the payloads of many znodes, as kazoo serializes it.
 
     It is sent before the reads, so no change is missed. It sets no watch on a znode that does not
-    exist: the server sends a deletion event before the reply. kazoo has not registered a watch at
-    that time, so it ignores the event. Before ZooKeeper 3.8.4 the request also watches znodes that
-    this client may not read; such an event only makes the reader read again.
+    exist: the server sends a deletion event before the reply, and kazoo ignores the event, because
+    it has not registered a watch yet. Before ZooKeeper 3.8.4 the request also watches znodes that
+    this client may not read. An event about such a znode only makes the reader read again.
     """
 
     type = 101
@@ -462,7 +462,7 @@ class SetWatches:
         return self._body
 
     def deserialize(self, data: bytes, offset: int) -> None:
-        """Return nothing: the reply consists of its header."""
+        """Return nothing: the reply has only a header."""
 
 
 def are_plain_reads(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
@@ -473,7 +473,7 @@ def are_plain_reads(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[Pla
 
 
 def split_reads(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
-    """Split the reads into lists of which each fits into one request."""
+    """Split the reads into lists; each list fits into one request."""
     piece: list[PlainRead] = []
     size = 0
     for read in reads:
@@ -507,7 +507,7 @@ _CODES: dict[type[Exception], Code] = {
     kz.ConnectionClosedError: Code.BROKEN,
     kz.SessionMovedError: Code.BROKEN,
     kz.OperationTimeoutError: Code.BROKEN,
-    kz.AuthFailedError: Code.BROKEN,  # of waiting requests, if the server refuses a reconnect
+    kz.AuthFailedError: Code.BROKEN,  # for waiting requests, if the server refuses the login
 }
 _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "code")}
 
@@ -667,8 +667,8 @@ class _MultiReadReply:
             return
         for index, (read, one) in enumerate(zip(self._reads, found, strict=True), self._first):
             if one == kz.NoAuthError.code and isinstance(read, rq.Exists):
-                # Before 3.8.3, reading a stat needs no right (ZOOKEEPER-2590). But `multiRead`
-                # reads the payload, which needs one.
+                # `multiRead` reads the payload, which needs the read permission. Before 3.8.3,
+                # `exists` needs no permission (ZOOKEEPER-2590), so it is sent again alone.
                 self._sender.send_one(read, _SingleReply(self._batch_reply, index, read))
             else:
                 self._batch_reply.reply(index, _read_reply(read, one))

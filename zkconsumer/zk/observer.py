@@ -1,4 +1,4 @@
-"""Follows a group without joining it: its members, owners and offsets. It only reads.
+"""Follows a group's members, owners and offsets without joining the group; never writes.
 
 An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `changes` follows it
 with one-shot watches. After any connection event it reads everything again and reports the
@@ -61,7 +61,7 @@ class GroupPart(Enum):
 ALL: frozenset[GroupPart] = frozenset(GroupPart)
 
 
-# A text in place of a value is the reason why the payload is malformed.
+# A string is the reason why the payload is malformed.
 Value = Registration | OwnerZnode | int | str
 
 
@@ -140,7 +140,8 @@ class GroupWatcher:
         self._lists: dict[str, _Listing] = {}
         self._values: dict[str, Value] = {}
         # The values last reported, and the paths that may differ from them. If a lost connection
-        # aborts a read, both are kept, so that the next read reports the changes that it found.
+        # aborts a read, both are kept, so that the next read reports the changes that the aborted
+        # read found.
         self._reported: dict[str, Value] = {}
         self._touched: set[str] = set()
 
@@ -208,7 +209,7 @@ class GroupWatcher:
             self._touched.add(path)
 
     def _list(self, wanted: Collection[str]) -> list[tuple[str, _Listing | None]]:
-        """Return the children of each path, or None; set a watch on a root that does not exist."""
+        """Return the children of each path, None if it does not exist; watch a missing root."""
         asked = [
             (path, self._client.get_children_async(path, watch=self._watch, include_data=True))
             for path in wanted
@@ -425,7 +426,8 @@ class Observer:
             except NoAuthError as error:
                 raise self._denied(error) from error
             except (KazooException, KazooTimeoutError):
-                # The connection was lost during the read; the listener reports its loss and return.
+                # The connection was lost during the read. The listener reports the loss and the
+                # reconnect.
                 stale = self._client.connected
 
     def _on_state(self, state: KazooState) -> None:

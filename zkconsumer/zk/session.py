@@ -45,9 +45,9 @@ ATTEMPT_SHARE = 1 / 3
 ATTEMPT_MIN_S = 1.0
 """The time limit of one attempt to connect: a share of the session timeout, and its minimum.
 
-With a third of the session timeout, further attempts are possible before the session expires. A
-busy server may need one second. kazoo's own limit is the whole session timeout: if one server
-accepted connections without answering, the session would expire.
+An attempt gets a third of the session timeout, so that further attempts are possible before the
+session expires. A busy server may need one second. kazoo's own limit is the whole session timeout:
+if one server accepted connections without answering, the session would expire.
 """
 
 STOP_S = 3.0
@@ -80,7 +80,7 @@ class ZooKeeperSession:
     `on_state` receives the session after each authenticated connection, and None when the
     connection is lost. `on_watch` receives each watch that fires. `on_death` receives the reason
     when kazoo's client has failed permanently; `recreate` replaces the client. kazoo's threads call
-    all three, so they must only enqueue.
+    these three functions, so they must only enqueue.
     """
 
     def __init__(

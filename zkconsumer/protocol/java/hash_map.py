@@ -7,8 +7,8 @@ a table of fewer than 64 bins. In a larger table it turns the bin into a red-bla
 changes the order of the keys in the bin (OpenJDK 8-21, `HashMap.treeifyBin`).
 
 Keys of a tree that have equal hash codes are ordered by `compareTo`. Java orders keys without
-`compareTo` by their address in memory, which no other program can reproduce. In this module they
-keep the order of their insertion.
+`compareTo` by their address in memory, which no other program can reproduce. In this module such
+keys keep the order of their insertion.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from zkconsumer.protocol.java import text
 # ---- Scala's parser ------------------------------------------------------------------------------
 
 
-# Maximum depth of nested brackets. A deeper text raises RecursionError, with any limit of the
-# interpreter. Kafka writes at most four levels. The JVM's recursive parser throws
+# Maximum depth of nested brackets. A deeper text raises RecursionError, whatever the interpreter's
+# own limit is. Kafka writes at most four levels. The JVM's recursive parser throws
 # StackOverflowError at some thousand levels.
 MAX_NESTING = 64
 

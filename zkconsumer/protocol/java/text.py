@@ -68,7 +68,7 @@ def _parse(text: str, low: int, high: int) -> int:
 
 
 def scala_map_order(keys: Iterable[str]) -> list[str]:
-    """Return the keys in the order of a Scala immutable Map that was filled in this order.
+    """Return the keys in the order of a Scala immutable Map that was filled in the given order.
 
     With up to four entries, the map keeps the order of insertion. With five or more, it has the
     order of a hash trie: five bits of the scrambled hash code per level, lowest bits first

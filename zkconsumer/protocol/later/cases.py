@@ -1,4 +1,4 @@
-"""A group for an assignor as one JSON object, and its result.
+"""The input of an assignor (topics and members) as one JSON object, and the resulting assignment.
 
     {"case": 1, "assignor": "sticky",
      "topics": {"t0": {"partitions": 3, "racks": null}},
@@ -6,10 +6,10 @@
                         "owned": {"t0": [0, 2]}, "generation": 5}}}
 
 `racks` is null or one list of racks for each partition. All fields of a member but `topics` may be
-null or left out.
-For `uniform` and `server-range`, `owned` is the previous target assignment, and `generation` is
-ignored. Such a topic can have an `id`, the 22 characters that Kafka prints. Without one, the first
-topic has the id AAAAAAAAAAEAAAAAAAAAAA, and each further topic the next id.
+null or left out. For `uniform` and `server-range`, `owned` is the previous target assignment, and
+`generation` is ignored. A topic for these two assignors can have an `id`, the 22 characters that
+Kafka prints. If it has no `id`, the first topic gets the id AAAAAAAAAAEAAAAAAAAAAA, and each
+further topic gets the next id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REMEDY = "see `zkconsumer assign --help` for the format of a case"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A group, with the name that its result repeats."""
+    """The input of an assignor, and the name (`case`) that the result repeats."""
 
     name: object
     assignor: Assignor
@@ -70,7 +70,7 @@ def read_case(document: Mapping[str, Json], where: str, default: Assignor | None
     Args:
         document: the JSON object.
         where: the file and the line, for errors.
-        default: the assignor of a case without one.
+        default: the assignor of a case that names no assignor.
 
     Raises:
         ConfigError: the object does not have the format of a case, has no members, or has more than

@@ -14,8 +14,8 @@ from zkconsumer.protocol.later.subscriptions import NO_GENERATION, Subscription
 from zkconsumer.protocol.model import TopicPartition
 
 VERSION = 3
-"""Version of the subscription and of the assignment. 1 added `owned` (2.4), 2 the generation (3.2),
-3 the rack (3.5)."""
+"""Version of the subscription and of the assignment. Version 1 (Kafka 2.4) added `owned`, version 2
+(3.2) the generation, and version 3 (3.5) the rack."""
 
 
 def encode_subscription(subscription: Subscription, user_data: bytes | None = None) -> bytes:

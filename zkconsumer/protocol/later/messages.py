@@ -15,7 +15,7 @@ from enum import IntEnum
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 UNKNOWN_MEMBER = ""
-"""The member id of a member that has none yet."""
+"""The member id in the requests of a member that has no member id yet."""
 
 NO_GENERATION = -1
 """The generation of a member that has not joined, and of a commit by a consumer without a group."""
@@ -158,7 +158,7 @@ class Joined(Response):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup(Request):
-    """Ask for the member's assignment; the leader also sends those of all members.
+    """Ask for the member's assignment; the leader also sends the assignments of all members.
 
     `protocol_type` and `protocol` are None in versions before 5. The coordinator compares them only
     if they are set.
@@ -192,7 +192,7 @@ class Heartbeat(Request):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer(Response):
-    """The response to Heartbeat, which is its error code."""
+    """The response to Heartbeat; it has only the error code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _MASK = 0xFFFFFFFF
 
 
 def java_abs(number: int) -> int:
-    """Return `Utils.abs` of an int32: the absolute value, and 0 for the smallest number."""
+    """Return `Utils.abs` of an int32: the absolute value, but 0 for the smallest int32."""
     return 0 if number == MIN_INT32 else abs(number)
 
 
@@ -84,7 +84,7 @@ def _signed(value: int) -> int:
 def simple_placement(
     brokers: Sequence[int], partitions: int, replicas: int
 ) -> dict[int, list[int]]:
-    """Return the placement of many tutorials: replica j of partition i on broker (i + j) mod n.
+    """Return the placement in many tutorials: replica j of partition i on broker (i + j) mod n.
 
     Raises:
         ConfigError: in the cases of `place_replicas`.
@@ -140,7 +140,7 @@ def place_replicas(
 
 
 def rack_alternated(racks: Mapping[int, str], brokers: Sequence[int]) -> list[int]:
-    """Return the brokers so that neighbours are in different racks (`getRackAlternatedBrokerList`).
+    """Order brokers so that neighbours are in different racks (`getRackAlternatedBrokerList`).
 
     The list takes one broker of each rack in turn, in the order of racks, while racks have brokers.
     """

@@ -178,9 +178,9 @@ def _assign_homogeneous(group: _Group) -> dict[str, list[_Partition]]:
 
 
 class _Movements(Movements[_Partition]):
-    """The moves of partitions; a second move that starts at the new member raises an error.
+    """The moves of partitions; raises an error if a partition would move back or move on.
 
-    Kafka 3.9.1 has this fault.
+    Kafka 3.9.1 throws this error, which is a defect of its class.
     """
 
     def substitute(self, partition: _Partition, old: str, new: str) -> _Partition:
@@ -256,7 +256,7 @@ class _Heterogeneous:
     # ---- the members by load ---------------------------------------------------------------------
 
     def _rank(self, member: str) -> None:
-        """List a member by its load, unless it has all partitions that it can get."""
+        """Insert a member by its load, unless it already has all partitions that it can get."""
         if self._size[member] < self._most[member]:
             entry = self._size[member], utf16_key(member), member
             if entry not in self._ranking:

@@ -78,7 +78,8 @@ class Racks:
             for number in range(topic.partitions if racks else 0)
         }
         replicas = frozenset().union(*of_partitions.values())
-        # Kafka sorts by these numbers whenever a member has a rack, even if it ignores racks.
+        # Kafka sorts by these numbers whenever a member has a rack, even if the assignor ignores
+        # racks.
         self._local_members = {
             partition: sum(in_rack.get(rack, 0) for rack in found)
             for partition, found in of_partitions.items()
@@ -99,7 +100,7 @@ class Racks:
         return sorted(partitions, key=lambda one: self._local_members.get(one, 0))
 
     def next_local(self, partition: TopicPartition, members: list[str], first: int) -> int:
-        """Return the index of a member in a replica's rack, searching from `first`; else -1."""
+        """Return the first index, from `first` on, of a member in a replica's rack; else -1."""
         racks = self.of_partitions.get(partition)
         if not racks:
             return -1
@@ -179,7 +180,7 @@ def remove_first(partitions: list[TopicPartition], partition: TopicPartition) ->
 
 
 class Constrained:
-    """Gives each member ⌊P/C⌋ or ⌈P/C⌉ partitions; members keep theirs within this quota.
+    """Gives each member ⌊P/C⌋ or ⌈P/C⌉ partitions; members keep partitions within this quota.
 
     After `build`, `transferring` contains the partitions that another member owned or that two
     members claimed, with their new member.
@@ -294,7 +295,7 @@ class Constrained:
         return rest
 
     def _after_local(self, member: str, index: int) -> int:
-        """Move a member that reaches ⌊P/C⌋; return where the next search starts."""
+        """Update the lists when a member reaches ⌊P/C⌋; return where the next search starts."""
         count = len(self._assignment[member]) + 1
         if count >= self._min:
             del self._under_min[index]
@@ -567,7 +568,7 @@ class General:
         return changed
 
     def _improve(self, partition: TopicPartition) -> bool:
-        """Move the partition to a member that has at least two partitions fewer than its member.
+        """Move the partition to a member that has at least two partitions fewer than its owner.
 
         A member that owned the partition in an earlier generation comes first.
         """

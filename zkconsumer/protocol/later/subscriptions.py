@@ -123,7 +123,7 @@ P = TypeVar("P", bound=_HasTopic)
 
 
 class Movements(Generic[P]):
-    """The partitions that moved in one run, by topic and by their old and new member.
+    """The partitions that moved in one run of the assignor, by topic and by old and new member.
 
     If a partition of a topic moved from member A to member B, and a second one would move from B to
     A, the first one moves back instead (`PartitionMovements`).

@@ -81,7 +81,7 @@ class CoordinatedGroup:
         getattr(self.world, what)(who)
 
     def advance(self, until: float) -> None:
-        """Advance the clock to this moment, and execute everything that is due until then."""
+        """Advance the clock to `until`, and execute everything that is due by then."""
         self.world.run(until - self.now)
 
     def produce(self) -> None:

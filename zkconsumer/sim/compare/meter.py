@@ -1,9 +1,8 @@
 """Measure the costs of a script: which member delivers which partition, and when no member does.
 
-A partition is either delivered by a member or not. The time without a delivery between two members,
-or because its member is dead or frozen, counts as unowned. The time in which a living member stops
-a partition and then delivers it again counts as stopped: this is the cost of a stop-the-world
-protocol.
+A partition counts as unowned while it moves between two members, and while its member is dead or
+frozen. It counts as stopped while a living member has stopped its delivery and delivers it again
+later: this is the cost of a stop-the-world protocol.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ class Cost:
         protocol: the name of the protocol.
         moved: partitions that another member delivered afterwards.
         without_need: moved partitions beyond the minimum that a balanced assignment requires.
-        unowned_s: partition-seconds without a delivery between two owners, or while the owner was
-            dead or frozen.
+        unowned_s: partition-seconds in which no member delivered the partition, between two owners
+            or while its owner was dead or frozen.
         stopped_s: partition-seconds in which a living member had stopped a partition that it then
             delivered again.
         server: which servers coordinate the group.
         requests: requests to these servers, heartbeats and pings included.
-        notifications: watch events that they sent.
+        notifications: watch events that these servers sent.
         bytes: the bytes of requests, responses and watch events.
         redelivered: messages that were delivered again.
         pause_s: the longest time for which a living member that had partitions delivered nothing.

@@ -129,8 +129,8 @@ LIMIT_S = 900.0
 rebalance timeout."""
 
 PAUSE_S = 7.5
-"""Virtual seconds between two steps: the last automatic commit of a later protocol is then half an
-interval old."""
+"""Virtual seconds between two steps: the last automatic commit of a protocol with a coordinator is
+then half an interval old."""
 
 PROTOCOLS = (*ZOOKEEPER_GROUPS, *COORDINATED_GROUPS)
 """The names of the protocols."""

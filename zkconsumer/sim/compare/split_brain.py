@@ -35,8 +35,8 @@ class SplitBrainResult:
 
     Attributes:
         refused: claims or commits that the servers refused.
-        late: messages that a member delivered after another one had taken the partition.
-        moved_back: stored offsets that went back.
+        late: messages that a member delivered after another member had taken over the partition.
+        moved_back: stored offsets that were lowered.
         redelivered: messages that were delivered again.
         fence: what in the protocol limits the harm.
     """
@@ -50,7 +50,7 @@ class SplitBrainResult:
 
 
 def split_brain(protocols: Sequence[str]) -> Iterator[SplitBrainResult]:
-    """Yield, for each protocol, what two cut-off members do."""
+    """Cut off two members in a group of each protocol; yield the results."""
     rows = {}
     if set(protocols) & set(ZOOKEEPER_GROUPS):
         *_, lesson = on_zookeeper()

@@ -87,7 +87,7 @@ class ZooKeeperGroup:
         self._stage.do(Do[what.upper()], who)
 
     def advance(self, until: float) -> None:
-        """Advance the clock to this moment, and execute everything that is due until then."""
+        """Advance the clock to `until`, and execute everything that is due by then."""
         before = self.now
         self._stage.wait(until - before)
         links = self._stage.world.links

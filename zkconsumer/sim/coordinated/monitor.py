@@ -2,8 +2,8 @@
 
 - C1: in one generation, or under the members' current epochs, a partition is assigned to at most
   one member.
-- C2: two members deliver one partition at the same time only if the coordinator no longer knows all
-  but one of them: a fenced member may deliver until it learns that it is fenced (a zombie).
+- C2: of the members that deliver one partition at the same time, the coordinator knows at most one.
+  The others are zombies: a fenced member may deliver until it learns that it is fenced.
 - C3: the coordinator stores offsets only for a member that it knows, in the member's generation or
   epoch.
 - C4: a member delivers a partition from its stored offset without a gap.
@@ -13,7 +13,7 @@
   messages are delivered.
 
 A zombie can still do harm: it delivers messages that another member delivers, too. But the
-coordinator refuses its commits (C3). ZooKeeper could not refuse them for the old consumer.
+coordinator refuses the zombie's commits (C3). ZooKeeper could not refuse a zombie's commits.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ class Monitor(Watcher):
             self._stored[tp] = stored.offset
 
     def moved(self, world: World, broker: int | None) -> None:
-        """Record that a new coordinator continues from the stored state, possibly an earlier
-        generation.
+        """Record that a new coordinator has started.
+
+        It continues from the stored state, which may have an earlier generation.
         """
         self._generation, self._assigned = -1, {}
 
@@ -139,7 +140,7 @@ class Monitor(Watcher):
 
 
 def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
-    """Return whether the coordinator knows a member under the member's present id.
+    """Return whether the coordinator knows a member under its present member id.
 
     A static member that did not join in time stays in the group, but its generation is fenced.
     """

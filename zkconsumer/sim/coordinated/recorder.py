@@ -40,7 +40,7 @@ class Recorder(Watcher):
         self._last = -1.0, ""
 
     def note(self, world: World, text: str) -> None:
-        """Record an order of the script."""
+        """Record a command of the script."""
         self._put(world, note=text)
 
     def scene(self, world: World, text: str) -> None:
@@ -125,7 +125,7 @@ class Recorder(Watcher):
             self._by_coordinator(world, text)
 
     def _by_coordinator(self, world: World, text: str) -> None:
-        """Record the coordinator's actions; record equal actions at one moment once."""
+        """Record the coordinator's actions; equal actions at one moment are recorded only once."""
         if (world.now, text) != self._last:
             self._last = world.now, text
             self._put(world, member=COORDINATOR, phase="", text=text)

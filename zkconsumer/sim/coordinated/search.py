@@ -28,7 +28,7 @@ SLOWEST_S = 0.2
 """The longest delay of a message in a random run, in seconds."""
 
 FAULTS = 8
-"""The most faults of a run."""
+"""Maximum number of faults in a run."""
 
 REST_S = 900.0
 """Virtual seconds in which a group must settle after the last fault: twice the sum of a rebalance
@@ -122,7 +122,7 @@ def _plan(draw: random.Random, name: str) -> Plan:
 
 
 def delays(draw: random.Random) -> Callable[[], float]:
-    """Return the delays of a network in which every second message is late."""
+    """Return a function that draws the delay of each message; about half of them are late."""
     return lambda: draw.choice((LATENCY_S, draw.uniform(LATENCY_S, SLOWEST_S)))
 
 
@@ -152,9 +152,9 @@ def _possible(world: World) -> list[tuple[str, int]]:
 
     No partition is added to the topic of static members: 1. The leader, a static member, is closed.
     2. A partition is added. 3. The leader starts again and keeps the stored assignment
-    (`skip_assignment`). It remembers the new number of partitions as the basis of this assignment,
-    so it sees no change, and no member gets the partition until the next rebalance. Kafka 3.9.1
-    does the same.
+    (`skip_assignment`). The leader stores the new number of partitions as the basis of this
+    assignment, so it sees no change, and no member gets the partition until the next rebalance.
+    Kafka 3.9.1 does the same.
     """
     is_static = any(member.state.settings.instance for member in world.members)
     found: list[tuple[str, int]] = [("move", 0), ("no coordinator", 0)]
@@ -243,11 +243,11 @@ class DrawnNumbers:
 
 
 _BITS = 53
-"""The bits of a random fraction, which is kept as a whole number."""
+"""Number of bits of a random fraction, which is stored as an integer."""
 
 
 class _RecordingRandom(random.Random):
-    """Draws from a source, and keeps the numbers."""
+    """Draws from a source, and records the numbers."""
 
     def __init__(self, source: random.Random) -> None:
         super().__init__(0)
@@ -286,7 +286,7 @@ def run_recorded(seed: int, protocol: str) -> tuple[DrawnNumbers, Result]:
 
 
 def replay(protocol: str, numbers: DrawnNumbers, watcher: Watcher | None = None) -> Result:
-    """Run with these numbers; all others are 0, which stands for the shortest delay."""
+    """Run with these numbers; every further number is 0, which stands for the shortest delay."""
     return _run(
         protocol, _ReplayingRandom(numbers.script), _ReplayingRandom(numbers.late), watcher=watcher
     )

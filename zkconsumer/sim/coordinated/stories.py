@@ -1,7 +1,8 @@
 """The stories of `zkconsumer simulate --protocol`: "What happens when…" with a group coordinator.
 
 A story has the title of the same story on ZooKeeper (`sim.scenarios`), if there is one. Some
-stories exist only here, and `WITHOUT` says why some do not.
+stories exist only here, and `WITHOUT` gives the reason for each story of `sim.scenarios` that is
+missing here.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ Script = Callable[[Director], None]
 class Story:
     """A story: its title, what it shows, the functions that decide in it, and its script.
 
-    `decided` names the function that decides in a classic member, and that in a KIP-848 member.
+    `decided` names two functions: one decides in a classic member, the other in a KIP-848 member.
     """
 
     title: str

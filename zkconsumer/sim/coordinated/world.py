@@ -2,7 +2,7 @@
 
 The members run `later.classic_member` or `later.consumer_member`, and the brokers
 `later.group_coordinator`. Everything that happens is an entry of one queue, ordered by its time.
-One function returns all delays of the network, so this function and the orders of the script
+One function returns all delays of the network, so this function and the commands of the script
 determine a run.
 
 A connection keeps the order of its requests and of its responses. A broken connection loses both.
@@ -217,7 +217,7 @@ class InTransit:
 
 
 class World:
-    """One run: `step` performs the next event, and the other methods are orders of a script."""
+    """One run: `step` performs the next event, and the other methods are commands of a script."""
 
     def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
         self.plan = plan
@@ -278,7 +278,7 @@ class World:
         return found
 
     def settled(self) -> bool:
-        """Return whether every partition is delivered, by members that are stable.
+        """Return whether every partition is delivered, and all members are stable.
 
         Ended processes must no longer be members, and all messages must be delivered.
         """
@@ -306,7 +306,7 @@ class World:
     # ---- the queue -------------------------------------------------------------------------------
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Put an action at a time into the queue."""
+        """Queue an action for this time."""
         self._number += 1
         heapq.heappush(self._queue, (max(when, self.now), self._number, action))
 
@@ -349,7 +349,7 @@ class World:
     def arrives(self, number: int) -> None:
         """Let a message in transit arrive now, before everything else that is in the queue.
 
-        It must be the first message in its direction of the connection.
+        The message must be the first one in its direction of the connection.
         """
         entry = next(one for one in self._queue if one[1] == number)
         self._queue.remove(entry)
@@ -377,7 +377,7 @@ class World:
             wire.response_at += seconds
 
     def run(self, seconds: float) -> None:
-        """Let this time pass."""
+        """Let this many seconds pass."""
         end = self.now + seconds
         while self.next_moment() <= end:
             self.step()
@@ -603,7 +603,7 @@ class World:
                     member.fetching.pop(tp, None)
 
     def _read_metadata(self, who: int) -> None:
-        """Give a member the cluster's metadata, now and in regular intervals."""
+        """Give a member the cluster's metadata, now and at regular intervals."""
         member = self.members[who]
         if not member.lives:
             return

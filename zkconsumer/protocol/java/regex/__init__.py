@@ -110,5 +110,8 @@ def _translated(pattern: str) -> str:
 
 
 def _for_many(text: str) -> str:
-    """Return a pattern for a text and its separator; its last group is set if the text matches."""
+    """Return a pattern that consumes one topic and its separator.
+
+    Its last group is set if the pattern `text` matches the whole topic.
+    """
     return f"(?:{text})(\\uDFFF)|[^\\uDFFF]*+\\uDFFF"

@@ -207,7 +207,7 @@ class LengthInfo:
 
 
 def length_info(node: Node, before: LengthInfo) -> LengthInfo:
-    """Return the extent of the preceding nodes together with this node."""
+    """Return the length of the preceding nodes together with this node."""
     match node:
         case Chars() | Grapheme():
             return replace(before, longest=_int32(before.longest + 1))
