@@ -126,8 +126,7 @@ class Stream(Generic[K, V]):
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
             connect_columns: like `connect`, for `poll_arrow`; None: messages are converted.
-            brokers_moved: returns whether all brokers have new addresses; called if no broker can
-                be reached.
+            brokers_moved: returns whether all brokers have moved; called if none can be reached.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: back-off after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
             report: receives the stream's reports. It must only enqueue them.
