@@ -1,4 +1,6 @@
-"""Groups of real consumers on a real broker of 3.9.1 go through the states that the model predicts.
+"""Groups of real consumers on real brokers go through the states that the model predicts.
+
+The brokers are those of 3.9.1, and one of 4.0.1 for librdkafka's members of KIP-848's protocol.
 
 Each scenario is a script. First the simulated world performs it, then real consumers do: after each
 step their assignments must become those of the model, and in the end the broker's log must contain
@@ -18,7 +20,7 @@ from typing import Any
 
 import pytest
 from support.jvm.member import libjvm
-from support.kafka.kraft import KraftBroker
+from support.kafka.kraft import NEW, KraftBroker
 from support.members.crew import Program
 from support.wait import eventually
 
@@ -113,7 +115,19 @@ CONSUMER = {
     # With two members, the order of their random ids would decide who gets the new partition.
     "partitions are added": ("join 0", "grow"),
 }
-"""Scenarios of KIP-848's protocol. All members are JVMs: librdkafka 2.16 needs a later broker."""
+"""Scenarios of KIP-848's protocol."""
+
+LIBRDKAFKA = ("confluent", "confluent")
+BOTH = ("jvm", "confluent")
+NEW_CONSUMER = {
+    **{f"{name}, librdkafka": (name, LIBRDKAFKA) for name in CONSUMER},
+    **{f"{name}, both clients": (name, BOTH) for name in ("join", "leave", "pause")},
+}
+"""Scenarios of KIP-848's protocol on the broker of 4.0.1, with the clients of the members.
+
+librdkafka 2.16 sends version 1 of ConsumerGroupHeartbeat, in which a member chooses its member id.
+The JVM client of 3.9.1 sends version 0 to both brokers.
+"""
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -351,6 +365,15 @@ def follow(group: RealGroup, scenario: Scenario, assignments: list[Owned]) -> No
 Make = Callable[[Scenario, Sandbox | KraftBroker], RealGroup]
 
 
+def follow_epochs(scenario: Scenario, group_for: Make, broker: KraftBroker) -> None:
+    """Compare the assignments, the target assignments' epochs and the members' states."""
+    assignments, epochs = predicted(scenario)
+    group = group_for(scenario, broker)
+    follow(group, scenario, assignments)
+    eventually(lambda: group.epochs() == epochs, LIMIT_S)
+    assert group.errors() == {}
+
+
 @pytest.fixture
 def group_for(unique: Callable[[str], str], tmp_path: Path) -> Iterator[Make]:
     """Creates a group on a topic that only this test uses; ends its members after the test."""
@@ -373,6 +396,13 @@ def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
         yield broker
 
 
+@pytest.fixture(scope="module")
+def new_kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
+    """A broker of 4.0.1."""
+    with KraftBroker(tmp_path_factory.mktemp("kraft"), NEW) as broker:
+        yield broker
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
     """States, generations and assignments of the real group are those of the model."""
@@ -392,9 +422,13 @@ def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("name", CONSUMER)
 def test_kip_848(name: str, group_for: Make, kraft: KraftBroker) -> None:
     """Epochs, members' states and assignments of the real group are those of the model."""
-    scenario = Scenario(CONSUMER[name], JVM, protocol="consumer")
-    assignments, epochs = predicted(scenario)
-    group = group_for(scenario, kraft)
-    follow(group, scenario, assignments)
-    eventually(lambda: group.epochs() == epochs, LIMIT_S)
-    assert group.errors() == {}
+    follow_epochs(Scenario(CONSUMER[name], JVM, protocol="consumer"), group_for, kraft)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", NEW_CONSUMER)
+def test_kip_848_of_4_0(name: str, group_for: Make, new_kraft: KraftBroker) -> None:
+    """The model also predicts groups of librdkafka's members, and of both clients, on 4.0.1."""
+    steps, clients = NEW_CONSUMER[name]
+    scenario = Scenario(CONSUMER[steps], clients, protocol="consumer")
+    follow_epochs(scenario, group_for, new_kraft)

@@ -146,6 +146,9 @@ class JavaServer(Startable):
     def _options(self) -> tuple[str, ...]:
         return ()
 
+    def _class_path(self) -> tuple[Path, ...]:
+        return jars.resolve(self._lock, progress=self._progress)
+
     # ---- State -----------------------------------------------------------------------------------
 
     @property
@@ -211,7 +214,7 @@ class JavaServer(Startable):
                 remedy="stop it, or use another directory",
             )
         java = find_java()
-        class_path = jars.resolve(self._lock, progress=self._progress)
+        class_path = self._class_path()
         self._choose_port()
         try:
             for folder in ("data", "tmp"):

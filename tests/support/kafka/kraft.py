@@ -1,16 +1,21 @@
-"""A broker of 3.9.1 without ZooKeeper, which is its own controller and speaks KIP-848's protocol.
+"""A broker without ZooKeeper, which is its own controller and speaks KIP-848's protocol.
 
-The sandbox has no such broker, because the old consumer needs ZooKeeper. The jars are the same.
+The sandbox has no such broker, because the old consumer needs ZooKeeper. The jars of 3.9.1 are the
+sandbox's. librdkafka needs version 1 of ConsumerGroupHeartbeat, which 4.0 introduced; the jars of
+4.0.1 are listed beside this module.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST, free_port
-from zkconsumer.sandbox.server import JavaServer
+from zkconsumer.sandbox.server import FAST_JVM, LOG4J, JavaServer
 
 LIMIT_S = 60.0
 SESSION_S = 6.0
@@ -34,10 +39,21 @@ _SETTINGS = {
     "log.segment.bytes": 64 * 1024 * 1024,
     "log.index.size.max.bytes": 1024 * 1024,
 }
-# The contents that `kafka-storage format` writes; the ids are arbitrary.
-_META = (
-    "version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAABkQ\n"
-)
+_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+# The contents that `kafka-storage format` of 3.9.1 writes; the ids are arbitrary.
+_META = f"version=1\ncluster.id={_CLUSTER}\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAABkQ\n"
+# A broker of 4.0.1 logs the states of members at this level only.
+_DEBUG = "log4j.logger.org.apache.kafka.coordinator.group.GroupMetadataManager=DEBUG\n"
+
+NEW = "4.0.1"
+"""The release whose jars are listed beside this module."""
+
+
+def _jars_of_new() -> tuple[Path, ...]:
+    lines = Path(__file__).with_name(f"kafka-{NEW}.txt").read_text().splitlines()
+    words = [line.split() for line in lines if not line.startswith("#")]
+    wanted = [jars.Jar(sha256, *coordinate.split(":")) for sha256, coordinate in words]
+    return jars.resolve_jars(wanted, title=f"Kafka {NEW}")
 
 
 class KraftBroker(JavaServer):
@@ -45,8 +61,9 @@ class KraftBroker(JavaServer):
 
     main_class = "kafka.Kafka"
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, name="KRaft broker", lock="kafka-3.9.1", heap_mb=384)
+    def __init__(self, directory: Path, release: str = "3.9.1") -> None:
+        super().__init__(directory, name="KRaft broker", lock=f"kafka-{release}", heap_mb=384)
+        self._is_new = release == NEW
         self._controller = free_port()
 
     @property
@@ -54,10 +71,11 @@ class KraftBroker(JavaServer):
         """`127.0.0.1:port`."""
         return self.address
 
+    def _class_path(self) -> tuple[Path, ...]:
+        return _jars_of_new() if self._is_new else super()._class_path()
+
     def _prepare(self) -> Path:
         data = self.directory / "data"
-        if not (data / "meta.properties").exists():
-            (data / "meta.properties").write_text(_META)
         settings = _SETTINGS | {
             "controller.quorum.voters": f"1@{HOST}:{self._controller}",
             "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self._controller}",
@@ -66,7 +84,28 @@ class KraftBroker(JavaServer):
         }
         file = self.directory / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        if self._is_new:
+            (self.directory / "log4j.properties").write_text(LOG4J + _DEBUG)
+        if not (data / "meta.properties").exists():
+            self._format(file)
         return file
+
+    def _format(self, settings: Path) -> None:
+        """Write what `kafka-storage format` writes.
+
+        From 4.0 on this includes the features of the cluster, in a binary file, so the tool itself
+        must run. Without the feature `group.version`, the broker refuses KIP-848's requests.
+        """
+        if not self._is_new:
+            (self.directory / "data" / "meta.properties").write_text(_META)
+            return
+        command = (
+            *(jars.find_java().executable, "-Xmx128m", *FAST_JVM),
+            f"-Dlog4j.configuration=file:{self.directory / 'log4j.properties'}",
+            *("-cp", os.pathsep.join(map(str, self._class_path()))),
+            *("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings),
+        )
+        subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
 
     def _is_ready(self) -> bool:
         return "Kafka Server started" in self._log_text() and self._accepts()

@@ -1,4 +1,4 @@
-"""One consumer of Kafka's classic group protocol as a program: confluent-kafka's, or the JVM's.
+"""One consumer of a later group protocol as a program: confluent-kafka's, or the JVM's.
 
 Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`, and for the
 JVM `libjvm`, `jars` and `log4j`. Each line of standard output is an event: `owned` (the partitions
@@ -36,7 +36,10 @@ def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Ev
     """Consume with confluent-kafka."""
     from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - the JVM needs it not
 
-    is_cooperative = "cooperative" in request["properties"]["partition.assignment.strategy"]
+    properties = request["properties"]
+    is_cooperative = properties.get("group.protocol") == "consumer" or (
+        "cooperative" in properties["partition.assignment.strategy"]
+    )
 
     def assigned(consumer: Any, partitions: list[Any]) -> None:
         take = consumer.incremental_assign if is_cooperative else consumer.assign
@@ -50,7 +53,7 @@ def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Ev
             consumer.unassign()
         calls.change([], [one.partition for one in partitions])
 
-    consumer = Consumer(request["properties"])
+    consumer = Consumer(properties)
     consumer.subscribe([request["topic"]], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     try:
         while not ended.is_set():
