@@ -543,7 +543,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/later/test_real_groups.py",
         "A scenario takes up to 20 s, because sessions expire and JVM members start. The normal "
-        "lane runs two scenarios with confluent-kafka, and one of KIP-848's protocol.",
+        "lane runs two scenarios with confluent-kafka, and one of KIP-848's protocol on 3.9.1.",
         but=("_scenario[join]", "[static restart]", "kip_848[leave]"),
     ),
     Rule(

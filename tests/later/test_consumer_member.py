@@ -229,6 +229,41 @@ def test_an_error_that_no_retry_avoids() -> None:
     assert member.give(ev.Tick, after_s=9.0).commands == ()
 
 
+def paused_before_the_offsets() -> Member:
+    """A member that was paused past its session before it had the offsets of new partitions."""
+    member = Member().joining().hear(T0, T1)
+    assert member.sent(msg.ConsumerGroupHeartbeat) and member.sent(msg.OffsetFetch)
+    return member.give(ev.Tick, after_s=10.0)
+
+
+def test_poll_raises_if_the_session_ends_before_the_offsets_are_read() -> None:
+    """`poll` raises UNKNOWN_MEMBER_ID, and the next heartbeat's answer lets the member rejoin."""
+    member = paused_before_the_offsets()
+    member.answer(msg.OffsetsFetched(error=Error.UNKNOWN_MEMBER_ID), msg.OffsetFetch)
+    assert member.commands == (ev.Raise(Error.UNKNOWN_MEMBER_ID),)
+    assert member.state.owned == BOTH
+    member.hear(error=Error.UNKNOWN_MEMBER_ID)
+    assert member.calls() == [(Callback.LOST, BOTH)]
+    assert member.give(ev.Tick, after_s=0.2).heartbeat().epoch == 0
+
+
+def test_poll_raises_even_if_the_heartbeat_is_refused_first() -> None:
+    """`poll` waits for the offsets, raises, and calls the listener when the user polls again."""
+    member = paused_before_the_offsets().hear(error=Error.UNKNOWN_MEMBER_ID)
+    assert member.commands == ()
+    member.answer(msg.OffsetsFetched(error=Error.UNKNOWN_MEMBER_ID), msg.OffsetFetch)
+    assert member.commands[0] == ev.Raise(Error.UNKNOWN_MEMBER_ID)
+    assert member.calls() == [(Callback.LOST, BOTH)]
+    assert member.heartbeat().epoch == 0
+
+
+def test_poll_does_not_raise_if_the_offsets_are_known() -> None:
+    """A member whose offsets were read before the pause loses its partitions and joins again."""
+    member = Member().stable().give(ev.Tick, after_s=10.0).hear(error=Error.UNKNOWN_MEMBER_ID)
+    assert member.calls() == [(Callback.LOST, BOTH)]
+    assert not any(isinstance(one, ev.Raise) for one in member.commands)
+
+
 def test_a_lost_connection_ends_no_membership() -> None:
     """After a lost connection the member looks for its coordinator, and continues to deliver."""
     member = Member().stable().give(ev.Disconnected, 1)

@@ -51,6 +51,8 @@ class Scenario:
 
     Attributes:
         poll_s: `max.poll.interval.ms`, which is also the rebalance timeout of a member.
+        stops: the member that stops itself in its listener, before it reads the offsets of its
+            partitions.
         waits: the virtual seconds after each step, if the usual ones are too long.
     """
 
@@ -60,6 +62,7 @@ class Scenario:
     is_static: bool = False
     protocol: str = "classic"
     poll_s: float = 300.0
+    stops: int | None = None
     waits: tuple[float, ...] = ()
     fails: Mapping[int, str] = field(default_factory=dict)
 
@@ -112,6 +115,7 @@ CONSUMER = {
     "leave": ("join 0", "join 1", "leave 0"),
     "kill": ("join 0", "join 1", "kill 1"),
     "pause": ("join 0", "join 1", "freeze 1", "thaw 1"),
+    "pause in the listener": ("join 0", "join 1", "freeze 1", "thaw 1"),
     # With two members, the order of their random ids would decide who gets the new partition.
     "partitions are added": ("join 0", "grow"),
 }
@@ -122,6 +126,7 @@ BOTH = ("jvm", "confluent")
 NEW_CONSUMER = {
     **{f"{name}, librdkafka": (name, LIBRDKAFKA) for name in CONSUMER},
     **{f"{name}, both clients": (name, BOTH) for name in ("join", "leave", "pause")},
+    "pause in the listener, both clients": ("pause in the listener", BOTH[::-1]),
 }
 """Scenarios of KIP-848's protocol on the broker of 4.0.1, with the clients of the members.
 
@@ -255,6 +260,7 @@ class RealGroup:
             "client": client,
             "topic": self._topic,
             "properties": self._properties(who, client),
+            "stops_when_assigned": who == self._scenario.stops,
         }
         if client == "jvm":
             request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
@@ -277,9 +283,7 @@ class RealGroup:
             "max.poll.interval.ms": str(int(self._scenario.poll_s * 1000)),
         }
         if self._scenario.protocol == "consumer":
-            # With automatic commits, a `poll` of 3.9.1 may raise the refusal of a commit that the
-            # member sends after its pause, before it knows that it was fenced.
-            found |= {"group.protocol": "consumer", "enable.auto.commit": "false"}
+            found["group.protocol"] = "consumer"
         else:
             found |= {
                 "session.timeout.ms": str(int(self._scenario.session_s * 1000)),
@@ -365,8 +369,12 @@ def follow(group: RealGroup, scenario: Scenario, assignments: list[Owned]) -> No
 Make = Callable[[Scenario, Sandbox | KraftBroker], RealGroup]
 
 
-def follow_epochs(scenario: Scenario, group_for: Make, broker: KraftBroker) -> None:
+def follow_epochs(
+    name: str, clients: tuple[str, ...], group_for: Make, broker: KraftBroker
+) -> None:
     """Compare the assignments, the target assignments' epochs and the members' states."""
+    stops = 1 if "listener" in name else None
+    scenario = Scenario(CONSUMER[name], clients, protocol="consumer", stops=stops)
     assignments, epochs = predicted(scenario)
     group = group_for(scenario, broker)
     follow(group, scenario, assignments)
@@ -422,7 +430,7 @@ def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("name", CONSUMER)
 def test_kip_848(name: str, group_for: Make, kraft: KraftBroker) -> None:
     """Epochs, members' states and assignments of the real group are those of the model."""
-    follow_epochs(Scenario(CONSUMER[name], JVM, protocol="consumer"), group_for, kraft)
+    follow_epochs(name, JVM, group_for, kraft)
 
 
 @pytest.mark.server
@@ -430,5 +438,4 @@ def test_kip_848(name: str, group_for: Make, kraft: KraftBroker) -> None:
 def test_kip_848_of_4_0(name: str, group_for: Make, new_kraft: KraftBroker) -> None:
     """The model also predicts groups of librdkafka's members, and of both clients, on 4.0.1."""
     steps, clients = NEW_CONSUMER[name]
-    scenario = Scenario(CONSUMER[steps], clients, protocol="consumer")
-    follow_epochs(scenario, group_for, new_kraft)
+    follow_epochs(steps, clients, group_for, new_kraft)

@@ -364,6 +364,8 @@ def _user_thread(state: State, now: float) -> Step:
         return state, ()
     if state.closing is not None:
         return _closing(state, now)
+    if state.phase is Phase.FENCED and state.loading and state.link.awaits(msg.OffsetFetch):
+        return state, ()  # `poll` waits for the offsets, and only a later `poll` calls the listener
     if state.phase in (Phase.FENCED, Phase.STALE):
         result = _give_up(state, Callback.LOST) if state.owned else (state, ())
         return then(result, lambda s: (replace(s, phase=Phase.JOINING, heartbeat_at=now), ()))
@@ -511,7 +513,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
 
 def _load(state: State, now: float) -> Step:
     """Read the stored offsets of new partitions."""
-    if not state.loading or state.link.awaits(msg.OffsetFetch):
+    if state.phase not in MEMBER or not state.loading or state.link.awaits(msg.OffsetFetch):
         return state, ()
     wanted = tuple(sorted(state.loading))
     request = msg.OffsetFetch(state.settings.group, wanted, state.member, state.epoch)
@@ -522,7 +524,11 @@ def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: fl
     assert isinstance(response, msg.OffsetsFetched)
     assert isinstance(sent.request, msg.OffsetFetch)
     if response.error is not Error.NONE:
-        return _retry(state, response.error, now), ()
+        # The session ended before the offsets of new partitions were read.
+        is_raised = response.error is Error.UNKNOWN_MEMBER_ID and state.loading and state.polling
+        commands = (ev.Raise(response.error),) if is_raised else ()
+        is_fenced = state.phase is Phase.FENCED
+        return (state if is_fenced else _retry(state, response.error, now)), commands
     known = state.loading.intersection(sent.request.partitions or ())
     if not known:
         return state, ()

@@ -134,6 +134,13 @@ class Fail(Command):
     error: Error
 
 
+@dataclass(frozen=True, slots=True)
+class Raise(Command):
+    """Raise the error in the user's `poll`; the member continues when the user polls again."""
+
+    error: Error
+
+
 Commands = tuple[Command, ...]
 S = TypeVar("S")
 

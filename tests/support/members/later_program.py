@@ -1,30 +1,41 @@
 """One consumer of a later group protocol as a program: confluent-kafka's, or the JVM's.
 
-Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`, and for the
-JVM `libjvm`, `jars` and `log4j`. Each line of standard output is an event: `owned` (the partitions
-after a change), `error` (the name of Kafka's error), `left`. The word `leave`, or the end of
-standard input, closes the consumer.
+Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`,
+`stops_when_assigned` (the process stops itself in the first call of the listener with partitions),
+and for the JVM `libjvm`, `jars` and `log4j`. Each line of standard output is an event: `owned` (the
+partitions after a change), `error` (the name of Kafka's error), `raised` (an error after which the
+program polls again), `left`. The word `leave`, or the end of standard input, closes the consumer.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 from typing import Any
 
 POLL_S = 0.1
 
+NOT_FATAL = "UnknownMemberIdException"
+"""A member of KIP-848's protocol raises this error if its session ended before it had read the
+offsets of new partitions. It joins again at a later call of `poll`."""
+
 
 class ListenerCalls:
     """The partitions with which the listener was called."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stops: bool) -> None:
         self._owned: set[int] = set()
+        self._stops = stops
 
     def change(self, added: list[int], removed: list[int]) -> None:
         self._owned = (self._owned | set(added)) - set(removed)
         emit("owned", partitions=sorted(self._owned))
+        if added and self._stops:
+            self._stops = False
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -94,18 +105,24 @@ def jvm(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -
     listener = jpype.JProxy(f"{java}.ConsumerRebalanceListener", inst=Listener())
     consumer.subscribe(jpype.JClass("java.util.List").of(request["topic"]), listener)
     timeout = jpype.JClass("java.time.Duration").ofMillis(int(POLL_S * 1000))
-    try:
-        while not ended.is_set():
+    while not ended.is_set():
+        try:
             consumer.poll(timeout)
-    except jpype.JException as error:
-        emit("error", name=type(error).__name__.rpartition(".")[2])
+        except jpype.JException as error:
+            name = type(error).__name__.rpartition(".")[2]
+            if name == NOT_FATAL:
+                emit("raised", name=name)
+                continue
+            emit("error", name=name)
+            break
     consumer.close()
 
 
 def main() -> None:
     request, ended = json.loads(sys.argv[1]), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-    (jvm if request["client"] == "jvm" else confluent)(request, ListenerCalls(), ended)
+    calls = ListenerCalls(stops=request["stops_when_assigned"])
+    (jvm if request["client"] == "jvm" else confluent)(request, calls, ended)
     emit("left")
 
 

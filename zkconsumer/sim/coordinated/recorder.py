@@ -211,6 +211,8 @@ def _actions(commands: Iterable[ev.Command]) -> Iterator[str]:
                 yield f"delivers no more of {_named(partitions)}"
             case ev.Fail(error):
                 yield f"fails: {error.name}"
+            case ev.Raise(error):
+                yield f"poll raises {error.name}"
 
 
 def _sent(request: msg.Request, broker: int) -> Iterator[str]:
