@@ -76,7 +76,7 @@ class Stream(Generic[K, V]):
 
     @property
     def waiting_for(self) -> str:
-        """Why no message can be delivered now; empty if one can."""
+        """Why no message can be delivered now; empty if a message can be delivered."""
         return self._stream.waiting_for
 
     def __aiter__(self) -> AsyncGenerator[Message[K, V], None]:

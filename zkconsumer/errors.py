@@ -31,8 +31,9 @@ _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 def escaped(text: str) -> str:
     """Return `text` with all characters escaped that a terminal or a log reader might interpret.
 
-    These are the characters for which `str.isprintable` is false: control characters (including
-    line ends), invisible characters, characters that change the direction of text, and surrogates.
+    The escaped characters are those for which `str.isprintable` is false: control characters
+    (including line ends), invisible characters, characters that change the direction of text, and
+    surrogates.
     """
     return text if text.isprintable() else _NOT_ASCII.sub(_escaped, text)
 

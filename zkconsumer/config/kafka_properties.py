@@ -1,8 +1,8 @@
 """librdkafka's own properties, which a configuration contains under the prefix `kafka.`.
 
 `kafka.ssl.ca.location` becomes librdkafka's `ssl.ca.location`. zkconsumer refuses the properties
-that would break one of its guarantees; `REFUSED` gives the reason for each. librdkafka checks the
-names and values of all other properties when the first broker client is made.
+that would break one of its guarantees; `REFUSED` gives the reason for each of these properties.
+librdkafka checks the names and values of all other properties when the first broker client is made.
 """
 
 from __future__ import annotations

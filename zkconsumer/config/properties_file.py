@@ -27,9 +27,9 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def read_properties(path: Path) -> Iterator[tuple[str, str, int]]:
     r"""Yield each (key, value, line number) of a file, in order.
 
-    The file is decoded as UTF-8 if it is valid UTF-8, otherwise as ISO-8859-1, which Java uses.
-    Both agree on ASCII. Raises ConfigError if the file cannot be read or has a malformed `\u`
-    escape.
+    The file is decoded as UTF-8 if it is valid UTF-8, otherwise as ISO-8859-1, which Java uses. The
+    two encodings agree on ASCII. Raises ConfigError if the file cannot be read or has a malformed
+    `\u` escape.
     """
     try:
         data = path.read_bytes()

@@ -222,7 +222,7 @@ class Required:
 
 @dataclass(frozen=True, slots=True)
 class DerivedDefault:
-    """The default of a property that depends on another one, which `by` names."""
+    """The default of a property that depends on another property, which `by` names."""
 
     by: str
 

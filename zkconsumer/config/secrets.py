@@ -16,7 +16,7 @@ from typing import Final
 from zkconsumer.errors import ConfigError
 
 CREDENTIAL: Final = "ZKCONSUMER_AUTH_CREDENTIAL"
-"""The environment variable of `zookeeper.auth.credential`."""
+"""The environment variable that can hold the value of `zookeeper.auth.credential`."""
 
 SCHEME_NAME: Final = "zookeeper.auth.scheme"
 CREDENTIAL_NAME: Final = "zookeeper.auth.credential"

@@ -54,8 +54,8 @@ from zkconsumer.protocol.releases import DEFAULT
 
 _log = logging.getLogger("zkconsumer.config")
 
-# Prefixes of properties without effect, which are reported at INFO: those of the JVM's metrics
-# reporters, and constants that the JVM never uses.
+# Prefixes of properties that have no effect and are reported at INFO. They belong to the JVM's
+# metrics reporters, or name constants that the JVM never uses.
 NO_EFFECT: Final = ("kafka.metrics.", "kafka.csv.metrics.", "mirror.")
 # Prefix of properties for the user's own code. From 0.8.2 on, the JVM also ignores them silently.
 EXEMPT: Final = "external"
@@ -66,7 +66,7 @@ C = TypeVar("C", bound="ConnectionConfig")
 
 
 def _accepting_properties(cls: type[C]) -> type[C]:
-    """Make a configuration's constructor also accept properties, and name wrong arguments.
+    """Let a configuration's constructor accept a mapping, too, and name wrong arguments.
 
     For a missing property or an unknown keyword argument, the wrapper raises ConfigError instead of
     TypeError.
@@ -215,7 +215,7 @@ class ConnectionConfig:
         " security protocol. By default it is kafka.security.protocol, or else PLAINTEXT.",
     )
     kafka: Mapping[str, object] = field(default=KafkaProperties())
-    """librdkafka's own properties, without the prefix `kafka.` that they have in a file."""
+    """librdkafka's own properties; in a file, their names have the prefix `kafka.`."""
 
     def __post_init__(self, properties: Mapping[str, object] | None) -> None:
         object.__setattr__(self, "kafka", KafkaProperties(self.kafka))
@@ -306,7 +306,7 @@ class ConnectionConfig:
 class ConsumerConfig(ConnectionConfig):
     """The configuration of one consumer and of its connections; immutable.
 
-    Raises ConfigError in the cases of `ConnectionConfig`.
+    Raises ConfigError as `ConnectionConfig` does.
     """
 
     group_id: str = setting("group.id", GROUP, REQUIRED, "The name of the consumer group.")
@@ -604,8 +604,9 @@ def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
 def _typed(cls: type, properties: Mapping[str, object]) -> dict[str, object]:
     """Return the attributes that a program's properties set; None leaves a default.
 
-    A file may contain properties of other clients, which cause a warning. Only this class reads a
-    program's mapping, so an unknown name in it is an error. Raises ConfigError.
+    A file may contain properties of other clients, so an unknown name in a file causes a warning.
+    Only this class reads a program's mapping, so an unknown name in a mapping is an error. Raises
+    ConfigError.
     """
     if not isinstance(properties, Mapping):
         raise ConfigError(
@@ -701,7 +702,7 @@ def _warn_unknown(name: str, place: str) -> None:
     if name.startswith((*NO_EFFECT, EXEMPT)):
         return
     hint = f"; {_advice(name)}"
-    # The text begins like the JVM's, so that one search of the logs finds both.
+    # The text begins like the JVM's text, so that one search of the logs finds both texts.
     _log.warning("Property %s is not valid, and has no effect (%s)%s", name, place, hint)
 
 

@@ -321,7 +321,7 @@ class ConsumerConnector:
 
         Args:
             offsets: partition -> the next offset to read, or OffsetAndMetadata. The call commits
-                exactly these offsets, even if they are lower than the stored ones (JVM 0.9 and
+                exactly these offsets, even if they are lower than the stored offsets (JVM 0.9 and
                 later). None: the positions after every message handed out.
             retries: how many times the commit is sent to Kafka again with `offsets.storage=kafka`
                 (the JVM's `retryOnFailure`). None means `offsets.commit.max.retries`.
@@ -356,8 +356,8 @@ class ConsumerConnector:
 
         `messages` is one message, a batch or an iterable; None means every message handed out.
 
-        A position is committed even if it is lower than the stored one. The call returns when the
-        offsets are stored. `retries` and `timeout_s` are those of `commit_offsets`.
+        A position is committed even if it is lower than the stored offset. The call returns when
+        the offsets are stored. `retries` and `timeout_s` are those of `commit_offsets`.
 
         Raises:
             NotOwnedError: this member has lost a partition since it delivered the messages (their
@@ -421,8 +421,8 @@ class ConsumerConnector:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Deliver `offset` next; discard the messages of the partition that were already fetched.
 
-        The next commit stores the new position, even if it is lower than the stored one. If the log
-        does not contain `offset`, `auto.offset.reset` applies.
+        The next commit stores the new position, even if it is lower than the stored offset. If the
+        log does not contain `offset`, `auto.offset.reset` applies.
 
         Raises:
             NotOwnedError: this member does not serve the partition.
@@ -604,9 +604,9 @@ class ConsumerConnector:
         """Leave the group: stop delivering, commit every message handed out, end the session.
 
         With `auto.commit.enable=false` the call commits nothing. Last, it closes the broker
-        clients, in parallel and within `CLIENTS_S` seconds. If a call still runs after that, such
-        as a rebalance listener that does not return, a warning names it, and its daemon thread
-        continues.
+        clients, in parallel and within `CLIENTS_S` seconds. If a call is still running then, such
+        as a rebalance listener that does not return, a warning names the call, and the call's
+        daemon thread continues.
 
         Any thread may call `shutdown`, even more than once.
 
@@ -651,7 +651,7 @@ class ConsumerConnector:
             )
 
     def _close_clients(self) -> list[str]:
-        """Close the streams' broker clients in parallel; return the names of those still open."""
+        """Close the streams' broker clients in parallel; return the names of clients still open."""
         todo = deque(self._streams.values())
         left = {id(stream): f"the broker client of {stream!r}" for stream in todo}
 

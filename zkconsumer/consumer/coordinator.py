@@ -47,7 +47,7 @@ Observer = Callable[[State, events.Event, State, Iterable[cmd.Command]], None]
 
 
 class Inbox:
-    """The coordinator's items in the order of arrival, except items that overtake the others.
+    """The coordinator's items in the order of arrival, except that some items overtake all others.
 
     `overtakes` selects the items that go before all others. Any thread may put an item; only one
     thread at a time may get one.
@@ -164,7 +164,7 @@ class Coordinator(threading.Thread):
 
     @property
     def state(self) -> State:
-        """The machine's state, a frozen value; any thread may read it."""
+        """The state machine's state, a frozen value; any thread may read it."""
         return self._loop.state
 
     @property
@@ -207,7 +207,7 @@ class Coordinator(threading.Thread):
         self.post(CommitAbandoned(asked.answer))
 
     def revoke_all(self, limit_s: float) -> None:
-        """Call the user's callbacks because the member leaves; wait at most `limit_s` seconds."""
+        """Call `on_revoked`, or `on_lost` without a session; wait at most `limit_s` seconds."""
         if self._assignment_observer is not None:
             has_session = self.failure is None and self.state.session is not None
             self._assignment_observer.remove_all(

@@ -166,8 +166,9 @@ class GroupMember:
     def wait_registered(self) -> None:
         """Wait until the member is registered; call it after `start`.
 
-        If a process with the same consumer id crashed, it stays registered until its session
-        expires. So the wait lasts at most twice this member's session timeout plus `JOIN_MARGIN_S`.
+        If a process with the same consumer id has crashed, its registration exists until its
+        session expires. So the wait lasts at most twice this member's session timeout plus
+        `JOIN_MARGIN_S`.
 
         Raises:
             ConsumerIdTakenError: another session stayed registered under this consumer id.
@@ -462,8 +463,8 @@ def fetcher_pool(
 ) -> FetcherPool | None:
     """Return the broker clients that the member's streams share; None if each stream has its own.
 
-    `brokers` returns the registered brokers. It may wait for ZooKeeper, so only background threads
-    call it.
+    `brokers` returns the registered brokers. This function may wait for ZooKeeper, so only
+    background threads call it.
     """
     if streams <= OWN_CLIENTS or config.fetch_engine == "columns":
         return None
@@ -520,10 +521,10 @@ def clients(
     brokers: Callable[[], Brokers],
     make: Callable[[KafkaSettings], Fetcher] | None = None,
 ) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
-    """Return two functions: one connects a broker client, the other detects moved brokers.
+    """Return a function that connects a broker client, and a function that detects moved brokers.
 
-    The second returns whether all brokers of the client have new addresses. `make` creates the
-    client from its settings; None creates librdkafka's client.
+    The second function returns whether all brokers of the client have new addresses. `make` creates
+    the client from its settings; None creates librdkafka's client.
     """
     first_servers: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Log lines in the JVM consumer's wording, for operators who search their logs for them.
+"""Log lines in the JVM consumer's wording, for operators who search their logs for this wording.
 
 Wording, order and levels follow `kafka.consumer.ZookeeperConsumerConnector`, `PartitionAssignor`,
 `PartitionTopicInfo` and `kafka.utils.ZkUtils`, Kafka 0.9 to 1.1. docs/metrics.md lists the lines.

@@ -41,9 +41,9 @@ class ConsumerRebalanceListener(Protocol):
         The offsets of their messages can still be committed, even from this callback.
 
         Args:
-            partitions: topic -> partition numbers. Empty if a new assignment releases nothing, as
-                the first one does. With `rebalance.mode=eager` every rebalance releases all
-                partitions.
+            partitions: topic -> partition numbers. Empty if a new assignment releases nothing, for
+                example the first assignment. With `rebalance.mode=eager` every rebalance releases
+                all partitions.
         """
 
     def before_starting_fetchers(
@@ -136,7 +136,7 @@ class AssignmentObserver:
     def observe(
         self, before: State, event: Event, after: State, commands: Iterable[Command]
     ) -> None:
-        """Compare the owned partitions with those that the callbacks have reported."""
+        """Compare the owned partitions with the partitions that the callbacks have reported."""
         owned = {tp: one.epoch for tp, one in after.owned.items()}
         if owned == self._known and not commands:
             return
@@ -302,7 +302,7 @@ class ListenerThread:
 def merged(calls: Sequence[CallListener]) -> list[CallListener]:
     """Return the calls that remain after merging; `calls` has the newest call last.
 
-    A merged call keeps the number of the newest call, because the member waits for no older one.
+    A merged call keeps the number of the newest call, because the member waits for no older call.
     """
     *older, last = calls
     if last.callback is Callback.STARTING:

@@ -146,13 +146,13 @@ class Host(Protocol):
 
 
 class MemberLoop:
-    """One member: the state of its machine, its operations and its streams.
+    """One member: the state of its state machine, its operations and its streams.
 
     Attributes:
-        state: the machine's state, a frozen value; any thread may read it.
+        state: the state machine's state, a frozen value; any thread may read it.
         due: when the next turn is due without an item, in seconds of the lease's clock; infinity if
             no deadline is set.
-        executor: runs the machine's ZooKeeper commands.
+        executor: runs the state machine's ZooKeeper commands.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class MemberLoop:
     # ---- a turn ----------------------------------------------------------------------------------
 
     def take(self, item: object | None) -> None:
-        """Take one turn with the next item of the inbox, or None if no item came before `due`."""
+        """Take one turn with the next item of the inbox; None if no item came before `due`."""
         now = self._host.clock()
         event = events.Tick(now=now) if item is None else self._event(item, now)
         if event is not None:
@@ -205,9 +205,10 @@ class MemberLoop:
     def overtakes(self, item: object) -> bool:
         """Return whether this item must be handled before all others; any thread may call it.
 
-        Only the reply to the `sync` that renews the lease overtakes other items. It proves that
-        ZooKeeper's leader knew the session when the `sync` was sent; later events do not change
-        this. The renewed lease ends two thirds of a session timeout after the `sync` was sent.
+        Only the reply to the `sync` that renews the lease overtakes other items. This reply proves
+        that ZooKeeper's leader knew the session when the `sync` was sent; later events do not
+        change this fact. The renewed lease ends two thirds of a session timeout after the `sync`
+        was sent.
         """
         if not isinstance(item, Resume):
             return False
@@ -348,9 +349,9 @@ class MemberLoop:
             # Without a view the member has never joined, and `create_message_streams` still waits.
             notice.kind is cmd.NoticeKind.ID_TAKEN and self.state.view is not None
         ):
-            # The machine repeats the notice after every back-off and for each partition. A stream
-            # gets only the first notice until `owned` changes, because the stream stays idle until
-            # then.
+            # The state machine repeats the notice after every back-off and for each partition. A
+            # stream gets only the first notice until `owned` changes, because the stream stays idle
+            # until then.
             if self._refusal_owned is self.state.owned:
                 return
             self._refusal_owned = self.state.owned
@@ -414,5 +415,5 @@ class MemberLoop:
         self._commit_answers.clear()
 
     def close(self) -> None:
-        """End the loop in any phase of the machine."""
+        """End the loop, in any phase of the member."""
         self.state = enter(self.state, Phase.CLOSED)

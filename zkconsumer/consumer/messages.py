@@ -1,6 +1,7 @@
 """The messages, and batches of messages, that a stream hands to the user.
 
-Both wrap librdkafka's messages only when the user accesses them, because wrapping costs throughput.
+librdkafka's messages are wrapped only when the user accesses them, because wrapping costs
+throughput.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _TIMESTAMP_TYPES = {
 }
 
 KeyOf = Callable[[RawMessage], Hashable]
-"""A function that returns the key of a message's partition within one stream."""
+"""A function that returns a message's partition as a key that is unique within one stream."""
 
 
 def key_of(topic: str | None) -> KeyOf:
@@ -74,8 +75,8 @@ class Message(Generic[K, V]):
 
     __slots__ = ("_held", "_raw")
 
-    # The fields are set after construction: an `__init__` would cost the iterator a tenth of its
-    # throughput, and a third field 4 %.
+    # The fields are set after construction, because an `__init__` would cost the iterator a tenth
+    # of its throughput. A third field would cost 4 %.
     _raw: RawMessage
     _held: PartitionState
 

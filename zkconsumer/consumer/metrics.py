@@ -1,7 +1,7 @@
 """A member's metrics: counted from its transitions, read by the user, exported to Prometheus.
 
-They cover the values of the JVM's MBeans; docs/metrics.md maps the names. No counter is increased
-for each message: the number of messages is computed from the offsets.
+The metrics cover the values of the JVM's MBeans; docs/metrics.md maps the names. No counter is
+increased for each message: the number of messages is computed from the offsets.
 
 `prometheus_client` is imported only when metrics are exported (`pip install
 'zkconsumer[metrics]'`). The connectors of one process can share a registry and a port.
@@ -43,7 +43,7 @@ RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 RESETS_SHARE, COUNT_AGAIN_S = 16, 1.0
 """How often messages are counted while partitions are being reset.
 
-The count runs each time a 16th of the partitions has been reset, and at least once a second.
+Messages are counted each time a 16th of the partitions has been reset, and at least once a second.
 """
 
 
@@ -175,7 +175,7 @@ class Tally:
         self._resets, self._counted_at = 0, float("-inf")
         self._messages: Counter[str] = Counter()
         self._seen: dict[TopicPartition, Position] = {}
-        self._lock = threading.Lock()  # the coordinator and a scrape change both mappings above
+        self._lock = threading.Lock()  # the coordinator and a scrape change both mappings
 
     def observe(
         self, before: State, event: events.Event, after: State, commands: Iterable[cmd.Command]

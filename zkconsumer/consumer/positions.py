@@ -36,7 +36,7 @@ T = TypeVar("T")
 ASK_S = 30.0
 """Default time limit, in seconds, of a call that asks ZooKeeper or the brokers.
 
-It is longer than the restart of a broker takes.
+A restart of a broker takes less time.
 """
 
 
@@ -58,7 +58,7 @@ def after(
     """Return partition -> position after the last of these messages, with the fencing token.
 
     Raises NotOwnedError if messages of one partition have different tokens, because this member
-    lost the partition between them.
+    lost the partition between the messages.
     """
     if isinstance(messages, Message):
         return messages.positions
@@ -136,7 +136,7 @@ def ends(
 def at_times(
     member: GroupMember, times: Mapping[TopicPartition, int], *, limit_s: float
 ) -> dict[TopicPartition, int | None]:
-    """Return the offset of the first message at or after each time; None after the last one."""
+    """Return the offset of the first message at or after each time; None if none is as late."""
     brokers = _brokers(member, limit_s)
     if not are_times_exact(brokers):
         raise RefusedError(
@@ -168,7 +168,7 @@ def _brokers(member: GroupMember, limit_s: float) -> Brokers:
 
 
 def _known(answers: Mapping[TopicPartition, T | str]) -> dict[TopicPartition, T]:
-    """Return the answers; raise BrokersUnreachableError with the reasons if one is missing."""
+    """Return the answers; raise BrokersUnreachableError with the reason if an answer is missing."""
     faults = {tp: one for tp, one in answers.items() if isinstance(one, str)}
     if faults:
         raise _unreachable(faults)

@@ -1,4 +1,4 @@
-"""A member's status, and its notices as errors and log lines."""
+"""A member's status; the errors and log lines for its notices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Status:
         owned: consumer thread id -> the partitions that it owns.
         blocked: partition -> the consumer thread that still owns it, although it is assigned to
             this member.
-        idle_peers: partitions assigned to other members that are registered but do not claim them.
+        idle_peers: partitions that are assigned to registered members that do not claim them.
         waiting_for: what the member waits for; empty if it does not wait.
         malformed_peers: consumer id -> why JVM members cannot read its registration.
         refused: partition -> why ZooKeeper refuses access to it.

@@ -1,7 +1,7 @@
 """A stream: the iterator of one consumer thread's messages, with pause and seek.
 
-It corresponds to Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1). The
-JVM's old consumer can neither pause nor seek. Only the user's thread uses the stream's broker
+A stream corresponds to Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1).
+The JVM's old consumer can neither pause nor seek. Only the user's thread uses the stream's broker
 client. `stream_partitions` describes how the coordinator revokes a partition while the user's
 thread hands out messages.
 """
@@ -70,8 +70,8 @@ V = TypeVar("V")
 ARROW_MESSAGES: Final = 20_000
 
 # Upper bound of the number of messages taken from the broker client at once. Each message is
-# checked again before it is handed out. A higher bound gains nothing measurable; a lower one costs
-# throughput.
+# checked again before it is handed out. A higher bound gains nothing measurable; a lower bound
+# costs throughput.
 BUFFER_MESSAGES: Final = 1000
 
 
@@ -482,7 +482,7 @@ class Stream(Generic[K, V]):
 
     @property
     def waiting_for(self) -> str:
-        """Why no message can be delivered now; empty if one can."""
+        """Why no message can be delivered now; empty if a message can be delivered."""
         if self._partitions.failure is not None:
             return str(self._partitions.failure)
         if self._partitions.closed:
@@ -517,7 +517,7 @@ class Stream(Generic[K, V]):
         self._partitions.idle_reason = idle_reason
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Serve these partitions; a new grant of a served partition replaces the old one."""
+        """Serve these partitions; a new grant of a served partition replaces the old grant."""
         self._partitions.grant(grants)
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
@@ -618,7 +618,7 @@ topic None.
 
 AnyStream = Stream[Decoded, Decoded]
 
-# The greatest offset of a log; a request to a broker cannot hold a greater one.
+# The greatest offset of a log; a request to a broker cannot contain a greater offset.
 MAX_OFFSET = 2**63 - 2
 
 

@@ -143,8 +143,8 @@ class StreamFetcher:
     Attributes:
         states: the partitions that the stream serves.
         not_fetched: the partitions of `states` that are not being fetched, each with the reason.
-        buffer: the fetched messages that were not handed out yet, or runs of them as columns. It is
-            a list iterator, so `length_hint` counts its items.
+        buffer: the fetched messages that were not handed out yet, or runs of them as columns. The
+            buffer is a list iterator, so `length_hint` counts its items.
         is_columns: whether `buffer` has runs.
         index: finds a message's state: `index[key_of(message)]`.
         ends: the known ends of the logs.

@@ -21,8 +21,8 @@ In every interleaving at least one side sees the other:
 - INSPECT finds no unfinished message. Then MARK has not happened yet, so the CONFIRM after MARK
   reads `granted = False`, and the message is not handed out. The coordinator answers the request
   itself.
-- INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after it
-  follows REQUEST and finds the request. The user's thread answers it.
+- INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after FINISH
+  comes after REQUEST, too, and finds the request. The user's thread answers it.
 - Both sides see the other, in the order REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has
   one token, and the thread that takes the token answers.
 
@@ -31,7 +31,7 @@ In every interleaving at least one side sees the other:
 two cases: either `unfinished` still has that message, and the position is the message's offset; or
 the user has finished the message meanwhile. If it reads the old `last`, the position is at most the
 offset after that old message. So a commit may store an offset that is too low, which redelivers
-messages. It never stores one that is too high, which would lose messages.
+messages. A commit never stores an offset that is too high, which would lose messages.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class StreamPartitions:
         self.closed = False
         self.failure: ZkConsumerError | None = None  # the error that ended the member
         self.idle_reason = ""
-        # This lock is held while `_wanted` changes. It is reentrant, because a signal handler may
-        # pause or seek while the interrupted thread holds it.
+        # Threads hold this lock while they change `_wanted`. The lock is reentrant, because a
+        # signal handler may pause or seek while the interrupted thread holds the lock.
         self._writing = threading.RLock()
         self._wanted: dict[TopicPartition, PartitionState] = {}
         self._paused: dict[TopicPartition, int] = {}  # partition -> its epoch when it was paused
@@ -385,11 +385,11 @@ class StreamPartitions:
 
 
 def lease_clock(platform: str, clocks: ModuleType) -> Callable[[], float]:
-    """Return a platform's clock that continues while the machine sleeps, in seconds.
+    """Return a platform's clock that continues while the computer sleeps, in seconds.
 
-    A lease must also end while the machine sleeps, because ZooKeeper expires the session meanwhile.
-    `time.monotonic` stops during sleep on Linux and on macOS (mach_absolute_time, CPython issue
-    86273), and continues on Windows (PEP 418).
+    A lease must also end while the computer sleeps, because ZooKeeper expires the session
+    meanwhile. `time.monotonic` stops during sleep on Linux and on macOS (mach_absolute_time,
+    CPython issue 86273), and continues on Windows (PEP 418).
 
     - Linux: CLOCK_BOOTTIME, see clock_gettime(2). CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW stop.
     - macOS 10.12 and later: CLOCK_MONOTONIC_RAW. The manual page clock_gettime(3) says that this

@@ -38,7 +38,7 @@ class Verify(Command):
 
 @dataclass(frozen=True, slots=True)
 class Release(Command):
-    """Delete owner znodes; those in `watched` belong to this session, since no watch has fired."""
+    """Delete owner znodes. The watches of the partitions in `watched` have not fired."""
 
     op: int
     partitions: frozenset[TopicPartition]
@@ -174,7 +174,7 @@ class AnswerCommit(Command):
 
 @dataclass(frozen=True, slots=True)
 class RecreateClient(Command):
-    """Replace the dead ZooKeeper client with a new one, which continues the session."""
+    """Replace the dead ZooKeeper client with a new client, which continues the session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,8 +327,8 @@ def _again_later(
     With dual commit, `reasons` also contains ZooKeeper's refusals. A waiting urgent commit cancels
     the back-off.
 
-    JVM (0.9 and later): `offsets.commit.max.retries` applies to the automatic commit, and to an
-    explicit one only with `retryOnFailure=false`.
+    JVM (0.9 and later): `offsets.commit.max.retries` applies to the automatic commit; it applies to
+    an explicit commit only with `retryOnFailure=false`.
     """
     tp, *others = sorted(reasons)
     why = "; ".join(sorted({*reasons.values()}))

@@ -5,8 +5,8 @@ This module and the modules that it calls make all decisions: `session`, `assign
 
 `HANDLERS` and `OUTCOME_HANDLERS` name the handler of each event and of each operation's outcome, by
 phase; phase None stands for every phase. A pair without a handler raises `IllegalTransitionError`,
-which leaves the state unchanged. One exception: if a reconnect has made an operation obsolete, its
-outcome is ignored. `member.phases` says to which phases a handler may lead.
+which leaves the state unchanged. The outcome of an operation that a reconnect has made obsolete is
+ignored instead. `member.phases` says to which phases a handler may lead.
 """
 
 from __future__ import annotations
@@ -127,13 +127,15 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
     retries = event.retries
     if retries is None:
-        # Other members wait for an urgent commit: one attempt (as in the JVM, 0.9 and later).
+        # Other members wait for the partitions of an urgent commit, so Kafka is asked only once (as
+        # in the JVM, 0.9 and later).
         retries = 0 if event.purpose in commits.URGENT else state.settings.commit_retries
     asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = commits.request(state, asked, event.now)
     if event.purpose not in commits.URGENT:
         # One tick may end the grace period and start an automatic commit. The automatic commit's
-        # positions arrive first; the phase must still wait for those of the revoked partitions.
+        # positions arrive first; the phase must still wait for the positions of the revoked
+        # partitions.
         return result
     return then(result, lambda s: rebalance.after_commit(s, event.now))
 
@@ -270,7 +272,7 @@ def _listened(state: State, outcome: events.ListenerReturned, now: float) -> Ste
 
 
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:
-    """Report ZooKeeper's refusal; try again after the back-off, because rights may change."""
+    """Report what ZooKeeper has refused; try again after the back-off, as the ACL may change."""
     notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
     fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
     phase = state.phase if fenced else Phase.WAITING
@@ -315,7 +317,8 @@ OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler
     (Phase.LOADING, events.StoreUnavailable): rebalance.not_loaded,
     (Phase.VERIFYING, events.Verified): rebalance.verified,
     (Phase.SETTLED, events.OwnersListed): peers.owners_listed,
-    # The reply to a nudge. Reading the group arms the watch on the new id znode.
+    # The member has created its id znode again to wake idle peers (`peers.nudge`). Reading the
+    # group arms the watch on the new id znode.
     (Phase.SETTLED, events.Registered): lambda s, _, __: rebalance.read_everything(s),
     (None, events.MemberNodeGone): session.member_node_gone,
     (None, events.Denied): _denied,
@@ -323,7 +326,7 @@ OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler
 
 # ---- Non-obvious --------------------------------------------------------------------------------
 #
-# Facts that have caused defects, each with the test (in tests/) that guards it:
+# Facts that have caused defects; a test (in tests/) guards each of them:
 #
 # - The session can be lost and replaced within 5 ms, and kazoo may never report LOST. Only a
 #   changed session id shows that the session has expired.

@@ -1,14 +1,15 @@
 """The stored offsets of this member's partitions, and what a commit may overwrite.
 
 A commit is a compare-and-set on the versions of the offset znodes. So the member notices every
-write by another client, such as a former owner or an operator's tool. If a version is not the
-expected one, the member reads the offset back and resolves the conflict (`apply_commit_result`):
+write by another client, such as a former owner or an operator's tool. If a version differs from the
+expected version, the member reads the offset back and resolves the conflict
+(`apply_commit_result`):
 
 - This member wrote the value in a commit whose reply was lost: the member adopts the value.
 - An operator's tool wrote the value and an edit mark: the member adopts the value and continues
   from there.
 - The value is lower than this member's: it is a late commit of a former owner, or an edit without a
-  mark; these cannot be distinguished. This member overwrites it, as the JVM would.
+  mark; these cannot be distinguished. This member overwrites the value, as the JVM would.
 - The value is higher than this member's: the member leaves it until its own position is higher.
 
 So a commit only raises the stored offset, except after `auto.offset.reset`, after an operator's
@@ -86,8 +87,8 @@ class ReadBack:
     """Offsets that other clients wrote, found when a refused commit was read back.
 
     Attributes:
-        overwritten: for lower offsets, partition -> this member's offset, and the one found.
-        left: for higher offsets, partition -> this member's offset, and the one found.
+        overwritten: partition -> this member's offset, and the lower offset that was found.
+        left: partition -> this member's offset, and the higher offset that was found.
         edited: for edits by an operator's tool, partition -> the offset to continue from.
         malformed: partition -> why the znode cannot be read.
     """
@@ -110,9 +111,9 @@ def starting_offset(
 ) -> tuple[Tracked, int | None]:
     """Return the entry of a partition that was just claimed, and the offset to start at.
 
-    The start is None if neither storage has an offset. If both have one, the start is the higher
-    one, because a storage may have missed commits (JVM: `fetchOffsets`). If commits go to Kafka
-    alone and Kafka has no offset, the group has just moved there, and this member starts at
+    The start is None if neither storage has an offset. If both have an offset, the start is the
+    higher offset, because a storage may have missed commits (JVM: `fetchOffsets`). If commits go to
+    Kafka alone and Kafka has no offset, the group has just moved there, and this member starts at
     ZooKeeper's offset. The JVM applies `auto.offset.reset` in that case, unless dual commit is on.
     """
     if storage is Storage.KAFKA and kafka is not None:
@@ -127,9 +128,9 @@ def plan(
     storage: Storage = Storage.ZOOKEEPER,
     metadata: Mapping[TopicPartition, str] = _NO_METADATA,
 ) -> CommitPlan:
-    """Return a commit that writes the higher positions and checks the versions of the others.
+    """Return a commit that writes higher positions and checks the versions of unchanged offsets.
 
-    It ignores positions of another epoch.
+    Positions of another epoch are ignored.
     """
     writes: dict[TopicPartition, tuple[int, int | None]] = {}
     checks: dict[TopicPartition, int] = {}

@@ -209,7 +209,7 @@ def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
 
 
 def verify(member: MemberIdentity, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
-    """Read and watch owner znodes; find those that belong to this session and the given thread."""
+    """Read and watch owner znodes; find the znodes of this session and the given threads."""
     held, lost = yield from read_owners(member, partitions)
     return Verified(held, lost)
 
@@ -228,7 +228,7 @@ def read_owners(
 ]:
     """Return the partitions that this session owns for the given threads, and all others.
 
-    Each of the others maps to its owner, or to None if the owner znode does not exist.
+    The second mapping gives the owner of each other partition, or None if it has no owner znode.
     """
     held: dict[TopicPartition, Ownership] = {}
     other: dict[TopicPartition, Blocker | None] = {}
@@ -398,8 +398,9 @@ def claim(
     """Create the owner znodes of `threads` (JVM: `createEphemeralPathExpectConflict`).
 
     Transactions create the owner znodes of the free partitions. Partitions that another session
-    owns are returned as blocked, and a watch reports the next change of the owners. One znode of
-    each transaction is watched; `verify` watches the others when the partitions are delivered.
+    owns are returned as blocked, and a watch reports the next change of the owners. The claim
+    watches one znode of each transaction; `verify` watches the other znodes when the partitions are
+    delivered.
 
     Args:
         known: owners that an earlier claim has found.
@@ -469,7 +470,7 @@ def _deny(work: _Claim, topic: str, why: str) -> None:
 
 
 def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Replies, None]:
-    """Create the owner znodes of free partitions; if one create fails, the others continue."""
+    """Create the owner znodes of free partitions; a failed create does not end the claim."""
     creates = {
         tp: rq.Create(
             paths.owner(work.member.group, tp),
@@ -499,8 +500,8 @@ def _create_all(
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `chunk` or none, as `transact` does, and record the epoch of the new znodes.
 
-    All znodes that one transaction creates have the same czxid, so it is enough to read one; the
-    same read watches it. If that znode no longer belongs to this session, all must be read back.
+    All znodes that one transaction creates have the same czxid, so it is enough to read and watch
+    one znode. If that znode no longer belongs to this session, all znodes must be read back.
     """
     first = next(iter(chunk))
     made, seen = yield [
@@ -666,7 +667,7 @@ def _read_back(
 ) -> Generator[
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
-    """Return the offsets with unexpected versions, and those of them that a tool has marked."""
+    """Return the offsets with unexpected versions, and the partitions that a tool has marked."""
     stored = yield from read_offsets(member.group, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}

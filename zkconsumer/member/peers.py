@@ -2,7 +2,7 @@
 
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
 trigger that may never come. No member reads the partitions that are assigned to it, and no other
-member may claim them. This member reports such an idle peer after this member has been settled for
+member may claim them. This member reports such an idle peer once this member has been settled for
 retries x back-off. With `peers.nudge` it also registers again, at most once a minute, which makes
 every member of the group rebalance.
 
@@ -80,11 +80,11 @@ def patience_s(state: State) -> float:
 # ---- blocked partitions -------------------------------------------------------------------------
 
 MAX_NAMED = 20
-"""The maximum number of partitions or owners that one report names; it only counts the rest."""
+"""The maximum number of partitions or owners that a report names; it counts the remaining ones."""
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
-    """Name at most `MAX_NAMED` partitions, and count the others."""
+    """Name at most `MAX_NAMED` partitions, and count the remaining partitions."""
     names = [escaped_and_cut(str(tp)) for tp in sorted(partitions)]
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

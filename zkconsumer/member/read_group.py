@@ -41,9 +41,9 @@ def read_view(
     """Read the group, and watch everything that the assignment depends on.
 
     Independent requests are sent in one batch, because a slow member blocks the JVM members: they
-    back off until it has read the group and released its partitions. With `known`, a member reads
-    one listing and the new registrations only, so a join costs a group of n members 2n reads, not
-    n x n. The JVM reads every registration at every rebalance.
+    back off until the slow member has read the group and released its partitions. With `known`, a
+    member reads one listing and the new registrations only, so a join costs a group of n members 2n
+    reads, not n x n. The JVM reads every registration at every rebalance.
 
     Args:
         known: what an earlier read in the same connection found; None: read everything.
@@ -137,7 +137,7 @@ def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
 def _read_members(
     member: MemberIdentity, consumers: Sequence[str], known: Known | None
 ) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
-    """Return the registrations, and for each unreadable one the reason."""
+    """Return the readable registrations, and the reason for each unreadable registration."""
     before = known.view.members if known else {}
     members = {one: before[one] for one in consumers if one in before}
     bad_before = known.view.malformed if known else {}
@@ -202,7 +202,7 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
 def _read_cluster(
     ids: Reply | None, known: Known | None, report: Report
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
-    """Return the brokers; if none of the listed ones exists, list them again with a watch."""
+    """Return the brokers; if no listed broker exists, list the brokers again with a watch."""
     if ids is None and known is not None:
         return known.view.brokers
     found = yield from read_brokers((ids.value if ids else None) or (), report)
@@ -285,7 +285,8 @@ Diagnosis = Callable[[float], Event] | None
 def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
     """Find members whose owner znodes show other rules; None if there is none.
 
-    This operation sets no watch: the machine starts it when the group has not settled for a while.
+    This operation sets no watch. The state machine starts it when the group has not settled for a
+    while.
     """
     group, owners = yield from read_raw_group(
         member.group, member.strategy, exclude_internal=bool(member.internal)

@@ -77,7 +77,7 @@ RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
 RECHECK_S = 0.5
 """The delay, in seconds, after a rebalance until the member reads back the owner znodes it kept.
 
-The delay separates these reads from the members' claims, which all arrive at the same time. The
+The claims of all members arrive at the same time; the delay separates these reads from them. The
 znodes' watches stay armed meanwhile. If the next rebalance starts earlier, the delay starts again.
 """
 
@@ -303,7 +303,7 @@ def released(state: State, outcome: Released, now: float) -> Step:
 
 
 def start_next_commit(state: State, now: float) -> Step:
-    """Start queued commits, and continue the phase if it waited for one that has ended."""
+    """Start queued commits, and continue the phase if it waited for a commit that has ended."""
     return then(commits.start_next(state, now), lambda s: after_commit(s, now))
 
 
@@ -351,7 +351,7 @@ def learn_assignment(state: State) -> State:
 
 
 def due_callback(state: State, *, claiming: bool, complete: bool) -> Callback | None:
-    """Return the listener's next call if one is due before the next phase; otherwise None.
+    """Return the listener call that is due before the next phase; None if no call is due.
 
     Args:
         claiming: the next phase is a claim.

@@ -32,8 +32,8 @@ from zkconsumer.protocol.model import ThreadId, TopicPartition
 CLIENT_BACKOFF_S, CLIENT_BACKOFF_MAX_S = 0.5, 30.0
 """The back-off, in seconds, before a new ZooKeeper client replaces a dead one.
 
-It doubles with each death until the next connection. The first back-off is short, so that a new
-client can connect before the session expires.
+The back-off doubles with each death until the next connection. The first back-off is short, so that
+a new client can connect before the session expires.
 """
 
 MAX_DOUBLINGS = 6
@@ -51,7 +51,7 @@ one login, but hardly during five.
 
 
 def connected(state: State, event: events.Connected) -> Step:
-    """Handle a connection: the first one, a reconnect, or one with a new session.
+    """Handle a connection: the first connection, a reconnect, or a connection with a new session.
 
     A changed session id shows that the old session has expired. ZooKeeper has then deleted the
     owner znodes, so the member drops its partitions and their positions.

@@ -1,6 +1,6 @@
 """The state of one member: what it knows, what it owns, and what it waits for.
 
-All times are seconds of one clock that does not stop while the machine sleeps
+All times are seconds of one clock that does not stop while the computer sleeps
 (`consumer.stream_partitions.lease_clock`).
 """
 
@@ -187,7 +187,7 @@ class Client:
         reason: why the last client died; empty while a client works.
         deaths: how many clients died.
         refusals: how many of them died because the server refused the login.
-        recreate_at: when a new client replaces the dead one.
+        recreate_at: when a new client replaces the dead client.
     """
 
     reason: str = ""
@@ -200,7 +200,7 @@ class Client:
 class Blocked:
     """Partitions that are assigned to this member while another session owns them.
 
-    The outcome `Claimed` fills this value. It is emptied when all partitions are free.
+    The outcome `Claimed` adds partitions. They are removed when all partitions are free.
 
     Attributes:
         partitions: partition -> its owner.
@@ -294,9 +294,9 @@ class State:
         revoking: partitions that are being revoked, from STOPPING to RELEASING.
         finished: revoked partitions whose messages the user had finished when delivery stopped, and
             whose positions could be stored.
-        reassign: partitions that are released and claimed again although they stay assigned: those
-            of re-created topics, and those whose messages would be redelivered under the same
-            fencing token.
+        reassign: partitions that are released and claimed again although they stay assigned,
+            because their topic was re-created, or because their messages would be redelivered under
+            the same fencing token.
         read_again: the group changed after the view was read.
         postponed_reads: how many reads in a row postponed a claim or a load, because the group had
             changed again.
@@ -386,7 +386,7 @@ T = TypeVar("T")
 def drop_from(
     mapping: Mapping[TopicPartition, T], partitions: frozenset[TopicPartition]
 ) -> Mapping[TopicPartition, T]:
-    """Return `mapping` without `partitions`; the same object if it has none of them."""
+    """Return `mapping` without `partitions`; the same object if nothing is to be removed."""
     if partitions.isdisjoint(mapping):
         return mapping
     return {tp: value for tp, value in mapping.items() if tp not in partitions}
@@ -401,7 +401,7 @@ def enter(state: State, phase: Phase) -> State:
 
 
 def start_op(state: State) -> tuple[State, int]:
-    """Number a new operation of the phase, so that replies to the previous one are ignored."""
+    """Number a new operation of the phase; replies to the previous operation are then ignored."""
     op = state.last_op + 1
     return replace(state, op=op, last_op=op), op
 

@@ -80,8 +80,8 @@ def checked(topic_filter: TopicFilter) -> TopicFilter:
 class MatchTopics:
     """Find the topics that each of these filters matches.
 
-    This request is not sent to a server: the executor answers it, because a filter may take long.
-    The value of the reply maps each filter to its topics, in the order of `topics`, or to the
+    This request is not sent to a server. The executor has it evaluated, because a filter may take
+    long. The value of the reply maps each filter to its topics, in the order of `topics`, or to the
     UnsupportedFilterError or InvalidFilterError that the filter raises.
     """
 

@@ -91,7 +91,7 @@ def assign_each_member(
 
 
 class _Reading:
-    """The decoded payloads; all members read the same ones, so each payload is decoded once."""
+    """The decoded payloads. All members read the same payloads, so each is decoded only once."""
 
     def __init__(self, group: GroupInput, profile: Profile) -> None:
         self._variant = profile.variant
@@ -156,7 +156,7 @@ class Subscriptions:
         internal: frozenset[str],
         matched: Matched | None = None,
     ) -> None:
-        """Create an object for all existing topics; patterns do not match the `internal` ones.
+        """Create an object for all existing topics; patterns do not match `internal` topics.
 
         `matched` maps filters to their known matches; `of` evaluates all other filters.
         """

@@ -29,9 +29,9 @@ class TopicPartition(NamedTuple):
 
 
 class RebalanceMode(Enum):
-    """Which partitions a rebalance revokes before it claims new ones (`rebalance.mode`)."""
+    """Which partitions a rebalance revokes before it claims new partitions (`rebalance.mode`)."""
 
-    # Revokes only partitions assigned to other members; claims and serves each free one at once.
+    # Revokes only partitions assigned to other members; claims and serves free partitions at once.
     INCREMENTAL = "incremental"
     # Revokes all partitions, and claims all or none, as the JVM does.
     EAGER = "eager"
@@ -104,7 +104,7 @@ class Storage(Enum):
 
 
 class Position(NamedTuple):
-    """The next offset to read from a partition, valid within one ownership of it."""
+    """The next offset to read from a partition, valid while this member owns it under one epoch."""
 
     epoch: int
     offset: int

@@ -23,7 +23,7 @@ TOPICS = "/brokers/topics"
 
 # Maximum number of characters of a topic or group; a longer name is rejected. Kafka 0.10 and later
 # reject longer topics, because "<topic>-<partition>" must fit into a file name of 255 characters.
-# The JVM has no limit for groups; zkconsumer applies the same one.
+# The JVM has no limit for groups; zkconsumer applies the limit for topics to groups, too.
 MAX_NAME_LENGTH = 249
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")

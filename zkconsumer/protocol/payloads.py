@@ -32,7 +32,7 @@ from zkconsumer.protocol.requests import Stat
 
 _Key = TypeVar("_Key")
 
-# Maximum number of bytes of a payload; a larger one counts as malformed and is not parsed. By
+# Maximum number of bytes of a payload; a larger payload counts as malformed and is not parsed. By
 # default a ZooKeeper server accepts no larger znode (`jute.maxbuffer`), so no JVM payload is
 # larger.
 MAX_PAYLOAD: Final = 1 << 20
@@ -121,10 +121,10 @@ class Payload:
 class Broker:
     """The registration of a broker, versions 1 to 5.
 
-    `host` and `port` belong to the first PLAINTEXT endpoint; without one they are None and -1.
-    `endpoints` are texts such as "PLAINTEXT://host:9092"; version 1 has none. Up to version 3 they
-    begin with a security protocol, from version 4 on with a listener name. `protocols` are pairs of
-    a listener name and its security protocol.
+    `host` and `port` belong to the first PLAINTEXT endpoint; if there is none, they are None and
+    -1. `endpoints` are texts such as "PLAINTEXT://host:9092"; version 1 has none. Up to version 3
+    they begin with a security protocol, from version 4 on with a listener name. `protocols` are
+    pairs of a listener name and its security protocol.
     """
 
     host: str | None

@@ -22,7 +22,7 @@ _REMEDY = (
 
 
 class Pattern(Enum):
-    """The way in which a registration names its topics; the values are those in the znode."""
+    """The way in which a registration names its topics; the znode contains the value."""
 
     STATIC = "static"
     WHITE_LIST = "white_list"
@@ -49,7 +49,7 @@ class Registration:
 
 _NAMED: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _QUOTED: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
-# The escapes of Kafka's `Utils.JSONEscapeString`, followed by those of Jackson.
+# The escapes of Kafka's `Utils.JSONEscapeString`, followed by the escapes of Jackson.
 _ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     **_NAMED,
     **_QUOTED,

@@ -106,8 +106,8 @@ def detect(
 def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
     """Return the rules that explain the owner znodes of all members, or of most members.
 
-    If several rules are equally good, it returns the first one. The rules in `group` with the
-    DEFAULT release come first.
+    If several rules are equally good, the function returns the first of them. The rules in `group`
+    with the DEFAULT release come first.
     """
     held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in group.registrations}
     for tp, thread in owners.items():
@@ -155,7 +155,7 @@ def _detected(
 
 
 def _all_rules(group: GroupInput, forms: Sequence[Profile], has_patterns: bool) -> Iterator[Rules]:
-    """Yield all rules, those of this member's settings first.
+    """Yield all rules, beginning with the rules of this member's settings.
 
     Without patterns the internal topics make no difference.
     """
@@ -170,14 +170,14 @@ def _all_rules(group: GroupInput, forms: Sequence[Profile], has_patterns: bool) 
 def _disagreements(
     own: Rules, rules: list[Rules], held: Mapping[ConsumerId, MemberAssignment]
 ) -> Iterator[tuple[ConsumerId, str]]:
-    """Yield the members whose owner znodes fit other rules than those of the other members.
+    """Yield the members whose owner znodes fit other rules than the common rules of the group.
 
-    The common rules are those that explain most members; if several do, those nearest to this
-    member's rules. A member with `rebalance.mode=incremental` may own only a part of its share.
-    Such a part counts only if another member owns all of its share. A member that owns no partition
-    is reported if both are true: partitions that the common rules assign to it are free, and other
-    rules assign to it partitions that other members own. It has probably tried to claim these owned
-    partitions, and failed.
+    The common rules are the rules that explain most members. If several rules are equally good, the
+    rules nearest to this member's rules are chosen. A member with `rebalance.mode=incremental` may
+    own only a part of its share. Such a part counts only if another member owns all of its share. A
+    member that owns no partition is reported if both are true: partitions that the common rules
+    assign to it are free, and other rules assign to it partitions that other members own. It has
+    probably tried to claim these owned partitions, and failed.
     """
     owning = [consumer for consumer, part in held.items() if part]
     common = max(rules, key=lambda r: sum(r.parts[one] == held[one] for one in owning))

@@ -56,9 +56,8 @@ class Profile:
 _OFFSETS: Final = frozenset({"__consumer_offsets"})
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
-# The profile of a group whose release is not configured. It behaves as 0.10.2 to 0.11, which in
-# most respects is also the behaviour of 0.8.2 to 0.10.1. It parses payloads that any release
-# accepts.
+# The profile of a group whose release is not configured. This profile behaves as 0.10.2 to 0.11,
+# and in most respects as 0.8.2 to 0.10.1. It parses payloads that any release accepts.
 DEFAULT: Final = Profile(
     "0.8.2-0.11", Layout.ESCAPED, Parser.ANY, _INTERNAL, KeyForm.BRACKET, Variant.SKIPPING
 )

@@ -1,8 +1,8 @@
 """Requests to ZooKeeper and to Kafka, and their replies, as values.
 
-Operations are generators that yield these requests and receive the replies. They do not know kazoo,
-so the same operations run against a real and against a simulated server. Two requests concern the
-offsets that Kafka stores (`offsets.storage=kafka`).
+Operations are generators that yield these requests and receive the replies. Operations do not
+depend on kazoo, so the same operations run on a real and on a simulated server. Two requests
+concern the offsets that Kafka stores (`offsets.storage=kafka`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Code(Enum):
 class Stat(NamedTuple):
     """Metadata of a znode; `owner` is the session of an ephemeral znode, 0 for a persistent one.
 
-    `mtime_ms` is the time of the last write by the server's clock. It is for display, and no
+    `mtime_ms` is the time of the last write by the server's clock. This time is only displayed; no
     decision depends on it.
     """
 
@@ -201,8 +201,8 @@ OffsetRequest = FetchOffsets | StoreOffsets
 """A request to Kafka; it is sent alone and gets one reply."""
 
 MAX_PAYLOAD_BYTES = 1_000_000
-"""Maximum number of bytes of a payload; a larger one is not sent (Code.TOO_LARGE). A server closes
-the connection at `jute.maxbuffer`, which is 1 MiB including the frame around the payload."""
+"""Maximum number of bytes of a payload; a larger payload is not sent (Code.TOO_LARGE). A server
+closes the connection at `jute.maxbuffer`, which is 1 MiB including the frame around the payload."""
 
 MAX_MULTI_WRITES = 1_000
 MAX_MULTI_BYTES = 512 * 1024

@@ -93,7 +93,7 @@ LIVE = tuple(phase for phase in Phase if phase is not Phase.CLOSED)
 
 
 def _rows() -> Iterator[Pair]:
-    """Yield every row of the machine's tables; a row for all phases yields one pair for each."""
+    """Yield every row of the machine's tables; for a row of all phases, a pair for each phase."""
     for table in (machine.HANDLERS, machine.OUTCOME_HANDLERS):
         for phase, kind in table:
             for one in LIVE if phase is None else (phase,):

@@ -198,7 +198,7 @@ class Ensemble:
             self._replicas[connection.replica].forget(session)
 
     def is_connected(self, session: int) -> bool:
-        """Return whether the session has a connection; servers close those of ended sessions."""
+        """Return whether the session has a connection; an ended session has none."""
         return session in self._connections
 
     def has_news(self, session: int) -> bool:
@@ -317,7 +317,7 @@ class Ensemble:
         self._has_quorum = False
 
     def regain_quorum(self) -> None:
-        """Elect a leader; connections that waited for one end."""
+        """Elect a leader; connections that waited for a leader end."""
         self._has_quorum = True
         self._drop_stuck()
 
@@ -360,7 +360,7 @@ class Ensemble:
         return other
 
     def zxids(self) -> set[int]:
-        """Return the zxids that distinguish this state: those of znodes and of pending changes."""
+        """Return the zxids of znodes and of pending changes, which distinguish this state."""
         nodes = [*self._leader.nodes.values()]
         found = set()
         for replica in self._replicas:

@@ -9,7 +9,7 @@ other action happens, except a fault.
 happened before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a
 member's operations) are replaced by their rank, and times by their distance from the present time.
 The key contains the monitor's state, so that a history that could break a promise is never merged
-with another one.
+with another history.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ class Canon:
         self._states: dict[int, tuple[State, Hashable, Numbers]] = {}
 
     def key(self, world: World, monitor: Monitor) -> int:
-        """Return the hash of a world's key, which is equal for worlds that will behave in the same
-        way.
+        """Return the hash of a world's key.
+
+        Worlds that will behave in the same way have equal keys.
         """
         now = world.now
         forms = [self._member(member) for member in world.members]

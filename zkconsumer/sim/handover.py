@@ -1,4 +1,4 @@
-"""All interleavings of a user's thread and other threads within one stream.
+"""Explores all interleavings of a user's thread and other threads within one stream.
 
 `explore` runs the production modules `stream_partitions`, `stream_fetcher` and `stream`. `Code`
 compiles them from their sources with a call before each read and write of an attribute that threads
@@ -69,11 +69,11 @@ object.
 """
 
 MAX_POINTS: Final = 20_000
-"""Upper bound of the number of points in one schedule. A schedule with more is reported as endless.
+"""Upper bound of the number of points in one schedule. More points count as an endless schedule.
 """
 
 Edit = tuple[str, str]
-"""A text of a production module and its replacement: a mutant."""
+"""A text in the source of a production module, and its replacement: together a mutant."""
 
 
 class HandOverViolation(AssertionError):
@@ -100,7 +100,7 @@ class _PointInserter(ast.NodeTransformer):
 
 
 class Code:
-    """The instrumented modules; `edits` plants a mutant.
+    """The instrumented modules; `edits` changes their sources, to plant a defect.
 
     Raises ValueError for an edit whose text does not occur exactly once.
     """
@@ -164,7 +164,8 @@ class Code:
             return subject
         is_user = scheduler.current is scheduler.threads[0]
         if name in WRITTEN_BY_THE_USER:
-            # Only the user's thread writes them, so only its writes and others' reads can conflict.
+            # Only the user's thread writes these attributes, so conflicts arise only between its
+            # writes and other threads' reads.
             meets = is_user is not is_read
         else:
             # Other threads write under the lock, so their reads under the lock conflict with no
@@ -181,7 +182,7 @@ class Code:
 
 
 class _Lock:
-    """A reentrant lock; it also replaces a plain lock, which no thread here takes twice."""
+    """A reentrant lock, also in place of plain locks: no thread takes a plain lock twice."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -268,7 +269,7 @@ class _Thread:
         self.operation = 0  # index of the operation in this thread's script
         self.history = 0  # hash of what it has read in this operation
         self.steps = 0
-        self.seen = -1  # the steps of the other threads at its last wait for them
+        self.seen = -1  # step count of the other threads at its last wait
         self.finished = False
         self.error: BaseException | None = None
 
@@ -278,8 +279,7 @@ class _Thread:
 
 
 Choose = Callable[[list["_Thread"]], "_Thread | None"]
-"""Picks the thread that continues; the first thread of the list is the one that ran last. None
-prunes the schedule.
+"""Picks the thread that continues; the first thread of the list ran last. None prunes the schedule.
 """
 
 
@@ -446,7 +446,7 @@ class Case:
 
     Attributes:
         user: the calls of the user's thread.
-        others: the calls of each other thread; the first one is the coordinator.
+        others: the calls of each other thread; the first thread is the coordinator.
         messages: the number of messages of each partition.
         granted: the partitions that are granted, at offset `start`, before the threads begin.
     """
@@ -510,7 +510,7 @@ class _Judge:
     Attributes:
         unfinished: the offsets that the user got and has not finished.
         next: the offset that must be delivered next.
-        seeks: an offset that a seek allows instead, and whether the seek has returned.
+        seeks: an offset that a seek allows instead of `next`, and whether the seek has returned.
         finished: the offset below which the user has finished every message that it got.
         answered: partitions of answered releases; none of their messages may be delivered.
         stopped: partitions that no later call of the user may deliver.
@@ -556,7 +556,7 @@ class _Judge:
     # ---- called by the user's thread -------------------------------------------------------------
 
     def call_begins(self) -> None:
-        """The user asks for messages, so it has finished those that it got before."""
+        """The user asks for messages, so it has finished the messages that it got before."""
         self.unfinished.clear()
         self.is_inside = True
         for key, offset in self.next.items():
@@ -623,12 +623,12 @@ class _Judge:
     def schedule_ends(
         self, user_waits: bool, attention: bool, messages: dict[TopicPartition, int]
     ) -> None:
-        """Check the end of a schedule, at which no thread can continue."""
+        """Check the state at the end of a schedule, when no thread can continue."""
         if not user_waits:
             self._settle_claims()
         for done in self.asked:
-            # After a seek, a finished message counts as unfinished until the user asks again,
-            # because only then does the user's thread find the new PartitionState.
+            # After a seek, a finished message counts as unfinished until the user asks again: the
+            # user's thread finds the new PartitionState at that time.
             held = any(
                 self.unfinished.get(key) or key in self.reported_seeks for key in done.partitions
             )
@@ -719,8 +719,8 @@ class _Schedule:
     def _script(self, ops: tuple[Op, ...]) -> None:
         me = self.scheduler.current
         for number, (name, *arguments) in enumerate(ops):
-            # An operation leaves no local variables to the next one, except one: while
-            # `Stream.ready` is suspended, it keeps the state of the message that it has yielded.
+            # Local variables do not survive an operation, with one exception: while `Stream.ready`
+            # is suspended, it keeps the state of the message that it has yielded.
             me.history, me.operation = 0, number
             if me is self.scheduler.threads[0]:
                 self.scheduler.observed(self._held)
@@ -776,7 +776,7 @@ class _Schedule:
     # ---- called by the user's thread -------------------------------------------------------------
 
     def next(self) -> None:
-        """Ask for one message; wait until there is one or the stream is closed."""
+        """Ask for one message; wait until there is a message or the stream is closed."""
         self._ask(lambda: [next(self.stream)])
 
     def poll(self, most: int, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A JVM member in a simulated world, and groups in which JVM members and zkconsumer's mix.
+"""A JVM member in a simulated world, and mixed groups of JVM members and zkconsumer's members.
 
 `Connector` is a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1. Its steps are
 generators that yield one request at a time. Tests compare the model with captured runs of the real
@@ -13,29 +13,30 @@ connector. It models:
   next trigger;
 - a new session that drops the consumed positions.
 
-It does not model wildcards, offsets in Kafka, the queues between fetchers and streams (a message is
-delivered as soon as the user asks), and the order of Scala's hash maps (partitions are sorted by
+The model leaves out wildcards, offsets in Kafka, the queues between fetchers and streams (a message
+is delivered as soon as the user asks), and the order of Scala's hash maps (partitions are sorted by
 number).
 
 `JvmMember` adds the member's threads, its zkclient and its user. zkclient hides ZooKeeper's
-failures: it repeats a request until it is answered, even in a new session. While ZooKeeper is
+failures: it repeats a request until ZooKeeper answers, even in a new session. While ZooKeeper is
 unreachable, messages are delivered as before.
 
 `MixedMonitor` checks a mixed group. A JVM member breaks these promises by design, so they are not
 checked for JVM members:
 
-- I2, I3: until it learns that its session has ended, it delivers partitions that other members own.
+- I2, I3: until a JVM member learns that its session has ended, it delivers partitions that other
+  members own.
 - I7: its commits are unconditional, so they lower offsets and overwrite an operator's edit.
 - I8: its commits overwrite an owner's offset, and its releases delete other members' owner znodes.
-- I12: after four attempts it stays idle until the next change, although partitions are assigned to
-  it.
+- I12: after four failed attempts a JVM member stays idle until the next change, although partitions
+  are assigned to it.
 
-These promises are checked for JVM members: claims are ephemeral and their own (I1), no message is
-skipped (I5), only delivered messages are committed (I6), and delivery stops before a release (I9).
-zkconsumer's members are checked for every promise, with two exceptions: partitions whose owner
-znode a JVM member has deleted (they stop when they learn of it), and redeliveries, because a JVM
-member reads offsets before it claims. When the JVM members have ended, zkconsumer's members must
-serve every partition again.
+These promises are checked for JVM members: a claim is ephemeral and names the claiming member (I1),
+no message is skipped (I5), only delivered messages are committed (I6), and delivery stops before a
+release (I9). zkconsumer's members are checked for every promise, with two exceptions: partitions
+whose owner znode a JVM member has deleted (zkconsumer's member stops delivery when it learns of the
+deletion), and redeliveries, because a JVM member reads offsets before it claims. When the JVM
+members have ended, zkconsumer's members must serve every partition again.
 """
 
 from __future__ import annotations
@@ -99,10 +100,10 @@ class Connector:
         feeds: the partitions that are fetched and delivered.
         registry: the partitions that it believes it owns, each with the offset after the last
             delivered message.
-        wanted: a change was seen, so the watcher's thread must rebalance.
+        wanted: whether the watcher's thread must rebalance, because a watch reported a change.
         attempts: number of rebalance attempts.
         failed_attempts: number of failed rebalance attempts.
-        gave_up: whether the last rebalance failed for good.
+        gave_up: whether all attempts of the last rebalance failed.
     """
 
     def __init__(self, settings: Settings, enter: Callable[[str, str], None]) -> None:
@@ -187,7 +188,7 @@ class Connector:
         self._enter("closed", "ends its session")
 
     def _register(self) -> Program:
-        """Register as 0.9 and later do: another session's id znode is an error, without a wait."""
+        """Register as 0.9 and later do; the id znode of another session causes an error at once."""
         group, path = self.settings.group, paths.member(self.settings.group, self.settings.consumer)
         self._enter("registering", "")
         for parent in (paths.CONSUMERS, parent_of(paths.ids(group)), paths.ids(group)):
@@ -202,8 +203,7 @@ class Connector:
     # ---- programs: the rebalance -----------------------------------------------------------------
 
     def rebalance(self) -> Program:
-        """`syncedRebalance`: up to `rebalance.max.retries` attempts, with a sleep after each failed
-        one.
+        """`syncedRebalance`: at most `rebalance.max.retries` attempts; sleep after each failure.
         """
         yield Lock()
         self.gave_up = False
@@ -253,7 +253,7 @@ class Connector:
         yield from self._claim_all(mine)
         self.registry = dict(offsets)
         self._cache.update(offsets)
-        yield from self._brokers()  # the JVM's leader finder reads them
+        yield from self._brokers()  # the requests of the JVM's leader finder
         # A partition without a stored offset starts where auto.offset.reset (here: smallest) says.
         starts = {tp: max(at, 0) for tp, at in offsets.items()}
         self.registry = dict(starts)
@@ -280,7 +280,7 @@ class Connector:
         self.registry = {}
 
     def _claim_all(self, mine: dict[TopicPartition, ThreadId]) -> Program:
-        """Try all claims; if one is refused, delete the znodes that were created."""
+        """Try all claims; if a claim is refused, delete the znodes that were created."""
         if not self._knows_root:
             self._knows_root = True
             yield rq.Exists("/")
@@ -706,7 +706,7 @@ class MixedMonitor(Monitor):
 
 
 def run(decide: Decisions) -> Result:
-    """Run a mixed group: check safety, end the JVM members, then require the others to converge."""
+    """Run a mixed group: check safety, end the JVM members, then require that the rest settles."""
     plan, length, rarity = draw_plan(decide)
     length, rarity = length * SLOWNESS, rarity * SLOWNESS
     python_members = 1 + decide(plan.members)

@@ -26,8 +26,8 @@ PER_MEMBER = 2
 """Partitions for each member."""
 
 REQUEST_DURATION_S = 1e-6
-"""Seconds by which the clock advances with each request of the lessons with many members. These
-lessons measure no time."""
+"""Seconds by which the clock advances with each request in lessons with many members, which measure
+no time."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class RequestCounter(Watcher):
 
 
 class LargeGroup(MixedWorld):
-    """A large group; for speed, it does not list all possible actions at each step."""
+    """A large group. For speed, the world does not list all possible actions at each step."""
 
     def run(self) -> None:
         """Execute the members' requests and replies in turn; time advances when none are left."""
@@ -164,7 +164,7 @@ class SplitBrainCounter(Watcher):
     offsets and redelivered messages.
     """
 
-    # Deliveries by a member that does not own the partition, after deliveries by the owner.
+    # Deliveries by a member that no longer owns the partition, after the new owner has delivered.
     late: int = 0
     moved_back: int = 0
     refused: int = 0

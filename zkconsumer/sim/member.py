@@ -1,10 +1,11 @@
 """A simulated member: the production loop, executor, state machine and operations in virtual time.
 
-The world replaces the coordinator's thread (it calls `receive`, `overtake` and `wake`), kazoo (see
-`sim.session`) and the streams: here a partition is a position and at most one unfinished message.
+The world replaces the coordinator's thread: it calls `receive`, `overtake` and `wake`.
+`sim.session` replaces kazoo. `SimStreams` replaces the streams: a partition is a position and at
+most one unfinished message.
 
 The exhaustive search copies members often. Generators cannot be copied, so an operation keeps its
-command and the replies so far. A copy replays them into a new generator when it needs one.
+command and the replies so far. A copy replays the replies into a new generator when it continues.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Replayed:
 
 
 def begin(command: cmd.Command, me: Identity, now: float) -> tuple[int, Replayed]:
-    """Create an operation as `operation` does, but one that can be copied."""
+    """Create a command's operation, as `operation` does, in a form that can be copied."""
     op, running = operation(command, me, now)
     return op, Replayed(command, me, now, (), running)
 
@@ -209,8 +210,8 @@ class SimMember:
 
     Attributes:
         gate: the end of the lease, in virtual seconds.
-        turn_at: the time of the current turn, or of the last one.
-        aim: the phase at which the world aims its faults; None if it aims at none.
+        turn_at: the time of the current turn, or of the last turn.
+        aim: the phase at which the world aims its faults; None for faults at any time.
         unposted: in an aimed world, the item that a preempted thread of the user or of the listener
             has not posted yet.
         post_at: the virtual time at which that thread runs again, in seconds, whatever the phase.
@@ -433,7 +434,7 @@ class SimMember:
         self.session.broke()
 
     def client_died(self, now: float, *, reason: str, refused: bool) -> None:
-        """The client ends for good, and does not connect again."""
+        """The client fails permanently, and does not connect again."""
         self.session.died(events.ClientDied(now=now, reason=reason, refused=refused))
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
@@ -482,7 +483,8 @@ class SimMember:
     def post(self, item: object) -> None:
         """Put an item into the inbox; in an aimed world, its thread may be preempted before.
 
-        One thread at a time is preempted: the next such item may come from the same thread.
+        Only one thread at a time is preempted, because the next such item may come from the same
+        thread.
         """
         if not self._may_be_preempted(item):
             self.session.post(item)

@@ -2,8 +2,8 @@
 
 docs/verification.md lists the invariants by number. The promises do not cover changes that another
 client makes to the group's znodes. For the partitions that such a change concerns (`by_hand`), the
-monitor checks only the promises that hold despite the change. ZooKeeper's history shows which
-session wrote, so the monitor finds these changes itself.
+monitor checks only the promises that hold despite the change. The monitor finds such changes in
+ZooKeeper's history, which contains the session of each write.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 
 MAX_UNDER_WAY = 16
-"""Upper bound of one member's operations: those of a rebalance, a lease, a commit and a diagnosis,
-and two stale ones for each of six reconnections that a busy member handles late."""
+"""Upper bound of one member's operations: operations of a rebalance, a lease, a commit and a
+diagnosis, and two stale operations for each of six reconnects that a busy member handles late."""
 
 MAX_COMMITS = 16
-"""Upper bound of the commits waiting in one member: an automatic commit, those of a hand-over and
-of a leave, and those of the user."""
+"""Upper bound of the commits waiting in one member: an automatic commit, the commits of a hand-over
+and of a leave, and the user's commits."""
 
 COMMIT_SLACK_S = 2.0
 """Seconds, beyond the commit interval, within which a member that can commit must store a finished
@@ -132,7 +132,7 @@ def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
 
 
 def _can_commit(world: World, who: int) -> bool:
-    """Return whether a member can commit: nothing prevents it, and it has no work in progress."""
+    """Return whether a member can commit: no fault prevents it, and no work is in progress."""
     link, member, wrong = world.links[who], world.members[who], world.active_faults
     if not link.joined or not link.connected or link.black_hole_at is not None or link.lost:
         return False
@@ -168,8 +168,8 @@ class Monitor(Watcher):
         stored: the last written offset of each partition.
         lowered: partitions whose offset another client has written since the last delivery.
         edited: operators' edits that no member has read yet.
-        unmarked: offsets that other clients wrote in the latest transaction; a mark in it makes
-            them edits.
+        unmarked: offsets that other clients wrote in the latest transaction; an edit mark in the
+            same transaction turns them into edits.
         harmed: whether a fault has happened that may cause redeliveries.
         finished_in: partition -> (ownership, offset below which the owner's user has finished).
         excused: partitions whose commit has failed with a notice, or whose offset another client
@@ -178,12 +178,13 @@ class Monitor(Watcher):
             committed.
         owed: (ownership, offset, the owner's `could_commit_s`) of the first finished message that
             is not stored.
-        could_commit_s: member -> seconds in which it could commit.
+        could_commit_s: member -> number of seconds in which it was able to commit.
         can_commit: the members that can commit now.
         simulated: whether the world is simulated, so that times and the order of actions are exact.
         asked: member -> explicit commits without an answer.
-        rewound: partition -> (ownership, offsets) to which `auto.offset.reset` or the user has
-            moved its position, in this order; a write may lower the stored offset to one of them.
+        rewound: partition -> (ownership, offsets): the offsets to which `auto.offset.reset` or the
+            user has moved the position, in order. A write may lower the stored offset to one of
+            these offsets.
         given: partition -> offsets that a user has named in commits.
     """
 
@@ -240,7 +241,7 @@ class Monitor(Watcher):
         if isinstance(event, events.PositionsCollected):
             self._collected(who, event)
         elif isinstance(event, events.CommitTimedOut):
-            # A queued commit is dropped without an answer; a running one is still answered.
+            # A queued commit is dropped without an answer; a running commit is still answered.
             waiting = [{*one.also, one.request} for one in before.commits.queued]
             if any(event.request in requests for requests in waiting):
                 self.asked[who] = self.asked.get(who, 0) - 1
@@ -322,7 +323,7 @@ class Monitor(Watcher):
         (I10).
         """
         outcome = event.outcome
-        # The machine ignores the result of an operation that it no longer awaits.
+        # The state machine ignores the result of an operation that it no longer awaits.
         awaited = event.op in (before.op, before.commits.running and before.commits.running.op)
         if not awaited:
             return
@@ -346,8 +347,7 @@ class Monitor(Watcher):
     # ---- requests --------------------------------------------------------------------------------
 
     def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
-        """Check that an operation sends nothing in another session than the one in which it began
-        (I8).
+        """Check that an operation sends nothing after the session in which it began (I8).
 
         In the next session, the check of the member's id znode may find the next registration, and
         a stale commit would succeed.
@@ -371,7 +371,7 @@ class Monitor(Watcher):
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
     def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
-        """Return whether a message is finished after its hand-over's grace and so redelivered."""
+        """Return whether a message was finished after the grace period, and so is redelivered."""
         state = world.members[who].state
         return tp in state.revoking and state.phase is not Phase.STOPPING
 
@@ -394,9 +394,9 @@ class Monitor(Watcher):
         self.next_offset[tp, epoch] = offset + 1
         if tp in self.lowered:
             return
-        # If another client's change has made a new owner, it may read before the old owner's last
-        # commit. If the topic was deleted and created again within one reading, its owner continues
-        # at the position that the user has set.
+        # If another client's change has made a new owner, the new owner may read before the old
+        # owner's last commit. If the topic was deleted and created again within one read of the
+        # group, the owner continues at the position that the user has set.
         is_asked = offset >= min(self._asked(tp, epoch), default=offset + 1)
         may_start = is_asked or tp in self.by_hand
         if expected is None and offset < self.stored.get(tp, 0) and not may_start:

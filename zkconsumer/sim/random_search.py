@@ -620,7 +620,7 @@ SHRINK_S = 60.0
 
 
 def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int, ...]:
-    """Return fewer and lower decisions that break the same promise.
+    """Return a shorter list of smaller decisions that breaks the same promise.
 
     Shrinking stops after `limit_s` seconds and returns the shortest list found by then.
     """

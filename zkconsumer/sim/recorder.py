@@ -27,7 +27,7 @@ Emit = Callable[[JsonObject], None]
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
 _SHOWN = 40
-"""Maximum number of characters of a znode's payload in an entry; only registrations are longer."""
+"""Maximum number of characters of a payload in an entry; a longer payload is shown as `…`."""
 
 
 def root_of(world: World) -> str:

@@ -1,10 +1,10 @@
-"""The stories of `zkconsumer simulate`: scripts for a stage, and narrated random runs.
+"""The stories of `zkconsumer simulate`: scripts that `sim.stage` performs, and random runs.
 
-Each story shows what happens when a consumer joins, dies, freezes and so on, under a title of the
-table "What happens when…" in docs/behaviour.md, and names the function that decides in it.
-tests/traces/ holds the golden traces of the stories.
+Each story shows what happens at one event, such as a join, a death or a freeze. Its title is a row
+of the table "What happens when…" in docs/behaviour.md, and `decided` names the function that makes
+the decision. tests/traces/ contains the golden traces of the stories.
 
-A narrated run is a run of a group of any size and kind, with faults drawn from a seed.
+A narrated run is a random run of a group of any size and kind; a seed selects its faults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Script = Callable[[Stage], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A story: its title, what it shows, the function that decides in it, and its script."""
+    """A story: its title, what it shows, the function that makes the decision, and its script."""
 
     title: str
     lesson: str
@@ -456,7 +456,7 @@ times.
 """
 
 RARITY = 40
-"""One of this many actions is a fault or the end of a fault, while faults are left."""
+"""While faults remain, one action in RARITY starts or ends a fault."""
 
 
 class Peers(Enum):
@@ -510,8 +510,9 @@ def run_seed(
     kinds: Sequence[Do],
     emit: Emit,
 ) -> NarratedRun:
-    """Let members join and faults happen as the seed draws them; then end the faults and let all
-    settle.
+    """Run the joins and faults that a seed selects.
+
+    Then end all faults, and run until the group settles.
     """
 
     def settings(one: Settings) -> Settings:
@@ -552,8 +553,9 @@ def run_seed(
 
 
 def _choose(world: World, decide: Decisions) -> Action:
-    """Choose rarely a fault or its end, rarely the advance of time, and otherwise an ordinary
-    action.
+    """Choose the next action: rarely a fault or its end, usually an ordinary action.
+
+    The advance of time is rare, too.
     """
     if decide(RARITY) == 0:
         wrong = [*possible(world), *repairs(world)]

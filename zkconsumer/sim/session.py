@@ -41,7 +41,7 @@ class SimSession:
         partial: ticket -> the replies received so far of an incomplete batch.
         missing: ticket -> the number of replies that the batch still lacks.
         read: number of callbacks at the front of the inbox that the client has certainly read; the
-            end of the connection loses the others.
+            other callbacks are lost if the connection ends.
         changes: number of connection changes in the inbox.
         has_client: False from the client's death until it is recreated.
     """
@@ -187,8 +187,8 @@ class SimSession:
         """The client is connected, in its old session or a new one."""
         if self.session_id not in (0, session.id):
             # kazoo answers requests that were queued for the expired session, and reports "lost".
-            # The coordinator must not depend on "lost", so every other session replaces the old one
-            # without it.
+            # The coordinator must not depend on "lost", so here a new session replaces the old
+            # session without "lost".
             self._break_batches()
             self.read = sum(isinstance(item, CALLBACKS) for item in self.inbox)
             if session.id % 2:

@@ -1,4 +1,4 @@
-"""A world directed by a script: the script orders some actions, and the others follow a fixed rule.
+"""A world that a script directs: the script orders some actions, and a fixed rule orders the rest.
 
 The client or server that has waited longest acts next, servers before their clients. Time advances
 only when nothing else can happen. A story on the stage therefore needs no decisions and is the same

@@ -740,7 +740,7 @@ class World:
         return reply
 
     def is_foreign(self, session: int) -> bool:
-        """Return whether a session is that of the client that is not a member."""
+        """Return whether this is the session of the client that is not a member."""
         return session == self._stranger
 
     def _transition(

@@ -1,4 +1,4 @@
-"""The znode tree of a simulated ZooKeeper: the changes of a write, or the reason of its refusal.
+"""The znode tree of a simulated ZooKeeper. It computes a write's changes, or why it is refused.
 
 The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`). The contract
 suite and random operations compare them with a real server.

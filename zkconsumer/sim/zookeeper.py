@@ -6,7 +6,7 @@ contract suite and random operations compare this module with a real server.
 
 Simplifications: There is one log and no election. A write is committed or was never made; for a
 write with an unknown result the caller drops the reply. Session timeouts are not negotiated. Only
-successful transactions take a zxid, so zxids compare as real ones do but have other values.
+successful transactions take a zxid, so zxids have the order of real zxids but other values.
 Children are listed in the order of their names.
 """
 
@@ -350,7 +350,7 @@ class SimZooKeeper(Ensemble):
     def _transact(
         self, session: int, auth: frozenset[str], writes: Sequence[Write]
     ) -> tuple[Reply | None, list[object]]:
-        """Execute all writes or none, each on the result of those before it.
+        """Execute all writes or none; each write sees the results of the writes before it.
 
         Returns the results; or the refusal, and the results of the writes before the refused one.
         """

@@ -1,14 +1,14 @@
 """All code that relies on kazoo's internals: connections, threads, sockets, requests.
 
 - `observe_connection` and `limit_attempts` wrap two private methods of kazoo's connection.
-- `InOrderHandler` and `BulkHandler` replace kazoo's threads and sockets. They deliver watches and
-  replies in one order, and need few system calls.
+- `InOrderHandler` and `BulkHandler` replace kazoo's threads and sockets. The handlers deliver
+  watches and replies in one order, and need few system calls.
 - `MultiRead` and `SetWatches` are two requests that kazoo does not have. `MultiRead` is ZooKeeper's
   `multiRead` (`ZooDefs.OpCode.multiRead`, since 3.6.0), which puts many reads into one request. A
   single read costs kazoo about 60 us of Python; a read in a request of a hundred reads costs a
   tenth of that. Each read has its own result, as if it had been sent alone. An older server closes
-  the connection. `multiRead` sets no watches, so `SetWatches` sets the watches on payloads. It
-  sends the request that ZooKeeper's own client sends after a reconnect
+  the connection. `multiRead` sets no watches, so `SetWatches` sets the watches on payloads.
+  `SetWatches` is the request that ZooKeeper's own client sends after a reconnect
   (`ZooDefs.OpCode.setWatches`).
 - `Sender` sends batches of requests and returns their replies as values. It bypasses kazoo's own
   calls where possible. Each of kazoo's calls makes an object with a lock and a condition, and
@@ -440,10 +440,11 @@ class MultiRead:
 class SetWatches:
     """One `setWatches` request for the payloads of many znodes, as kazoo serializes it.
 
-    It is sent before the reads, so no change is missed. It sets no watch on a znode that does not
-    exist: the server sends a deletion event before the reply, and kazoo ignores the event, because
-    it has not registered a watch yet. Before ZooKeeper 3.8.4 the request also watches znodes that
-    this client may not read. An event about such a znode only makes the reader read again.
+    The request is sent before the reads, so no change is missed. It sets no watch on a znode that
+    does not exist: the server sends a deletion event before the reply, and kazoo ignores the event,
+    because it has not registered a watch yet. Before ZooKeeper 3.8.4 the request also watches
+    znodes that this client may not read. An event about such a znode only makes the reader read
+    again.
     """
 
     type = 101

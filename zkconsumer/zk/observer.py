@@ -4,7 +4,7 @@ An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `c
 with one-shot watches. After any connection event it reads everything again and reports the
 differences from its last report.
 
-A `GroupWatcher` stores the group as last read. It follows `ids/<member>`,
+A `GroupWatcher` stores the group as last read. The watcher follows `ids/<member>`,
 `owners/<topic>/<partition>` and `offsets/<topic>/<partition>`, and ignores znodes with other names.
 It misses no change: one request reads a list and sets its watch, so every later change fires the
 watch. Owner znodes need no separate watches, because a claim or a release changes the list of the

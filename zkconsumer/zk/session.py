@@ -43,7 +43,7 @@ back-off it takes 3.6 s.
 
 ATTEMPT_SHARE = 1 / 3
 ATTEMPT_MIN_S = 1.0
-"""The time limit of one attempt to connect: a share of the session timeout, and its minimum.
+"""The limit of one attempt to connect: a share of the session timeout, and the minimum in seconds.
 
 An attempt gets a third of the session timeout, so that further attempts are possible before the
 session expires. A busy server may need one second. kazoo's own limit is the whole session timeout:

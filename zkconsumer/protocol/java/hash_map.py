@@ -7,8 +7,8 @@ a table of fewer than 64 bins. In a larger table it turns the bin into a red-bla
 changes the order of the keys in the bin (OpenJDK 8-21, `HashMap.treeifyBin`).
 
 Keys of a tree that have equal hash codes are ordered by `compareTo`. Java orders keys without
-`compareTo` by their address in memory, which no other program can reproduce. In this module such
-keys keep the order of their insertion.
+`compareTo` by their address in memory, which no other program can reproduce. In this module, such
+keys keep their insertion order.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Tree(Generic[K]):
         node.parent = child
 
     def _replace(self, node: _Node[K], by: _Node[K] | None) -> None:
-        """Link the parent of `node` to `by`."""
+        """Make `by` the child of `node`'s parent, in place of `node`."""
         parent = node.parent
         if by is not None:
             by.parent = parent
@@ -187,7 +187,7 @@ class _Tree(Generic[K]):
         node.parent = None
 
     def _swap_with_successor(self, node: _Node[K]) -> None:
-        """Exchange the places of the node and of the next larger key, and their colours."""
+        """Swap the node with its in-order successor, including their colours."""
         after = node.right
         assert after is not None
         while after.left is not None:

@@ -1,6 +1,7 @@
 r"""Parse JSON as the JVM consumer's two parsers do, with bounded work.
 
-Scala's `JSON.parseFull` reads every znode in Kafka 0.8.2-0.11. Its dialect differs from JSON:
+Scala's `JSON.parseFull` reads every znode in Kafka 0.8.2-0.11. The dialect of this parser differs
+from JSON:
 
 - An unknown escape stands for its characters: `\d` is a backslash and a d. Kafka 0.8.1 wrote
   regular expressions unescaped.
@@ -11,9 +12,9 @@ Scala's `JSON.parseFull` reads every znode in Kafka 0.8.2-0.11. Its dialect diff
 - The top-level value must be an object or an array.
 - With `parse_scala_int32`, a number that is not an int32 makes the whole text invalid.
 
-Jackson reads every znode in Kafka 1.0-1.1. It is strict, but ignores text after the first value. If
-it rejects the text, Kafka 1.0.1 and later double all backslashes and parse again, because Kafka
-0.8.1 wrote regular expressions unescaped.
+Jackson reads every znode in Kafka 1.0-1.1. Jackson is strict, but ignores text after the first
+value. If it rejects the text, Kafka 1.0.1 and later double all backslashes and parse again, because
+Kafka 0.8.1 wrote regular expressions unescaped.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MAX_NUMBER_LENGTH = 64
 _NUMBER = re.compile(r"([+-]?)(\d+)")
 _SUPPLEMENTARY = re.compile("[\U00010000-\U0010ffff]")
 
-# Scala's small maps (`Map1`..`Map4`) keep the insertion order; larger ones are hash maps.
+# Scala's small maps (`Map1`..`Map4`) keep the insertion order; larger maps are hash maps.
 _SCALA_SMALL_MAP = 4
 
 

@@ -1,4 +1,4 @@
-"""The assignors by name, and those that ignore the previous assignment: range and round-robin.
+"""The assignors by name; range and round-robin, which ignore the previous assignment.
 
 Range and round-robin divide partitions among members. Kafka's old consumer divides them among
 threads.

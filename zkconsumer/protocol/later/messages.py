@@ -30,7 +30,7 @@ LEAVE_STATIC_EPOCH = -2
 """The member epoch of a static member that leaves and intends to return (KIP-848)."""
 
 CONSUMER = "consumer"
-"""The protocol type of consumers; Kafka Connect's workers use another one."""
+"""The protocol type of consumers; Kafka Connect's workers use another protocol type."""
 
 
 class Error(IntEnum):

@@ -64,7 +64,7 @@ def partition_of_hash(code: int, partitions: int) -> int:
 def partition_of_masked_hash(code: int, partitions: int) -> int:
     """Return the Scala producer's partition in 0.8.0 and 0.8.1: `(code & 0x7fffffff) % n`.
 
-    It differs from `partition_of_hash` for negative hash codes.
+    The result differs from `partition_of_hash` for negative hash codes.
     """
     return (code & 0x7FFFFFFF) % partitions
 

@@ -1,7 +1,7 @@
 """The assignors of KIP-848, which run on the group coordinator: uniform and range.
 
-They work with topic ids. `Subscription.owned` is the member's part of the previous target
-assignment; its generation is not used. Kafka has no such assignor before 3.7. Sources:
+These assignors work with topic ids. `Subscription.owned` is the member's part of the previous
+target assignment; its generation is not used. Kafka has no such assignor before 3.7. Sources:
 `org.apache.kafka.coordinator.group.assignor` of Kafka 3.9.1.
 """
 
@@ -145,8 +145,8 @@ def _assign_homogeneous(group: _Group) -> dict[str, list[_Partition]]:
     """Assign for members with equal subscriptions (`UniformHomogeneousAssignmentBuilder`).
 
     Each member gets P / C partitions; the first P % C members, in the order of the hash map, get
-    one more. A member keeps its partitions up to this quota. Members with room get the others in
-    order.
+    one more. A member keeps its partitions up to this quota. Members below the quota get the
+    remaining partitions in order.
     """
     subscribed = _id_set(group.wanted[group.members[0]])
     if not subscribed:

@@ -103,8 +103,8 @@ def racks_decide(
 ) -> bool:
     """Return whether an assignor considers racks (`useRackAwareAssignment`; from Kafka 3.5).
 
-    It considers them if a member is in the rack of a replica, and a partition has no replica in one
-    of the racks.
+    Racks are considered if a member is in the rack of a replica, and a partition has no replica in
+    one of the racks.
     """
     racks = set(replica_racks)
     if racks.isdisjoint(member_racks):
@@ -125,8 +125,8 @@ P = TypeVar("P", bound=_HasTopic)
 class Movements(Generic[P]):
     """The partitions that moved in one run of the assignor, by topic and by old and new member.
 
-    If a partition of a topic moved from member A to member B, and a second one would move from B to
-    A, the first one moves back instead (`PartitionMovements`).
+    If a partition of a topic moved from member A to member B, and a second partition would move
+    from B to A, the first partition moves back instead (`PartitionMovements`).
     """
 
     def __init__(self, hash_of: Callable[[P], int]) -> None:
@@ -135,7 +135,7 @@ class Movements(Generic[P]):
         self._moved: dict[Hashable, dict[tuple[str, str], HashSet[P]]] = {}
 
     def substitute(self, partition: P, old: str, new: str) -> P:
-        """Return the partition that moves instead of the given one, which may be the same."""
+        """Return the partition to move in place of `partition`; it may be `partition` itself."""
         if partition in self.pairs:
             old = self.pairs[partition][0]
         opposite = self._moved.get(partition.topic, {}).get((new, old))

@@ -18,7 +18,7 @@ Serving = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a script cost on one protocol.
+    """The costs of a script on one protocol.
 
     Attributes:
         protocol: the name of the protocol.

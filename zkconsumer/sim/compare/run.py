@@ -1,7 +1,7 @@
 """Run one script on each protocol, for `zkconsumer compare`.
 
-Each step begins some seconds after the group has settled. One message a second arrives in
-each partition. A message between two hosts takes a millisecond, and all timeouts and intervals are
+Each step begins some seconds after the group has settled. One message a second arrives in each
+partition. The network delay between two hosts is a millisecond, and all timeouts and intervals have
 the defaults of each protocol's client.
 """
 
@@ -129,8 +129,8 @@ LIMIT_S = 900.0
 rebalance timeout."""
 
 PAUSE_S = 7.5
-"""Virtual seconds between two steps: the last automatic commit of a protocol with a coordinator is
-then half an interval old."""
+"""Virtual seconds between two steps. Members of a group with a coordinator commit every 5 s, so a
+step falls into the middle of a commit interval."""
 
 PROTOCOLS = (*ZOOKEEPER_GROUPS, *COORDINATED_GROUPS)
 """The names of the protocols."""

@@ -55,7 +55,7 @@ class Result:
 
 
 def run(seed: int, protocol: str | None = None, watcher: Watcher | None = None) -> Result:
-    """Run one seed; without a protocol, the seed draws one."""
+    """Run one seed; if `protocol` is None, the seed selects the protocol."""
     draw = random.Random(seed)
     name = protocol or draw.choice(sorted(PROTOCOLS))
     return _run(name, draw, draw, seed=seed, watcher=watcher)
@@ -278,7 +278,7 @@ class _ReplayingRandom(random.Random):
 
 
 def run_recorded(seed: int, protocol: str) -> tuple[DrawnNumbers, Result]:
-    """Run one seed, and return also the numbers that it drew."""
+    """Run one seed; also return the numbers that the run drew."""
     source = random.Random(seed)
     draw, late = _RecordingRandom(source), _RecordingRandom(source)
     result = _run(protocol, draw, late, seed=seed)
@@ -293,7 +293,7 @@ def replay(protocol: str, numbers: DrawnNumbers, watcher: Watcher | None = None)
 
 
 def shrunk(protocol: str, numbers: DrawnNumbers, *, limit_s: float = SHRINK_S) -> DrawnNumbers:
-    """Return fewer and lower numbers whose run breaks the same promise.
+    """Return a shorter list of smaller numbers, whose run breaks the same promise.
 
     Shrinking stops after `limit_s` seconds and returns the shortest run found by then.
     """

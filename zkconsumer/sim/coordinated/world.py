@@ -180,7 +180,7 @@ class Member:
 
 @dataclass
 class Wire:
-    """One connection: its number of re-connections, and the last arrivals in both directions."""
+    """One connection: the number of reconnects, and the last arrival time in each direction."""
 
     epoch: int = 0
     request_at: float = 0.0
@@ -358,7 +358,7 @@ class World:
         self.watcher.acted(self)
 
     def delay(self, number: int, seconds: float) -> None:
-        """Let a message in transit, and those behind it on its connection, arrive later."""
+        """Delay a message in transit, and the messages behind it on its connection."""
         first = next(one for one in self._queue if one[1] == number)
         assert isinstance(first[2], InTransit)
         way = first[2].way

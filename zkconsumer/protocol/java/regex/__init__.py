@@ -29,15 +29,15 @@ from zkconsumer.protocol.java.regex.syntax_tree import repetition_product, text_
 Compiled: TypeAlias = Any
 """A pattern that the library `regex` has compiled; the library has no types."""
 
-# Maximum number of characters of a pattern; a longer one raises FilterTooCostlyError. A pattern of
-# this length can list hundreds of topics, and is parsed and compiled within half a second.
+# Maximum number of characters of a pattern; a longer pattern raises FilterTooCostlyError. A pattern
+# of this length can list hundreds of topics, and is parsed and compiled within half a second.
 MAX_LENGTH = 16_384
 
 # Maximum product of nested counted repetitions: (a{100}){100} has 10,000. A larger product raises
 # FilterTooCostlyError, because `regex` stores every iteration while it matches.
 MAX_ROUNDS = 10_000
 
-# Maximum number of characters of the pattern written for `regex`; a longer one raises
+# Maximum number of characters of the pattern written for `regex`; a longer pattern raises
 # FilterTooCostlyError. Case-insensitive classes and Unicode properties make this pattern longer
 # than the original. `regex` compiles 200,000 characters within a second.
 MAX_WRITTEN = 200_000

@@ -146,7 +146,7 @@ def _first_quote(pattern: str) -> int:
 
 
 # Maximum number of nested groups and classes; a deeper pattern raises FilterTooCostlyError. This
-# parser and that of `regex` recurse once per level, and 400 levels overflow the stack.
+# parser and the parser of `regex` recurse once per level, and 400 levels overflow the stack.
 MAX_DEPTH = 50
 
 _CONTROLS = {"a": 7, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9}

@@ -48,7 +48,7 @@ from zkconsumer.protocol.java.regex.syntax_tree import (
 # ---- quantifiers ---------------------------------------------------------------------------------
 
 
-# Maximum count of one repetition; a larger one raises FilterTooCostlyError. `regex` unrolls some
+# Maximum count of one repetition; a larger count raises FilterTooCostlyError. `regex` unrolls some
 # repetitions: a{99999999} takes 1.9 GB. No topic is longer than 249 characters.
 MAX_COUNT = 1_000
 
