@@ -203,8 +203,7 @@ class Connector:
     # ---- programs: the rebalance -----------------------------------------------------------------
 
     def rebalance(self) -> Program:
-        """`syncedRebalance`: at most `rebalance.max.retries` attempts; sleep after each failure.
-        """
+        """`syncedRebalance`: at most `rebalance.max.retries` attempts; sleep after each failure."""
         yield Lock()
         self.gave_up = False
         for number in range(self.settings.retries):
