@@ -2,7 +2,6 @@
 // It is no module and imports nothing, so it runs even if no module can be loaded.
 
 (() => {
-  const missing = new Set();
   const name = (address) => String(address || "").split(/[?#]/)[0].split("/").pop().slice(0, 60);
 
   function failed(what) {
@@ -17,12 +16,18 @@
     for (const one of document.querySelectorAll(".loading")) one.remove();
   }
 
-  // Errors of elements do not bubble, so the window must capture them. A failed preload says which module is
-  // missing; the error of the script itself follows, and does not say it.
+  // The error event of a script does not say which of its modules is missing, so each module is asked for again.
+  async function scriptFailed(script) {
+    const modules = [...document.querySelectorAll("link[rel=modulepreload]")].map((link) => link.href);
+    const replies = await Promise.all(modules.map((address) => fetch(address).catch(() => null)));
+    const missing = modules.filter((_, n) => !replies[n]?.ok).map(name);
+    failed(`${missing.join(", ") || name(script.src)} cannot be loaded`);
+  }
+
+  // Errors of elements do not bubble, so the window must capture them.
   addEventListener("error", (event) => {
     const { target } = event;
-    if (target instanceof HTMLLinkElement && target.rel === "modulepreload") missing.add(name(target.href));
-    else if (target instanceof HTMLScriptElement) failed(`${[...missing].join(", ") || name(target.src)} cannot be loaded`);
+    if (target instanceof HTMLScriptElement) scriptFailed(target);
     else if (event.message) failed(`${event.message}${event.filename?.startsWith("http") ? ` in ${name(event.filename)}` : ""}`);
   }, true);
   addEventListener("unhandledrejection", ({ reason }) => failed(String(reason?.message || reason)));
