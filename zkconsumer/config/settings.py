@@ -116,7 +116,7 @@ class ConnectionConfig:
         "zookeeper.session.timeout.ms",
         Millis(1),
         6.0,
-        "If ZooKeeper receives no heartbeat from the consumer for this time, the session expires"
+        "If ZooKeeper receives no heartbeat from the consumer for this time, the session expires,"
         " and the consumer loses its partitions.",
     )
     zookeeper_connection_timeout_s: float = setting(
@@ -137,7 +137,7 @@ class ConnectionConfig:
         TOKEN,
         None,
         "zkconsumer only. User and password for digest and DIGEST-MD5, or `@PATH` of a file that"
-        " contains them. Logs and errors never show it.",
+        " contains them. Logs and errors never show them.",
     )
     zookeeper_auth_insecure_plaintext: bool = setting(
         "zookeeper.auth.insecure.plaintext",
@@ -212,7 +212,7 @@ class ConnectionConfig:
         LISTENER,
         None,
         "zkconsumer only. The brokers' listener to connect to: the name of a listener, or a"
-        " security protocol. By default it is kafka.security.protocol, or else PLAINTEXT.",
+        " security protocol. The default is kafka.security.protocol if set, or else PLAINTEXT.",
     )
     kafka: Mapping[str, object] = field(default=KafkaProperties())
     """librdkafka's own properties; in a file, their names have the prefix `kafka.`."""
@@ -398,7 +398,8 @@ class ConsumerConfig(ConnectionConfig):
         Millis(0),
         1.0,
         "zkconsumer only. The maximum time that a release waits for the user to ask for the next"
-        " message. It then waits for the rebalance listener, if any, for at most the same time.",
+        " message. The release then waits for the rebalance listener, if any, for at most the same"
+        " time.",
     )
     peers_nudge: bool = setting(
         "peers.nudge",
@@ -465,8 +466,8 @@ class ConsumerConfig(ConnectionConfig):
         "partition.assignment.strategy",
         Choice(("range", "roundrobin")),
         "range",
-        "How partitions are assigned to consumer threads; must be the same for all members of a"
-        " group.",
+        "How partitions are assigned to consumer threads. All members of a group must have the same"
+        " value.",
     )
     offsets_storage: Literal["zookeeper", "kafka"] = setting(
         "offsets.storage",
@@ -504,8 +505,8 @@ class ConsumerConfig(ConnectionConfig):
         "exclude.internal.topics",
         Flag(),
         True,
-        "Exclude Kafka's internal topics from the filters of all members; must be the same for all"
-        " members of a group.",
+        "Exclude Kafka's internal topics from the filters of all members. All members of a group"
+        " must have the same value.",
     )
     metrics_port: int | None = setting(
         "metrics.port",

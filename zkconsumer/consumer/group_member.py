@@ -490,8 +490,8 @@ _COMPILER: Final = "numba"
 def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
     """Return the factory of columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
 
-    The call imports no package, because numba alone takes 0.15 s. Raises ConfigError if
-    `fetch.engine=columns` lacks a package, or has no login for `kafka.sasl.mechanism`.
+    The call imports no package, because the import of numba alone takes 0.15 s. Raises ConfigError
+    if `fetch.engine=columns` lacks a package, or has no login for `kafka.sasl.mechanism`.
     """
     needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
     missing = [name for name in needed if find_spec(name) is None]

@@ -7,11 +7,11 @@ The order within a turn:
 
 1. The item becomes at most one event. A turn without an item is a `Tick`.
 2. The machine steps. Observers see the transition. Then the commands run in their order. A command
-   that produces an event (`CollectPositions`) steps the machine at once; the commands of that
+   that produces an event (`CollectPositions`) steps the state machine at once; the commands of that
    nested step run before the remaining commands of the outer step.
 3. As long as a deadline has passed, the machine steps with another `Tick`. So a busy inbox delays
    neither a renewal of the lease nor the end of a back-off. One `Tick` handles one deadline of a
-   phase; a member that was frozen may have several.
+   phase; a member that was frozen may have missed several deadlines.
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ class MemberLoop:
         return self._owning
 
     def _owners_of(self, partition: str) -> list[Key]:
-        """Return the stream that owns a partition; `partition` is its name in a notice."""
+        """Return the stream that owns a partition; a notice names the partition as `partition`."""
         key = self._owning_streams().by_name.get(partition)
         return [] if key is None else [key]
 

@@ -13,7 +13,7 @@ from zkconsumer.protocol.model import Blocker, Ownership, Purpose, Storage, Thre
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An action that the coordinator performs for the machine."""
+    """An action that the coordinator performs for the state machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Claim(Command):
         partitions: partition -> the thread that claims it.
         known: partition -> its owner, if an earlier claim has found it.
         ask: the partitions whose owners the claim reads.
-        mode_all_or_nothing: keep no claim unless all succeed (`eager`).
+        mode_all_or_nothing: keep no claim unless all claims succeed (`rebalance.mode=eager`).
     """
 
     op: int
@@ -91,7 +91,7 @@ class ListOwners(Command):
 
 @dataclass(frozen=True, slots=True)
 class Nudge(Command):
-    """Delete the member's id znode and create it again, so that every member rebalances."""
+    """Delete and re-create the member's id znode to make every member rebalance (`peers.nudge`)."""
 
     op: int
     wall_ms: int

@@ -1,4 +1,4 @@
-"""Commits: one at a time, in the order of the requests, while the lease holds.
+"""Commits. They run one at a time, in the order of the requests, while the lease is valid.
 
 If the reply to a commit is lost, the member sends the commit again after the reconnect. The member
 then reads back what the first attempt wrote.
@@ -372,7 +372,7 @@ def _without_moved(asked: CommitRequest, moved: Iterable[TopicPartition]) -> Com
 
 
 def _has_stored(running: InFlight, outcome: Committed, tp: TopicPartition) -> bool:
-    """Return whether an urgent commit has stored exactly its own position of this partition."""
+    """Return whether an urgent commit has stored exactly the position that it was to store."""
     at, in_kafka = running.request.positions.get(tp), running.plan.kafka.get(tp)
     if running.request.purpose not in URGENT or at is None or tp in running.plan.checks:
         return False

@@ -1,7 +1,7 @@
 """The member as a state machine: `step(state, event) -> (state, commands)`.
 
 This module and the modules that it calls make all decisions: `session`, `assignment`, `rebalance`,
-`peers` and `commits`. They perform no input or output; the coordinator runs the commands.
+`peers` and `commits`. These modules perform no input or output; the coordinator runs the commands.
 
 `HANDLERS` and `OUTCOME_HANDLERS` name the handler of each event and of each operation's outcome, by
 phase; phase None stands for every phase. A pair without a handler raises `IllegalTransitionError`,
@@ -101,8 +101,8 @@ def awaits(state: State, op: int) -> bool:
     the read-back of a recovery sees their effects. The read-back would not see the effects of later
     requests: 1. A claim lists the owners. 2. Another client deletes the member's id znode; the
     member registers again and reads back what it owns. 3. The claim creates its owner znodes,
-    because the id znode that it checks exists again. 4. The machine ignores the claim's outcome, so
-    the member holds owner znodes that it does not know of.
+    because the id znode that it checks exists again. 4. The state machine ignores the claim's
+    outcome, so the session has owner znodes that the member does not know of.
     """
     running = {
         state.op,

@@ -20,7 +20,8 @@ only finished messages, and must not lower the stored offset.
 Kafka's storage has no versions, so the last commit wins. For Kafka's storage, the ledger only
 ensures that this member's own commits never lower the offset. Each commit sends all offsets,
 including unchanged ones, so that brokers do not expire them (KAFKA-1510). A commit omits a
-partition without a position. The JVM sends -1 for it, which every reader treats as no offset.
+partition without a position. The JVM sends the offset -1 for such a partition, which every reader
+treats as no offset.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def starting_offset(
 
     The start is None if neither storage has an offset. If both have an offset, the start is the
     higher offset, because a storage may have missed commits (JVM: `fetchOffsets`). If commits go to
-    Kafka alone and Kafka has no offset, the group has just moved there, and this member starts at
-    ZooKeeper's offset. The JVM applies `auto.offset.reset` in that case, unless dual commit is on.
+    Kafka alone and Kafka has no offset, the group has just moved to Kafka's storage, and this
+    member starts at ZooKeeper's offset. The JVM applies `auto.offset.reset` in that case, unless
+    dual commit is on.
     """
     if storage is Storage.KAFKA and kafka is not None:
         return Tracked(epoch, None, None, kafka=kafka), kafka.offset

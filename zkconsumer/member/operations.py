@@ -266,7 +266,7 @@ def release(
     not needed: if the owner had changed, the watch event would have arrived no later than the reply
     to the read.
 
-    JVM: also deletes a znode of another session.
+    The JVM also deletes znodes of other sessions.
     """
     asked = sorted(partitions)
     certain = [tp for tp in asked if tp in watched]
@@ -405,8 +405,9 @@ def claim(
     Args:
         known: owners that an earlier claim has found.
         ask: the partitions whose owners to read.
-        all_or_nothing: keep no claim unless all succeed (`eager`). If ZooKeeper then refuses to
-            delete a claimed znode, its partition is returned both as claimed and as denied.
+        all_or_nothing: keep no claim unless all claims succeed (`rebalance.mode=eager`). If
+            ZooKeeper then refuses to delete a claimed znode, its partition is returned both as
+            claimed and as denied.
     """
     work = _Claim(member, threads, dict(known))
     try:
@@ -640,7 +641,7 @@ def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, 
             foreign, marked = yield from _read_back(member, plan, list(chunk))
             if reply.code in _FOREIGN and foreign:
                 return Committed(versions, foreign, marked, denied)
-            # If a create finds no parent, a second attempt would find none either.
+            # If a create failed because of a missing parent, a second attempt would fail, too.
             if reply.code not in _FOREIGN or isinstance(chunk[tp], rq.Create):
                 denied[tp] = reason(reply)
                 del chunk[tp]

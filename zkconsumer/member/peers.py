@@ -3,8 +3,8 @@
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
 trigger that may never come. No member reads the partitions that are assigned to it, and no other
 member may claim them. This member reports such an idle peer once this member has been settled for
-retries x back-off. With `peers.nudge` it also registers again, at most once a minute, which makes
-every member of the group rebalance.
+retries x back-off. With `peers.nudge` this member also registers again, at most once a minute (a
+nudge), which makes every member of the group rebalance.
 
 If another session owns a partition that is assigned to this member, this member reports the
 partition once, after the time in which a blocked JVM member gives up.

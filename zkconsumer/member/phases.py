@@ -6,8 +6,8 @@ writes the table and its picture into docs/architecture.md.
 
 Each row means: in one of the phases `before`, one of the `causes` may lead to one of the phases
 `after`. A cause is the class of an event, the class of an operation's outcome, or a deadline that a
-`Tick` finds passed. A change that no row covers is a defect of the machine. A step may always leave
-the phase unchanged, so events that a phase ignores need no row.
+`Tick` finds passed. A change that no row covers is a defect of the state machine. A step may always
+leave the phase unchanged, so events that a phase ignores need no row.
 
 One step may pass through several phases, for instance when a commit has nothing to write. The table
 holds the phase before the step and the phase after it.
@@ -91,7 +91,7 @@ lacks."""
 
 
 class IllegalPhaseChangeError(AssertionError):
-    """A step made a change of phase that the table does not allow: a defect of the machine."""
+    """A step made a phase change that the table does not allow: a defect of the state machine."""
 
 
 class Row(NamedTuple):

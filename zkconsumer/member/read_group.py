@@ -103,7 +103,7 @@ def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, R
 def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None]:
     """List the brokers with a watch; None if the watch of an earlier listing has not fired.
 
-    As in the JVM, the death of one broker causes no rebalance. The watch only makes the next
+    As in the JVM, the death of a broker causes no rebalance. The watch only makes the next
     rebalance read the brokers again.
     """
     if known is not None and paths.BROKER_IDS in known.watched:

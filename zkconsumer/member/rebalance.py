@@ -1,15 +1,15 @@
 """A rebalance, phase by phase: revoke, commit, release, claim, load, verify.
 
-`advance` chooses the next phase. It looks at the steps that are still missing, not at the last
-step, so no trigger that arrives during a rebalance is lost. A rebalance that a reconnect has
+`advance` chooses the next phase. The function looks at the steps that are still missing, not at the
+last step, so no trigger that arrives during a rebalance is lost. A rebalance that a reconnect has
 aborted continues from the state after the reconnect.
 
 The rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0, KAFKA-1650) is called twice for
 each assignment. The first call comes before the release, with the revoked partitions, which may be
 none. The second call comes after the claim and before the first fetch, with every member's
-partitions. The listener is also called for a release that has another reason. The JVM calls the
-listener in every attempt and waits without limit, so a joining member may give up meanwhile. This
-member waits at most `release.grace.ms` and then continues.
+partitions. The listener is also called when partitions are released for another reason. The JVM
+calls the listener in every attempt and waits without limit, so a joining member may give up
+meanwhile. This member waits at most `release.grace.ms` and then continues.
 """
 
 from __future__ import annotations
@@ -77,15 +77,16 @@ RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
 RECHECK_S = 0.5
 """The delay, in seconds, after a rebalance until the member reads back the owner znodes it kept.
 
-The claims of all members arrive at the same time; the delay separates these reads from them. The
+All members claim at the same time; without the delay, the read-backs would add to this load. The
 znodes' watches stay armed meanwhile. If the next rebalance starts earlier, the delay starts again.
 """
 
 MAX_POSTPONED_READS = 10
 """How many reads of the group in a row may postpone a claim because the group has changed again.
 
-After that the member claims and fetches according to the last view, although it may soon have to
-release some partitions. Otherwise a group that keeps changing would leave partitions unread.
+After this many reads the member claims and fetches according to the last view, although it may soon
+have to release some partitions. Otherwise a group that keeps changing would leave partitions
+unread.
 """
 
 REFRESH_SESSIONS, REFRESH_PER_MEMBER_S = 5, 1.0
@@ -195,9 +196,9 @@ def recover(state: State) -> Step:
 def _abort_rebalance(state: State) -> Step:
     """Abort a rebalance: withdraw the revoked partitions that the user was asked to finish.
 
-    They are released even if they are assigned to this member again: their unfinished messages will
-    be redelivered, which must not happen under the same fencing token. The commit of their
-    positions stays queued, so that no finished message is redelivered.
+    These partitions are released even if they are assigned to this member again: their unfinished
+    messages will be redelivered, which must not happen under the same fencing token. The commit of
+    their positions stays queued, so that no finished message is redelivered.
     """
     asked, unfinished = state.revoking & state.serving, state.phase is Phase.STOPPING
     state = replace(
@@ -637,7 +638,7 @@ def _own_nudge(state: State) -> Step:
     1. The nudge deletes and creates the id znode; 2. the watch on the id znode fires; 3. the reply
     to the nudge arrives, and the member reads the group. If the watch event arrives after step 3,
     the member reads the group again now. Each read arms the watch and compares the znode's owner
-    with the session. So if another client's deletion is attributed to the nudge, the member still
+    with the session. So even if the member attributes another client's deletion to its nudge, it
     registers again.
     """
     awaited = state.op == state.idle_peers.nudge_op
@@ -651,9 +652,9 @@ def _own_nudge(state: State) -> Step:
 def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
     """Drop a partition whose owner znode was deleted or replaced, unless this member released it.
 
-    An event can overtake the reply to a claim: 1. The claim creates the znode and reads it back.
-    2. Another client deletes it, and the watch fires. 3. The claim's reply arrives, as if the znode
-    existed. So the member reads the znode back after the claim.
+    An event can overtake the reply to a claim: 1. The claim creates the znode and reads it back. 2.
+    Another client deletes the znode, and the watch fires. 3. The claim's reply arrives, as if the
+    znode existed. So the member reads the znode back after the claim.
     """
     tp = event.partition
     if tp in state.unconfirmed_claims:
@@ -695,7 +696,7 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
 
     Until the next view, the topic's partitions are handled like partitions with a malformed offset:
     they are not fetched. A running rebalance may have an older view, so the member reads the group
-    again after it.
+    again after the rebalance.
     """
     gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
     notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")

@@ -42,8 +42,8 @@ MAX_DOUBLINGS = 6
 MAX_REFUSALS = 5
 """After this many refused logins in a row, the member closes itself.
 
-It closes about 8 s after the first refusal. A server that restarts may close the connection during
-one login, but hardly during five.
+The member closes about 8 s after the first refusal. A server that restarts may close the connection
+during one login, but hardly during five.
 """
 
 
@@ -75,8 +75,8 @@ def connected(state: State, event: events.Connected) -> Step:
         state,
         connected=True,
         client=Client(),
-        # A leaving member needs no fence: it delivers no more messages, and its last commit is a
-        # compare-and-set.
+        # A leaving member need not read back its owner znodes first: it delivers no more messages,
+        # and its last commit is a compare-and-set.
         fenced=expired or state.phase is not Phase.LEAVING,
         session=event.session,
         wall_ms=event.wall_ms,
@@ -198,9 +198,9 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
     """Release this session's owner znodes; `unconfirmed_claims` contains them until the reply.
 
-    If the release is denied or interrupted, an owner znode may survive. The member then releases
-    and claims the partition again later (`reassign`), because its unfinished messages are
-    redelivered and need a new fencing token.
+    If the release is denied or interrupted, an owner znode may survive. The member later releases
+    the partition and claims it again (`reassign`), because the unfinished messages are redelivered
+    and need a new fencing token.
     """
     partitions = frozenset(held)
     lost = Notice(

@@ -1,1 +1,1 @@
-"""The old consumer's data in ZooKeeper, and the rules by which members use it; without I/O."""
+"""The old consumer's data in ZooKeeper, and the members' rules for this data; without I/O."""

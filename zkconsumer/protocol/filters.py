@@ -23,7 +23,8 @@ MATCHING_BUDGET_S = 1.0
 
 A usual filter takes microseconds for each topic. A filter that backtracks without end raises
 FilterTooCostlyError after this time. The `regex` library measures the time of the whole process, so
-other threads' work also counts. `consumer.topic_matcher`, which a member uses, corrects for this.
+other threads' work also counts. Members use `consumer.topic_matcher`, which corrects for the work
+of other threads.
 """
 
 _TRIMMED = "".join(map(chr, range(0x21)))  # Java's `String.trim` removes these, unlike str.strip
@@ -80,9 +81,9 @@ def checked(topic_filter: TopicFilter) -> TopicFilter:
 class MatchTopics:
     """Find the topics that each of these filters matches.
 
-    This request is not sent to a server. The executor has it evaluated, because a filter may take
-    long. The value of the reply maps each filter to its topics, in the order of `topics`, or to the
-    UnsupportedFilterError or InvalidFilterError that the filter raises.
+    This request is not sent to a server. The executor lets another thread evaluate it, because a
+    filter may take long. The value of the reply maps each filter to its topics, in the order of
+    `topics`, or to the UnsupportedFilterError or InvalidFilterError that the filter raises.
     """
 
     filters: tuple[TopicFilter, ...]

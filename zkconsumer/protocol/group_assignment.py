@@ -3,7 +3,8 @@
 Each member computes the assignment by itself, from its own registration, all registrations, and the
 topics. A JVM member stops at the first payload that it cannot read, and does not report this to
 other members. So one member of a group may fail, or all may fail. `assign_each_member` imitates
-this. It reads in the order of Kafka's `AssignmentContext`, which changed in 0.10.2 (KAFKA-2434).
+this. The function reads in the order of Kafka's `AssignmentContext`, which changed in 0.10.2
+(KAFKA-2434).
 
 `requested_topics` expands the subscriptions of a group for display and for checks, without
 assigning partitions.
@@ -51,7 +52,7 @@ class GroupInput:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A member's exception: the JVM's class, or zkconsumer's class if only zkconsumer fails."""
+    """A member's exception: Java's class name, or zkconsumer's if only zkconsumer fails."""
 
     error: str
     message: str
@@ -63,7 +64,7 @@ MemberAssignment = dict[TopicPartition, ThreadId]
 def assign_each_member(
     group: GroupInput, profile: Profile, *, members: Iterable[ConsumerId] | None = None
 ) -> dict[ConsumerId, MemberAssignment | Failure]:
-    """Return what each member assigns to itself under the release's rules, or its failure.
+    """Return each member's own assignment by the release's rules, or the member's failure.
 
     `members` selects the members to compute; the default is all registered members. A member that
     is not registered fails.
@@ -293,7 +294,7 @@ def requested_topics(
 def partitions_in(
     topic: str, topics: Mapping[str, bytes | None], *, profile: Profile = DEFAULT
 ) -> tuple[tuple[int, ...], str]:
-    """Return a topic's partitions, ascending, and why they cannot be read ("" if they can)."""
+    """Return a topic's partitions, ascending, and the reason if they cannot be read (else "")."""
     fault = znode_fault(topic)
     if fault or topic not in topics:
         return (), fault

@@ -48,7 +48,7 @@ class GroupView:
     unevaluated: Mapping[ConsumerId, str] = field(default_factory=dict)
 
     def counts(self) -> dict[ConsumerId, Mapping[str, int]]:
-        """Return every member's topics with their numbers of streams, patterns expanded."""
+        """Return every member's topics with their numbers of streams, with patterns expanded."""
         return {
             name: one.subscription if one.pattern is Pattern.STATIC else self.matched.get(name, {})
             for name, one in self.members.items()

@@ -72,7 +72,7 @@ class Replica:
         self.number = number
         self.tree = tree
         self.acls: Acls = {}  # the lists before a running transaction, which changes the tree's
-        self.applied, self.zxid = 0, 0  # number of applied changes, and the zxid of the last one
+        self.applied, self.zxid = 0, 0  # number of applied changes, and the last zxid
         self.lag, self.is_cut = 0, False
         # A deposed leader answers `sync` until this time: see `Ensemble.depose`.
         self.leads_until = float("-inf")
@@ -210,7 +210,7 @@ class Ensemble:
         """Return the watch events (kind, path) sent to this session's connection since the last
         call.
 
-        A client gets them before the reply to any later request.
+        A client gets these events before the reply to any later request.
         """
         connection = self._connections.get(session)
         if connection is None or not connection.events:
@@ -232,7 +232,7 @@ class Ensemble:
             self._follow(replica)
 
     def _follow(self, replica: Replica) -> None:
-        """Apply the changes that no fault holds back."""
+        """Apply the changes that no lag and no cut holds back."""
         if not replica.is_cut:
             self._apply_until(replica, self._zxid - replica.lag)
 
@@ -272,8 +272,8 @@ class Ensemble:
     def set_lag(self, replica: int, entries: int) -> None:
         """Keep the replica this many transactions behind the leader.
 
-        A write or sync of one of its clients brings it up to date, because it applies the log in
-        order. Then it lags again.
+        A write or sync by one of the replica's clients brings the replica up to date, because it
+        applies the log in order. Afterwards the replica lags again.
         """
         server = self._replicas[replica]
         self._fork(server)
@@ -285,14 +285,13 @@ class Ensemble:
         self.set_lag(replica, 0)
 
     def cut_off(self, replica: int) -> None:
-        """Separate a replica from the leader; its clients stay and read its old state."""
+        """Separate a replica from the leader; its clients stay connected and read its old state."""
         server = self._replicas[replica]
         self._fork(server)
         server.is_cut = True
 
     def depose(self, replica: int, *, leads_until: float) -> None:
-        """Make this server a former leader that is cut off from its quorum and does not know it
-        yet.
+        """Depose a leader: cut it off from its quorum, which it does not notice at once.
 
         The other servers have elected another leader, which writes and expires sessions. The
         deposed leader still answers reads and `sync` until `leads_until`: ZooKeeper answers `sync`

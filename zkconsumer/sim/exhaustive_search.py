@@ -1,9 +1,9 @@
-"""Exhaustive search of a small world: breadth-first, each state once.
+"""Exhaustive search of a small world: breadth-first, visiting each state once.
 
 The world is small. Some things that the random search varies are constant here
 (docs/verification.md lists them). An action takes no time. Time advances only when the only
-possible actions are users' requests for messages. A member handles what it received before any
-other action happens, except a fault.
+possible actions are users' requests for messages. A member handles all received items before any
+other action happens; only a fault may come first.
 
 `Canon` gives worlds a key: two worlds that will behave in the same way have the same key, whatever
 happened before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a
@@ -64,7 +64,7 @@ MOMENTS = frozenset(
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
 OPERATIONS = frozenset({"op", "nudge_op"})
 LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
-"""Fields that are the same in all states, or are never read, or only number new operations."""
+"""Fields that are equal in all states, that are never read, or that only number new operations."""
 
 
 _NAMES: dict[type[Value], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
@@ -287,7 +287,7 @@ KINDS = (
 _OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.NEXT_MESSAGE, Do.NOTICE, Do.CONNECT)
 
 FORGET_EVERY = 20_000
-"""Number of states after which the cache of forms is emptied."""
+"""The cache of forms is emptied each time this many states were visited."""
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,8 @@ class SmallWorld(World):
     def choices(self) -> list[Action]:
         """Return all actions to try, in a fixed order."""
         actions = self.enabled()
-        # A member first handles what it received: later items come after it anyway.
+        # A member first handles the items that it received: later items are handled after them
+        # anyway.
         first = next((action.who for action in actions if action.do is Do.RECEIVE), None)
         if first is not None:
             actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]

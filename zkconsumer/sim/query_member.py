@@ -1,8 +1,9 @@
 """A simulated query of Spark in group mode, with the production membership and start positions.
 
-The query's actor calls the source as Spark does. It plans a batch and writes its end to the
-checkpoint. It runs the batch, and finishes the batch when it plans the next one. A killed query
-starts again from its checkpoint, and first runs the last batch once more, without being a member.
+The query's actor calls the source as Spark does. The query plans a batch, and writes the end of the
+batch to the checkpoint. It runs the batch, and finishes it when it plans the next batch. A killed
+query starts again from its checkpoint, and first runs the last batch once more, without being a
+member.
 
 The simulator replaces Spark and the coordinator's thread. A batch counts as delivered when it is
 planned: its tasks hold no lease, so a batch that runs longer than its release waits is redelivered.
@@ -47,7 +48,7 @@ Planned = tuple[TopicPartition, int, int, int]
 
 @dataclass
 class Checkpoint:
-    """What a query has written to its checkpoint; it outlives the process.
+    """The contents of a query's checkpoint, which outlives the process.
 
     Attributes:
         batch: the ranges of the last batch, with empty ranges.
@@ -145,7 +146,7 @@ class QueryMember(ReportingMember):
         return self._group.reached()
 
     def is_busy(self, now: float) -> bool:
-        """Return whether the query can run its batch, finish it, or plan another one.
+        """Return whether the query can run its batch, finish it, or plan another batch.
 
         Spark stops the batch in flight before it lets the reader leave the group.
         """
@@ -185,7 +186,7 @@ class QueryMember(ReportingMember):
         ]
 
     def plan(self, now: float) -> list[Planned]:
-        """Finish the last batch, and plan the next one (`GroupStreamReader.latestOffset`)."""
+        """Finish the last batch, and plan the next batch (`GroupStreamReader.latestOffset`)."""
         self.turn_at = now
         group, before = self._group, {one.tp: one for one in self.checkpoint.batch}
         self._finish(before)
@@ -207,9 +208,9 @@ class QueryMember(ReportingMember):
     def post(self, item: object) -> None:
         """Put an item into the inbox; check that a release waits for the batch in flight (I9).
 
-        An answer in another phase comes too late and is ignored: the partition was withdrawn
-        because the grace has ended or the member leaves. A deleted topic's partition is withdrawn
-        in every phase.
+        An answer in another phase comes too late and is ignored: the partition was withdrawn,
+        because the grace period has ended or the member leaves. A deleted topic's partition is
+        withdrawn in every phase.
         """
         is_awaited = self.state.phase is Phase.STOPPING
         if isinstance(item, ReleaseReady) and self._has_begun and is_awaited:

@@ -1,4 +1,4 @@
-"""Random runs: each seed draws a world, faults and an order of actions; decisions replay any run.
+"""Random runs: a seed draws world, faults and order of actions; a list of decisions replays a run.
 
 A run that breaks a promise is shrunk and saved as a file: the decisions that replay it (`load`,
 then `run`), and the run's story, with one column for each member.
@@ -40,8 +40,9 @@ MAX_ACTIONS = 20_000
 as stuck."""
 
 CONVERGENCE_S = 60.0
-"""Virtual seconds from the end of the faults until the world is settled: session timeouts,
-back-offs and graces included.
+"""Virtual seconds within which a world must settle after the faults have ended.
+
+They include session timeouts, back-offs and grace periods.
 """
 
 QUIET_S = 9.0
@@ -111,8 +112,9 @@ AIMED_WORLD_FAULTS = frozenset({Do.TAKE_ID})
 """Faults that happen in aimed worlds only."""
 
 SMALL, FULL, LARGE = 14, 7, 3
-"""Of 24 worlds that are not aimed, 14 are small, seven are full, and three are large. Small worlds
-run faster, and their failures shrink to less.
+"""Of 24 worlds that are not aimed, 14 are small, seven are full, and three are large.
+
+Small worlds run faster, and their failing runs shrink to fewer actions.
 """
 
 AIMED = 7
@@ -122,7 +124,7 @@ Drawn = tuple[Plan, int, int]
 
 
 def draw_world(decide: Decide) -> Drawn:
-    """Draw a small world, a full one, a large one, or an aimed one."""
+    """Draw a small, full, large or aimed world."""
     drawn, rest = divmod(decide((SMALL + FULL + LARGE) * AIMED), AIMED)
     if rest == AIMED - 1:
         return draw_aimed(decide)
@@ -176,7 +178,7 @@ def draw_aimed(decide: Decide) -> Drawn:
 
     def settings(one: Settings) -> Settings:
         one = replace(of_members(one), listener_s=listener_s, nudge_s=nudge_s, storage=storage)
-        # Hasty members often look for idle peers, and do not wait for slow users.
+        # Hasty members often look for idle peers, and wait only 0.5 s for slow users.
         return replace(one, retries=1, backoff_s=0.5, grace_s=0.5) if is_hasty else one
 
     plan = replace(
@@ -263,7 +265,7 @@ def _draw_plan(decide: Decide, possible: dict[Do, int]) -> Drawn:
 def draw_large(decide: Decide) -> Drawn:
     """Draw a large world: up to 8 members and 3 topics, an operator, and members that start again.
 
-    The members' subscriptions, session timeouts, modes and graces differ.
+    The members' subscriptions, session timeouts, rebalance modes and grace periods differ.
     """
     plan, length, rarity = draw_plan(decide)
     more = tuple(f"{World.TOPIC}{number + 1}" for number in range(decide(3)))
@@ -312,7 +314,7 @@ def draw_large(decide: Decide) -> Drawn:
 
 
 def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], bool, bool]:
-    """Draw a member's topics, whether it is eager, and whether it has no grace."""
+    """Draw a member's topics, whether it is eager, and whether its grace period is 0."""
     topics = tuple(topic for topic in (World.TOPIC, *more) if decide(3))
     return topics or (World.TOPIC,), decide(3) == 0, decide(3) == 0
 
@@ -337,7 +339,7 @@ def draw_faults(decide: Decide) -> dict[Do, int]:
 
 
 JOIN_RARITY = 20
-"""A member that may join does so with a probability of one in twenty."""
+"""A member that may join joins with a probability of one in twenty."""
 
 PATTERNS = (
     *[(Pattern.STATIC, "")] * 4,
@@ -385,7 +387,7 @@ Draw = Callable[[Decide], Drawn]
 
 
 def run(decide: Decisions, *, make: Make = world_of, draw: Draw = draw_world) -> Result:
-    """Run a world: first with faults, checking safety; then without, checking convergence."""
+    """Run a world with faults and check safety; then without faults, and check convergence."""
     plan, length, rarity = draw(decide)
     return run_plan(plan, decide, length=length, rarity=rarity, make=make)
 
@@ -424,7 +426,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     """Return the next action: rarely a fault or its end, otherwise one of the ordinary `actions`.
 
     Time rarely advances while there is work. After the first member, members rarely join: otherwise
-    all members would join before the first message, and no member would hand over a read partition.
+    all members would join before the first message, and no member would hand over a partition of
+    which it has read messages.
     """
     if world.plan.aim is not None and (found := _aimed(world, actions, world.plan.aim, decide)):
         return found[decide(len(found))]
@@ -442,8 +445,9 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
 
 
 def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> list[Action]:
-    """Return faults of one kind that hit a member in the phase `aim`, or starts and leaves; often
-    none.
+    """Return actions that an aimed world prefers now; often none.
+
+    They are faults of one kind that hit a member in the phase `aim`, or starts and leaves.
     """
     live = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
     hit = [who for who in live if world.members[who].state.phase is aim]
@@ -477,8 +481,9 @@ def _kept(world: World, aim: Phase) -> set[Do]:
 
 
 def _churn(world: World) -> list[Action]:
-    """Return the starts, leaves and commits; a member leaves only while it owns partitions to hand
-    over.
+    """Return the possible starts, leaves and commits.
+
+    A member leaves only while it owns partitions to hand over.
     """
     found = [one for one in possible(world) if one.do in CHURN]
     return [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
@@ -532,8 +537,9 @@ def _reconnecting(
 
 
 AIM_RARITY, CHURN_RARITY = 2, 40
-"""In the phase at which a world aims, one action in AIM_RARITY is a fault. In the other phases, one
-in CHURN_RARITY is a start, a leave or a commit.
+"""In the phase at which a world aims, one action in AIM_RARITY is a fault.
+
+In the other phases, one action in CHURN_RARITY is a start, a leave or a commit.
 """
 
 

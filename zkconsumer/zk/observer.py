@@ -1,8 +1,8 @@
 """Follows a group's members, owners and offsets without joining the group; never writes.
 
-An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `changes` follows it
-with one-shot watches. After any connection event it reads everything again and reports the
-differences from its last report.
+An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `changes` follows the
+group with one-shot watches. After any connection event it reads the whole group again, and reports
+the differences from its last report.
 
 A `GroupWatcher` stores the group as last read. The watcher follows `ids/<member>`,
 `owners/<topic>/<partition>` and `offsets/<topic>/<partition>`, and ignores znodes with other names.
@@ -119,7 +119,7 @@ class _Listing:
 
 
 class GroupWatcher:
-    """A group as last read, and its changes that have not been reported."""
+    """The group as it was last read, and the changes that have not been reported."""
 
     def __init__(
         self,
@@ -139,9 +139,9 @@ class GroupWatcher:
         self._roots = {path for part, path in roots.items() if part in follow}
         self._lists: dict[str, _Listing] = {}
         self._values: dict[str, Value] = {}
-        # The values last reported, and the paths that may differ from them. If a lost connection
-        # aborts a read, both are kept, so that the next read reports the changes that the aborted
-        # read found.
+        # The values that were last reported, and the paths whose values may differ from them. If a
+        # lost connection aborts a read, both are kept, so that the next read reports the changes
+        # that the aborted read found.
         self._reported: dict[str, Value] = {}
         self._touched: set[str] = set()
 

@@ -59,7 +59,7 @@ resolved, the session expires on the server after the session timeout.
 
 
 class ClientDeath(NamedTuple):
-    """Why kazoo's connection loop has ended: kazoo answers no further call on this client.
+    """Why kazoo's connection loop has ended; kazoo answers no further call on this client.
 
     `refused` says that the server refused the credential, or closed the connection during the
     login.
@@ -79,8 +79,8 @@ class ZooKeeperSession:
 
     `on_state` receives the session after each authenticated connection, and None when the
     connection is lost. `on_watch` receives each watch that fires. `on_death` receives the reason
-    when kazoo's client has failed permanently; `recreate` replaces the client. kazoo's threads call
-    these three functions, so they must only enqueue.
+    when kazoo's client has failed permanently; `recreate` then replaces the client. kazoo's threads
+    call `on_state`, `on_watch` and `on_death`, so these functions must only enqueue.
     """
 
     def __init__(

@@ -33,9 +33,9 @@ from zkconsumer.protocol.java import text
 # StackOverflowError at some thousand levels.
 MAX_NESTING = 64
 
-# Maximum number of characters of an integer: an int64 with its sign has 20. A longer integer
-# becomes a float (or `inf`), which no decoder accepts as a count. The limit avoids a conversion
-# that takes quadratic time.
+# Maximum number of characters of an integer: an int64 with its sign has 20 characters. A longer
+# integer becomes a float (or `inf`), which no decoder accepts as a count. The limit avoids a
+# conversion that takes quadratic time.
 MAX_INTEGER_LENGTH = 20
 
 _STRING = r'"(?:[^"\\]++|\\.?)*+"?'  # possessive: linear even when the closing quote is missing

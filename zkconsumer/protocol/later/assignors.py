@@ -56,7 +56,7 @@ def assign_range(topics: Topics, members: Members) -> Assignment:
     Each of m members gets n / m of the n partitions, and the first n % m members get one more. If
     racks are considered (from Kafka 3.5), members in the rack of a replica get partitions first. If
     topics have the same members and the same number of partitions, each partition number goes to
-    the same member in all of them.
+    the same member in all these topics.
     """
     order = static_first(members)
     wanted = {member: frozenset(members[member].topics) for member in order}
@@ -100,7 +100,7 @@ class _TopicState:
         return max(0, self._share + (self._extras > 0) - len(self.assigned[member]))
 
     def assign_ranges(self, may: Callable[[str, int], bool]) -> None:
-        """Give each member with room the first free partitions that `may` allows."""
+        """Give each member below its quota the first free partitions that `may` allows."""
         for member in self.members:
             if not self._free:
                 return
@@ -132,7 +132,7 @@ def _match_racks(states: Iterable[_TopicState]) -> None:
 
 
 def _match_copartitioned(states: list[_TopicState], members: list[str], partitions: int) -> None:
-    """Give each partition number to the first member with room and matching racks in all topics."""
+    """Give each partition number to the first member with matching racks and room in all topics."""
     for partition in range(partitions):
         for member in members:
             if all(one.matches(member, partition) and one.room(member) for one in states):
