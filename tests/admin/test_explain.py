@@ -58,7 +58,7 @@ def test_round_robin(scene: Scene) -> None:
     assert "[topic,n]" in " ".join(found.words)
     assert all(one.owned == one.partitions for one in found.shares)
     assert {tp for one in found.shares for tp in one.partitions} == set(range(7))
-    assert "on the circle: assigned in turn" in found.shares[0].why
+    assert "on the circle: gets number" in found.shares[0].why
 
 
 def test_a_share_names_the_holder_of_a_missing_partition(scene: Scene) -> None:

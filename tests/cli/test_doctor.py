@@ -86,7 +86,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
     code, out, err = ask(*asked)
     assert code == 6
     assert "delete" in out
-    assert "    remedy: delete it, by the plan below\n" in out
+    assert "    remedy: delete it (see the plan below)\n" in out
     assert "dry run, nothing was written: 1 change planned" in err
     assert scene.session.exists(path)
     assert not list(tmp_path.iterdir())

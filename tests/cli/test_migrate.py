@@ -108,7 +108,7 @@ def test_a_migration_to_kafka_and_back(ask: Ask, group: Group) -> None:
     ("reading", "said"),
     [
         (1, "1 of 2 offsets were read; nothing was written"),
-        (3, "1 of 2 offsets were read; all changes were made, and are not verified"),
+        (3, "1 of 2 offsets were read; all changes were made, but they could not be verified"),
     ],
     ids=["before", "after"],
 )

@@ -1,7 +1,7 @@
 """`Admin`: the operators' operations on groups as methods of one object.
 
-Each recipe of docs/operators.md is one or two calls. A method whose name begins with `plan_` writes
-nothing and returns a Plan. `apply` executes a plan, and `undo` reverts it.
+Each recipe of docs/operators.md needs one or two calls. A method whose name begins with `plan_`
+writes nothing and returns a Plan. `apply` executes a plan, and `undo` reverts it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ unknown."""
 
 
 class Admin:
-    """Reads, changes and repairs the groups of one ZooKeeper. Enter it as a context:
+    """Reads, changes and repairs the groups of one ZooKeeper. Use the object in a `with` block:
 
         with Admin("zk1:2181/kafka", backup_dir=Path("backups")) as admin:
             print(admin.lag(["billing"]))
@@ -62,8 +62,9 @@ class Admin:
 
     Raises:
         ConfigError: `config` or `broker_limit_s` is not valid.
-        ZooKeeperUnreachableError, AccessDeniedError: on entering, and in every method.
-        ChrootMissingError: on entering.
+        ZooKeeperUnreachableError, AccessDeniedError: at the start of the `with` block, and in every
+            method.
+        ChrootMissingError: at the start of the `with` block.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class Admin:
         return topics(self._connection, names)
 
     def groups(self, *, topics: Selection | None = None) -> list[GroupSummary]:
-        """Return all groups, or those with offsets or owners of selected partitions, by name."""
+        """Return all groups, or those with offsets or owners of selected partitions; sorted by
+        name."""
         return groups(self._connection, topics=topics)
 
     def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
@@ -114,7 +116,7 @@ class Admin:
     def lag(self, names: Iterable[str], *, topics: Selection | None = None) -> dict[str, GroupLag]:
         """Return group -> committed offsets, log ends and lag of its partitions.
 
-        An unknown value is a text with the reason. Groups that do not exist are left out.
+        An unknown value is a string with the reason. Groups that do not exist are left out.
         """
         return group_lags(self._connection, names, limit_s=self._limit_s, only=topics)
 
@@ -143,7 +145,7 @@ class Admin:
     def doctor(self, names: Iterable[str] | None = None) -> list[Finding]:
         """Return what is wrong with groups; None means all groups.
 
-        A group with a finding that may be temporary is examined again after a second. Raises
+        If a finding of a group may be temporary, the group is examined again after a second. Raises
         UnknownGroupError.
         """
         known = self.config.for_group if isinstance(self.config, ConsumerConfig) else None
@@ -157,10 +159,10 @@ class Admin:
     def what_if(self, group: str, wishes: Iterable[str]) -> list[Place]:
         """Return each partition with its present owner, and its owner after hypothetical changes.
 
-        A wish is `+MEMBER:2` (a member with two threads joins), `+MEMBER:T=2,U=1` (a member with
-        its own subscription joins), `-MEMBER` (a member leaves) or `TOPIC=+8` (eight partitions are
-        added). Members whose assignment fails own nothing. Raises UnknownGroupError; ConfigError
-        for an impossible wish.
+        Each of `wishes` is a change: `+MEMBER:2` (a member with two threads joins),
+        `+MEMBER:T=2,U=1` (a member with its own subscription joins), `-MEMBER` (a member leaves) or
+        `TOPIC=+8` (eight partitions are added). Members whose assignment fails own nothing. Raises
+        UnknownGroupError; ConfigError for an impossible change.
         """
         now, owners = live_group(self._connection, group)
         rules = detect(now, owners).profile
@@ -228,7 +230,8 @@ class Admin:
     def plan_migration(
         self, group: str, direction: Direction, *, topics: Selection | None = None
     ) -> Migration:
-        """Plan to copy a group's offsets from ZooKeeper to Kafka or back; apply its `plan`.
+        """Plan to copy a group's offsets from ZooKeeper to Kafka or back. Apply the result's
+        `plan`.
 
         Raises UnknownGroupError; RefusedError if the group has members that do not commit to both
         stores, or if Kafka does not return every offset.
@@ -260,14 +263,15 @@ class Admin:
         """Write a backup, then make a plan's changes. Apply an interrupted plan again to finish it.
 
         Args:
-            live: Live.FORCE also changes a group that has members.
-            on_progress: called after each transaction with the number of changes made and the
-                number of all changes.
+            live: with Live.FORCE, a group is changed even if it has members.
+            on_progress: called after each transaction with the number of changes made and their
+                total number.
 
         Raises:
             RefusedError: a znode has changed since the plan was made, or the group has members;
                 nothing was written.
-            AppliedInPartError: the same, or the connection was lost, after the first write.
+            AppliedInPartError: after the first write, a znode changed, a member joined, or the
+                connection was lost.
             ConfigError: the backup cannot be written; nothing was changed.
         """
         kafka = BrokerOffsets.of(self._connection) if plan.kafka else None
@@ -284,7 +288,7 @@ class Admin:
         """Make the fixes of the doctor's findings, with a backup.
 
         The group may have members, unless a fix changes offsets. Raises what `apply` raises, and
-        RefusedError if a znode has changed since it was examined.
+        RefusedError if a znode has changed since its examination.
         """
         plan = plan_fixes(self._connection, findings)
         return self.apply(plan, live=live_of(plan))
@@ -307,6 +311,6 @@ class Admin:
     def read_offsets(file: Path, *, group: str | None = None) -> Offsets:
         """Return the offsets of a file in any format. Raises BadFileError.
 
-        `group` applies to a file that names no group; a file that names another group is an error.
+        `group` is the group of a file that names none; a file that names another group is an error.
         """
         return read_file(file, group=group)

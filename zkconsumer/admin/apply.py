@@ -9,12 +9,13 @@ A transaction contains two kinds of writes besides its changes:
 - A *guard* fails the transaction if a group has a member at that moment. It deletes the parent of
   the registrations, which ZooKeeper refuses while the parent has children, and creates it again
   with the same data and access control list. No other client sees the time between, since a
-  transaction is atomic. No member's watch fires: a member watches this parent only while it is
-  registered below it, and then the guard fails.
-- An *edit mark* is a znode that is created with new offsets. A zkconsumer member that finds it
-  adopts the new offset instead of overwriting it (`member.offset_ledger`).
+  transaction is atomic. No member's watch fires: a member watches the parent only while its
+  registration is below the parent, and then the guard fails.
+- An *edit mark* is a znode that is created in the same transaction as new offsets. A zkconsumer
+  member that finds it adopts the new offset instead of overwriting it (`member.offset_ledger`).
 
-If the reply to a transaction is lost, `apply` reads the znodes to see whether it took effect.
+If the reply to a transaction is lost, `apply` reads the znodes to see whether the transaction took
+effect.
 
 Before the first write `apply` compares the transaction that last wrote each znode (mzxid), so it
 notices a znode that was deleted and created again. ZooKeeper's compare-and-set compares only
@@ -97,7 +98,8 @@ class Guards:
     def __init__(self, plan: Plan, *, forced: frozenset[str]) -> None:
         self._plan, self._forced = plan, forced
         roots = {paths.group(name): name for name in plan.groups}
-        # A group that this plan creates needs no mark: no member has read an older offset.
+        # A group that this plan creates needs no edit mark, because no member has read an older
+        # offset of it.
         self._made = {
             roots[one.path] for one in plan.changes if one.verb is Verb.CREATE and one.path in roots
         }
@@ -166,7 +168,8 @@ class Guards:
         return writes
 
     def _guard(self, group: str, chunk: Chunk) -> list[Write]:
-        """Return the guard of a group; none if the chunk itself creates or deletes `ids`."""
+        """Return the guard of a group; an empty list if the chunk itself creates or deletes
+        `ids`."""
         ids = paths.ids(group)
         touched = {one.path for one in chunk.changes}
         if group in self._forced or ids in touched or group not in self._groups:
@@ -187,7 +190,8 @@ class Guards:
         return found
 
     def written(self, chunk: Chunk) -> None:
-        """Record that the transaction took effect, for the next one."""
+        """Record that the transaction took effect, because the next transaction builds on its
+        versions."""
         self._root = ()
         for group in self._to_mark(chunk):
             self._marks[group] = self._marks.get(group, 0) + 1
@@ -259,7 +263,7 @@ class Live(Enum):
     """What `apply` does if a group has members."""
 
     REFUSE = "refuse"
-    FORCE = "force"  # write anyway; an edit mark tells zkconsumer members of new offsets
+    FORCE = "force"  # change the group anyway; zkconsumer members adopt offsets with an edit mark
 
 
 class KafkaStore(Protocol):
@@ -268,7 +272,8 @@ class KafkaStore(Protocol):
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return partition -> stored offset; absent without one. Raises ZkConsumerError."""
+        """Return partition -> stored offset; a partition without one is absent. Raises
+        ZkConsumerError."""
 
     def store(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -281,7 +286,7 @@ class Report:
     """Result of `apply`.
 
     Attributes:
-        applied: number of changes made.
+        applied: number of changes that this call made.
         already: number of changes that had been made before.
         backup: the backup file; None if there was nothing to change.
     """
@@ -322,13 +327,14 @@ def apply(
         kafka: Kafka's storage, for plans that change offsets in Kafka; these are written last.
         max_writes: changes per transaction.
         on_backup: called with the path of the backup before the first write.
-        on_progress: called after each transaction with the number of changes made and the number
-            of all changes.
+        on_progress: called after each transaction with the number of changes made and their total
+            number.
 
     Raises:
         RefusedError: a znode has changed since the plan was made, or a group has members; nothing
             was written.
-        AppliedInPartError: the same, or the connection was lost, after the first write.
+        AppliedInPartError: after the first write, a znode changed, a member joined, or the
+            connection was lost.
         AccessDeniedError: ZooKeeper denies the first write.
         ZooKeeperUnreachableError: the connection was lost before the first write.
         ConfigError: the backup cannot be written; nothing else was written.
@@ -467,7 +473,7 @@ class _Run:
     # ---- writing ---------------------------------------------------------------------------------
 
     def _write(self, chunk: Chunk) -> None:
-        """Send one transaction, again if its reply is lost, until its outcome is known."""
+        """Send one transaction; if its reply is lost, send it again until its outcome is known."""
         connection = self._connection
         for _ in range(ATTEMPTS):
             writes = self._guards.transaction(chunk)
@@ -533,7 +539,8 @@ class _Run:
         self._end(error)
 
     def _end(self, error: ZkConsumerError) -> NoReturn:
-        """Raise an error; after the first write, raise it as the cause of an AppliedInPartError."""
+        """Raise an error. After the first write, raise an AppliedInPartError with this error as its
+        cause."""
         if not self._has_written:
             raise error
         what = error.what.removesuffix("; nothing was written")
@@ -569,7 +576,8 @@ class _Run:
 def split_due(
     changes: Iterable[Change], nodes: Mapping[str, Node]
 ) -> tuple[list[Change], list[Change]]:
-    """Return the changes still to make, and those whose znode has neither its old nor new state."""
+    """Return the changes still to make, and the changes whose znode has neither its old nor its new
+    state."""
     due, changed = [], []
     for one in changes:
         node = nodes.get(one.path)

@@ -19,7 +19,8 @@ from zkconsumer.zk.client import ZooKeeperClient
 class BrokerOffsets:
     """Kafka's storage of offsets in a real cluster, for `apply` (`KafkaStore`).
 
-    `limit_s` is seconds per request. Each request opens and closes its own client.
+    `limit_s` is the time limit of a request in seconds. Each request opens and closes its own
+    client.
     """
 
     def __init__(self, config: ConnectionConfig, brokers: Brokers, limit_s: float) -> None:

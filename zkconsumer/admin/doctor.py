@@ -4,8 +4,8 @@
 causes some findings temporarily. `doctor` examines such a group twice, and reports only what it
 finds both times.
 
-`plan_fixes` makes a plan of the findings' fixes, which `apply` executes. It changes only persistent
-znodes, and only if they have not changed since they were examined.
+`plan_fixes` makes a plan of the findings' fixes, which `apply` executes. A fix changes only
+persistent znodes, and only if they have not changed since their examination.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def doctor(
 
     Args:
         settings: returns the settings of a group's members (retries, back-off, session timeout,
-            strategy); without it the settings are not checked.
-        ask_logs: returns the logs of partitions; without it offsets are not compared with logs.
+            strategy); None: the settings are not checked.
+        ask_logs: returns the logs of partitions; None: offsets are not compared with logs.
         patience_s: seconds after which a group with temporary findings is examined again.
-        on_progress: called with the number of groups read so far and the number of all groups.
+        on_progress: called with the number of groups read so far and the total number.
 
     Raises:
         UnknownGroupError: one of `groups` does not exist.

@@ -26,7 +26,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one thread of a topic.
+    """The partitions of one topic that one thread should own, and owns.
 
     Attributes:
         position: the thread's place, from 1, among the topic's threads (range) or on the circle of
@@ -200,7 +200,7 @@ def _circle_words(examined: ExaminedGroup, topic: str) -> str:
         examined.wanted.partitions[topic], key=lambda number: _hash(examined, topic, number)
     )
     code = _hash(examined, topic, first)
-    return f"{text}; the first to be assigned is partition {first}, whose hash code is {code}."
+    return f"{text}; the first partition to be assigned is {first}, whose hash code is {code}."
 
 
 def _circle(examined: ExaminedGroup) -> list[ThreadId]:
@@ -228,7 +228,7 @@ def _circle_shares(examined: ExaminedGroup) -> Iterator[Share]:
             where = f"place {place[thread] + 1} of {len(circle)} on the circle"
             if numbers:
                 turns = ranges(turn[TopicPartition(topic, number)] for number in numbers)
-                why = f"{where}: assigned in turn {turns} of {len(turn)}"
+                why = f"{where}: gets number {turns} of {len(turn)} partitions in hash order"
             else:
                 why = f"{where}: no partition of this topic is assigned to it"
             share = Share(topic, place[thread] + 1, thread, numbers, (), why)
@@ -239,7 +239,8 @@ def _circle_shares(examined: ExaminedGroup) -> Iterator[Share]:
 
 
 def _with_present(examined: ExaminedGroup, share: Share) -> Share:
-    """Return the share with the present partitions of the thread, and how they differ."""
+    """Return the share, completed with the partitions that the thread owns now and how they
+    differ."""
     owned = examined.owned_by.get((share.topic, share.thread), ())
     missing = [number for number in share.partitions if number not in owned]
     extra = [number for number in owned if number not in share.partitions]

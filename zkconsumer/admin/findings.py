@@ -1,7 +1,7 @@
 """Findings of `verify` and `doctor`, and the group that their checks examine.
 
-A `Finding` is one thing that is wrong with a group. An `ExaminedGroup` is what was read of a group,
-with everything that the checks derive from it.
+A `Finding` is one thing that is wrong with a group. An `ExaminedGroup` holds the data that were
+read of a group, and everything that the checks derive from them.
 """
 
 from __future__ import annotations
@@ -121,13 +121,14 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class ExaminedGroup:
-    """What was read of a group, and what follows from it.
+    """The data that were read of a group, and the values that the checks derive from them.
 
     Attributes:
         image: the group's znodes.
         topics: topic -> payload of its znode, of all topics.
-        logs: partition -> its log, or why it is unknown; only the partitions that were asked for.
-        rights: znode -> its access control list, or the refusal; only the znodes that were read.
+        logs: partition -> its log, or why the log is unknown; only the requested partitions.
+        rights: znode -> its access control list, or ZooKeeper's refusal; only the znodes that were
+            read.
         settings: the members' settings, if the user gave them.
         has_brokers: whether a broker is registered.
     """
@@ -159,7 +160,8 @@ class ExaminedGroup:
 
     @cached_property
     def live(self) -> GroupInput:
-        """What the members compute the assignment from, with the strategy of `settings`."""
+        """The input from which the members compute the assignment, with the strategy of
+        `settings`."""
         given = self.settings
         strategy = Strategy(given.partition_assignment_strategy) if given else Strategy.RANGE
         exclude = given.exclude_internal_topics if given else True
@@ -189,7 +191,8 @@ class ExaminedGroup:
 
     @cached_property
     def disagreements(self) -> Mapping[ConsumerId, str]:
-        """Member -> the rules by which it assigns, if the other members use other rules."""
+        """Member -> the rules by which it assigns partitions, for members whose rules differ from
+        the others'."""
         if self.wanted.faults:
             return {}
         rules = self.rules
@@ -219,11 +222,13 @@ class ExaminedGroup:
         return Advice(RemedyOperation.FIX, self.group)
 
     def fix(self, path: str, data: bytes | None = None) -> Fix:
-        """Return the fix that replaces the payload of a znode; None deletes the znode."""
+        """Return the fix that replaces the payload of a znode, or deletes the znode if `data` is
+        None."""
         return Fix(path, self.image.nodes[path].stat.mzxid, data)
 
     def fixes_of_tree(self, root: str) -> tuple[Fix, ...]:
-        """Return the deletions of a znode's subtree; none if a session holds a znode of it."""
+        """Return the fixes that delete a znode's subtree; empty if a session holds a znode of the
+        subtree."""
         found = list(self.below(root))
         if any(self.session_of(path) for path in found):
             return ()

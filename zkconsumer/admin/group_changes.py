@@ -1,6 +1,7 @@
 """Plans that change offsets in ZooKeeper, groups and topics, and plans that undo a change.
 
-Each function reads what it needs, writes nothing, and returns a `Plan`, which `apply` executes:
+Each function reads the znodes that it needs, writes nothing, and returns a `Plan`, which `apply`
+executes:
 
     with ZooKeeperClient(config) as connection:
         plan = plan_offsets(connection, "offsets set", {"group": {TopicPartition("t", 0): 42}})
@@ -8,7 +9,7 @@ Each function reads what it needs, writes nothing, and returns a `Plan`, which `
             print(row)
         apply(connection, plan, backup_dir=Path("."))
 
-No plan changes an ephemeral znode, since it belongs to a live member.
+No plan changes an ephemeral znode, since such a znode belongs to a live session.
 """
 
 from __future__ import annotations
@@ -316,8 +317,8 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
     note. A restored znode has its old data and access control list, and a new version. Znodes that
     `done` created are deleted, unless another client has created znodes below them.
 
-    Offsets in Kafka cannot be deleted. Where Kafka had no offset, the new offset is kept, with a
-    note. `kafka` is required if `done` changed offsets in Kafka.
+    Offsets in Kafka cannot be deleted. If Kafka had no offset before the change, the new offset is
+    kept, with a note. `kafka` is required if `done` changed offsets in Kafka.
 
     Raises AccessDeniedError; RefusedError if `kafka` is required and missing.
     """

@@ -1,8 +1,9 @@
 """Readers of groups, topics and brokers in ZooKeeper, and their reports for operators.
 
-A `GroupImage` holds the znodes of a group as they were read, and decodes them on demand. Its parts
-are read one after the other, not in a transaction, so the image of an active group may be
-inconsistent. Each znode is kept with its version, so that a later change can compare it.
+A `GroupImage` holds the znodes of a group as they were read, and decodes them on demand. The parts
+of the group are read one after the other, not in a transaction, so the image of an active group may
+be inconsistent. The image contains each znode's version, so that a later change can compare the
+version.
 
 `groups`, `members`, `topics` and `partitions` return reports made of these images.
 """
@@ -49,7 +50,7 @@ class OffsetNode:
     """A decoded offset znode.
 
     Attributes:
-        value: the offset; None with a `fault`. A negative value means that there is no offset.
+        value: the offset; None with a `fault`. A negative value stands for "no offset".
         version, mtime_ms: version of the znode, and time of its last write by the server's clock.
         fault: why the payload is not an offset.
     """
@@ -257,8 +258,8 @@ def read_by_bisection(
 ) -> list[Result]:
     """Read all names at once; if ZooKeeper denies access, read each half separately.
 
-    Return the results in the order of the names. The result for a name to which ZooKeeper denies
-    access is that of `on_denied`.
+    Return the results in the order of the names. If ZooKeeper denies access to a name, its result
+    is the one that `on_denied` returns.
     """
     try:
         return [read(names)]
@@ -429,8 +430,8 @@ def members(
 ) -> dict[str, tuple[RequestedTopics, list[MemberReport]]]:
     """Return group -> (its requested topics, its members), for the groups that exist.
 
-    A group to which ZooKeeper denies access is passed to `on_denied` and left out. Without
-    `on_denied` the error is raised.
+    If ZooKeeper denies access to a group, `on_denied` is called and the group is left out; if
+    `on_denied` is None, the error is raised.
     """
     images, denied = read_allowed_groups(connection, list(names), directories=(MEMBERS, OWNERS))
     for name, error in denied.items():
@@ -450,7 +451,7 @@ def read_topic_payloads(
 ) -> dict[str, bytes | None]:
     """Return topic -> payload of its znode, of all topics that concern these groups.
 
-    If a member subscribes with a topic filter, these are all topics.
+    If a member subscribes with a topic filter, the result has all topics.
     """
     names: set[str] = set()
     for image in images:
@@ -512,7 +513,7 @@ def _count(number: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """A topic and its number of partitions, or the `fault` of its znode.
+    """A topic and its number of partitions, or `fault`, which says why its znode cannot be read.
 
     `replicas` is the lowest and the highest number of replicas of a partition.
     """
@@ -527,8 +528,8 @@ class TopicSummary:
 class PartitionReplicas:
     """The brokers of a partition.
 
-    `leader` is a broker id, None if the partition has no leader, or a text that says why the leader
-    is unknown.
+    `leader` is a broker id, None if the partition has no leader, or a string that says why the
+    leader is unknown.
     """
 
     topic: str

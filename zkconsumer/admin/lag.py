@@ -1,7 +1,7 @@
 """The lag of groups: committed offsets, log ends, status of each partition, Prometheus metrics.
 
-A value that could not be read is a text that says why, never a number. Prometheus gets no sample
-for it.
+A value that could not be read is a string with the reason, never a number. Prometheus gets no
+sample for such a value.
 
 The status of a partition follows from its last commits. The rules are those of Burrow, LinkedIn's
 monitor of consumer lag (`calculatePartitionStatus` in core/internal/evaluator/caching.go), with two
@@ -10,8 +10,8 @@ differences:
 - Burrow sees every commit. The old consumer writes an offset to ZooKeeper only if it has changed,
   so repeated commits of one offset look like no commits. A partition with an owner is therefore
   STALLED, and a partition without an owner is STOPPED.
-- A new window holds only one commit. A time without commits therefore counts only if it is longer
-  than the group may take between two commits.
+- A new window holds only one commit. A period without commits therefore counts only if it is longer
+  than the longest normal period between two commits of the group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartitio
 from zkconsumer.zk.client import ZooKeeperClient
 
 FromPrometheus: TypeAlias = Any
-"""An object of prometheus-client, which is optional and imported on use."""
+"""An object of prometheus-client, which is an optional dependency and imported on first use."""
 
 NOTHING_COMMITTED = "no offset is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
@@ -65,10 +65,10 @@ class PartitionLag:
     Attributes:
         owner: the thread that its owner znode names; None without an owner znode.
         session: the session of the owner znode; 0 if it is persistent.
-        in_zookeeper: the offset in ZooKeeper; None without one; a text says why it is unreadable.
+        in_zookeeper: the offset in ZooKeeper; None without one; a string says why it is unreadable.
         written_ms: time of the last write to that offset by the server's clock, in ms since 1970.
-        in_kafka: the offset in Kafka; None without one; a text says why it is unknown.
-        log: start and end of the log, or why they are unknown.
+        in_kafka: the offset in Kafka; None without one; a string says why it is unknown.
+        log: start and end of the log, or a string that says why they are unknown.
         fault: what is wrong with the owner znode, or "".
     """
 
@@ -84,7 +84,7 @@ class PartitionLag:
 
     @property
     def committed(self) -> int | str | None:
-        """The committed offset; None without one; a text says why it is unknown.
+        """The committed offset; None without one; a string says why it is unknown.
 
         It is Kafka's offset if there is one, and else ZooKeeper's, as in `ConsumerGroupCommand`
         (0.9 to 1.1). If Kafka's offset is unknown, ZooKeeper's is used if there is one.
@@ -114,7 +114,7 @@ class PartitionLag:
 class GroupLag:
     """A group and its partitions, sorted.
 
-    The partitions are those that it owns, has offsets of, or subscribes to.
+    The partitions are those that the group owns, has offsets of, or subscribes to.
     """
 
     image: GroupImage
@@ -156,7 +156,8 @@ def group_lags(
             or subscribes to.
         logs, kafka: functions that ask the brokers; default `log_ends` and `committed_in_kafka`.
 
-    Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result says so.
+    Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result contains the
+    reason.
     """
     images = read_groups(connection, names)
     return lags_of(connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka)
@@ -210,7 +211,8 @@ def lags_of(
 def unasked_logs(
     brokers: Brokers, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, LogRange | str]:
-    """Return NOT_ASKED for each partition; used as `logs` of `group_lags`, it asks no broker."""
+    """Return NOT_ASKED for each partition. Pass this function as `logs` to `group_lags` to ask no
+    broker."""
     return dict.fromkeys(partitions, NOT_ASKED)
 
 
@@ -309,7 +311,8 @@ class Window:
         del self.commits[:-WINDOW]
 
     def status(self, now_s: float, *, patience_s: float = PATIENCE_S) -> Status | None:
-        """Return the status that follows from the commits so far; None if they are too few."""
+        """Return the status that follows from the commits so far; None if there are too few
+        commits."""
         if self.lag is None or not self.commits:
             return None
         return evaluate(
@@ -320,7 +323,7 @@ class Window:
 def evaluate(
     commits: Sequence[Commit], *, lag: int, is_owned: bool, now_s: float, patience_s: float
 ) -> Status | None:
-    """Return the status of a partition with at least one commit; None if one is too few.
+    """Return the status of a partition with at least one commit; None if more commits are needed.
 
     `lag` is the present lag in messages. `patience_s` is the longest normal time without a commit.
     """
@@ -425,8 +428,8 @@ def exposition(
 class LagExporter:
     """HTTP server that answers Prometheus with the groups of the last `update`.
 
-    It runs while it is entered as a context. Entering raises ConfigError if prometheus-client is
-    not installed, or if the address cannot be used.
+    The server runs during its `with` block. The start of the block raises ConfigError if
+    prometheus-client is not installed, or if the address cannot be used.
     """
 
     def __init__(self, host: str, port: int) -> None:

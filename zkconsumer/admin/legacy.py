@@ -73,7 +73,7 @@ class NoNodeError(JavaError):
 
 
 class ZkUtils:
-    """Reads what the tools of one release read, with many znodes per batch of requests."""
+    """Reads ZooKeeper as the tools of one release do, with many znodes per batch of requests."""
 
     def __init__(self, connection: ZooKeeperClient, profile: Profile) -> None:
         self.connection = connection
@@ -129,7 +129,8 @@ class ZkUtils:
         }
 
     def cluster(self) -> Brokers:
-        """Return the registered brokers that can be read, with the way to reach them."""
+        """Return the registered brokers that can be read, with the configuration for connections to
+        them."""
         return Brokers(self.brokers().values(), self.connection.config)
 
     def brokers(self) -> dict[int, Broker]:
@@ -264,7 +265,7 @@ class Exported:
     """The offsets of a file: (group, partition) -> offset of its last line.
 
     The JVM stops reading at the first empty line. `unread` is the number of the first line after
-    it; 0 if the whole file was read.
+    the empty one; 0 if the whole file was read.
     """
 
     offsets: Mapping[tuple[str, TopicPartition], int]
@@ -394,7 +395,8 @@ class Writing:
     def delete(self, *roots: str, live: Live) -> None:
         """Delete znodes, if they exist, with all below them (`ZkClient.deleteRecursive`).
 
-        Raises what `put` raises, and with Live.REFUSE RefusedError if the group has members.
+        Raises what `put` raises, and RefusedError if the group has members and `live` is
+        Live.REFUSE.
         """
         self._apply(lambda: _deletions(self.connection, roots), live)
 

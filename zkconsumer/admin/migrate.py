@@ -4,10 +4,10 @@ A group can be migrated if it has no registered members. `apply` then uses a gua
 member has joined since.
 
 A group whose members commit to both stores (`offsets.storage=kafka` with `dual.commit.enabled`) has
-migrated already, and nothing is written. No znode states this setting, so it is inferred: each
-owned partition has the same offset in both stores, or Kafka's is higher and ZooKeeper's reaches it
-within `FOLLOW_S`. Members write to Kafka first (`ZookeeperConsumerConnector.commitOffsets`, Kafka
-0.8.2 to 1.1.1).
+migrated already, and nothing is written. No znode contains this setting, so it is inferred from the
+offsets: for each owned partition, both stores have the same offset, or Kafka's offset is higher and
+ZooKeeper's offset reaches it within `FOLLOW_S`. Members write to Kafka first
+(`ZookeeperConsumerConnector.commitOffsets`, Kafka 0.8.2 to 1.1.1).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
 AskKafka = Callable[[Brokers, str, Collection[TopicPartition]], Stored]
 
 FOLLOW_S = 3.0
-"""Seconds by which ZooKeeper's offset may be behind Kafka's; a dual commit writes the two one after
-the other. A group that takes longer counts as not committing to both stores."""
+"""Seconds within which ZooKeeper's offset must reach Kafka's; a dual commit writes to one store
+after the other. If it takes longer, the group counts as not committing to both stores."""
 
 _POLL_INTERVAL_S = 0.2
 
@@ -60,7 +60,7 @@ class Direction(Enum):
 
 
 class Lower(Enum):
-    """What to do with a partition whose offset in the target store is higher."""
+    """Whether a higher offset in the target store is overwritten."""
 
     LEAVE = "leave"
     FORCE = "force"  # overwrite it; messages since the lower offset are redelivered
@@ -101,7 +101,8 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A planned migration: `plan` executes it, and `transfers` describes it for each partition."""
+    """A planned migration: `plan` contains the changes, and `transfers` describes the migration of
+    each partition."""
 
     group: str
     direction: Direction
@@ -133,7 +134,7 @@ def plan_migration(
         ask_logs: returns logs; an offset outside its log is migrated unchanged, with a reason.
         topics: partitions to migrate; None means all partitions of all topics.
         lower: what to do with a partition whose offset in the target store is higher.
-        follow_s: seconds that ZooKeeper's offset may be behind Kafka's in a dual commit.
+        follow_s: seconds within which ZooKeeper's offset must reach Kafka's in a dual commit.
 
     Raises:
         UnknownGroupError: the group is unknown in the source store.
@@ -203,7 +204,8 @@ def kafka_offsets(
 ) -> AskKafka:
     """Return a function that asks the brokers for offsets, with `limit_s` seconds per request.
 
-    `on_progress` is called with the number of offsets read so far, and with their total number.
+    `on_progress(done, total)` is called with the number of offsets read so far and their total
+    number.
     """
 
     def ask(brokers: Brokers, group: str, partitions: Collection[TopicPartition]) -> Stored:

@@ -55,7 +55,7 @@ class FileFormat(Enum):
 
 
 class Fault(Exception):
-    """A fault in a file; `line` is the number of its line, 0 if unknown."""
+    """A fault in a file. `line` is the number of the faulty line, or 0 if the line is unknown."""
 
     def __init__(self, what: str, line: int = 0) -> None:
         super().__init__(what)
@@ -78,7 +78,7 @@ def read_file(path: Path, *, group: str | None = None) -> Offsets:
 def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offsets:
     """Return all offsets of a file's contents; errors name the file `where`.
 
-    `group` applies to a file that names no group; a file that names another group is an error.
+    `group` is the group of a file that names none; a file that names another group is an error.
     Raises BadFileError.
     """
     try:
@@ -270,7 +270,8 @@ def _once(pairs: list[tuple[str, Json]]) -> JsonObject:
 def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileFormat) -> str:
     """Return offsets as the text of a file, sorted; `read_offsets` reads it.
 
-    Raises BadFileError for several groups in the JSON of kafka-utils, which holds one group.
+    Raises BadFileError if several groups are to be written in the format of kafka-utils, which
+    holds one group.
     """
     entries = [
         (group, *tp, at) for group, of in sorted(offsets.items()) for tp, at in sorted(of.items())

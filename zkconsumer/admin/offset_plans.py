@@ -12,9 +12,9 @@ The resets are those of `kafka-consumer-groups --reset-offsets`, with the rules 
 the log, and a time after the last message means the end of the log. `resolve` applies these rules
 without I/O.
 
-Offsets in Kafka (`offsets.storage=kafka`) have no versions. They are read again before the first
-write, and then overwritten. Brokers accept the write unless members of the new consumer are in a
-group of that name.
+Offsets in Kafka (`offsets.storage=kafka`) have no versions. `apply` reads them again before the
+first write, and then overwrites them. Brokers accept the write unless members of the new consumer
+are in a group with the same name.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFacts:
-    """What is known of a partition; a text instead of a value says why it is unknown.
+    """What is known of a partition; a string instead of a value says why the value is unknown.
 
     Attributes:
         current: the committed offset; None without one.
         log: the range of the log.
-        at: the offset of the first message at the time of the reset or later; None if there is no
-            such message.
+        at: the offset of the first message at the time given for the reset, or later; None if there
+            is no such message.
         wanted: the offset in the file of `Kind.FILE`.
     """
 
@@ -235,7 +235,8 @@ def shown_instant(millis: int) -> str:
 
 
 def at_most(texts: Iterable[str], number: int) -> list[str]:
-    """Return the first `number` of many texts, and how many more there are."""
+    """Return a note for each of the first `number` texts, and a note with the number of the
+    others."""
     known = list(texts)
     more = len(known) - number
     return known if more <= 0 else [*known[:number], f"and {more} more"]
@@ -246,8 +247,8 @@ def at_most(texts: Iterable[str], number: int) -> list[str]:
 
 _NOTES: Final = 20  # the maximum number of notes of one kind in a plan
 _ASKED: Final = 20
-"""Maximum number of groups whose offsets in Kafka are read for notes; each group needs a client.
-For other groups a note says that it is unknown whether Kafka has offsets."""
+"""Maximum number of groups whose offsets in Kafka are read for notes, since each group needs a
+separate client. For other groups, a note says that it is unknown whether Kafka has offsets."""
 
 
 class Times(Enum):
@@ -364,7 +365,7 @@ def plan_import(
 
 
 _SLICE = 500
-"""Groups that are read from ZooKeeper together."""
+"""Number of groups that are read from ZooKeeper together."""
 
 
 def read_committed(
@@ -379,8 +380,9 @@ def read_committed(
     """Return group -> partition -> committed offset, and notes on offsets that cannot be read.
 
     Kafka is asked for `topics`, or for the topics of which the group has offsets or owners in
-    ZooKeeper. With both stores the higher offset is used. `on_progress` is called with the number
-    of groups that are read, and of all. Raises UnknownGroupError; ConfigError for an unknown topic.
+    ZooKeeper. With both stores the higher offset is used. `on_progress(done, total)` is called with
+    the number of groups read so far and the total number. Raises UnknownGroupError; ConfigError for
+    an unknown topic.
     """
     names = list(groups)
     rooms = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
@@ -414,8 +416,8 @@ def read_committed(
 def kafka_notes(connection: ZooKeeperClient, groups: Iterable[str], *, limit_s: float) -> list[str]:
     """Return notes on groups' offsets in Kafka, for a plan that changes only ZooKeeper.
 
-    Kafka is asked for the topics below a group's `offsets` and `owners`, or for all topics if it
-    has none there. If the brokers do not answer, a note says so. `limit_s` is seconds per request.
+    Kafka is asked for the topics below the group's `offsets` and `owners`, or for all topics if
+    there are none. If the brokers do not answer, a note says so. `limit_s` is seconds per request.
     """
     names = list(groups)
     brokers = registered_brokers(connection)
@@ -479,7 +481,7 @@ def _plan(
 
 
 def _by_time(brokers: Brokers, reset: Reset, times: Times) -> list[str]:
-    """Return a note on a reset by time, and no note on other resets.
+    """Return a note if the reset is by time; otherwise return no note.
 
     Raises RefusedError if the brokers cannot answer exactly and `times` demands it.
     """
@@ -507,7 +509,7 @@ def _first_of(
     found = offsets_at(brokers, logs, at_ms, limit_s=limit_s)
     if are_times_exact(brokers):
         return found
-    # If no segment is older, the whole log may be at that time or later.
+    # If no segment is older, all messages of the log may be from that time or later.
     starts = {tp: log if isinstance(log, str) else log.start for tp, log in logs.items()}
     return {tp: starts[tp] if one is None else one for tp, one in found.items()}
 

@@ -77,9 +77,8 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one znode, from `before` to `after`; None means that there is no znode.
-
-    A znode that exists before and after keeps its access control list.
+    """The change of one znode, from `before` to `after`; None stands for a znode that does not
+    exist. A znode that exists before and after the change keeps its access control list.
     """
 
     path: str
@@ -111,10 +110,9 @@ class Change:
 
     @property
     def _is_swapped(self) -> bool:
-        """Whether this is `ids`, the parent of the registrations.
-
-        Guards delete and create it, so its version and mzxid change. Comparing its data is enough:
-        clients do not write to it, and ZooKeeper does not delete it while it has children.
+        """Whether this znode is `ids`, the parent of the registrations. Guards delete and create
+        `ids`, so its version and mzxid change. Comparing its data is enough: clients do not write
+        to `ids`, and ZooKeeper does not delete it while it has children.
         """
         return self.path == paths.ids(self.group)
 
@@ -176,8 +174,8 @@ class Plan:
     ) -> Plan:
         """Return a plan of changes in an executable order, without those that change nothing.
 
-        Creations and writes come first, by group and parents first. Deletions follow, children
-        first. So a group is copied before the old one is deleted.
+        Creations and writes come first, sorted by group, with parents before children. Deletions
+        follow, with children before parents. So a group is copied before the old one is deleted.
         """
         wanted = {one.path: one for one in changes if not _is_idle(one)}
         ordered = sorted(wanted.values(), key=_order)
@@ -199,7 +197,7 @@ class Plan:
 
     @cached_property
     def body(self) -> str:
-        """The changes as lines of a plan file, one change per line."""
+        """The changes as they appear in a plan file, one per line."""
         return ",\n".join(
             f" {json.dumps(key)}: {_lines(value)}" for key, value in _contents(self).items()
         )

@@ -1,8 +1,10 @@
-"""Check that a group has settled: every partition that members subscribe to has a registered owner.
+"""Check that a group has settled: every partition that its members subscribe to has a registered
+owner.
 
 `kafka.tools.VerifyConsumerRebalance` intends the same check. In 0.8.2 and from 0.9.0 to 0.10.0.0 it
-reports "failed" for every group (KAFKA-3952). All its releases also demand owners of Kafka's
-internal topics, although `exclude.internal.topics` excludes these from every topic filter.
+reports "failed" for every group (KAFKA-3952). In all its releases it also demands owners for
+Kafka's internal topics, although `exclude.internal.topics` excludes these topics from every topic
+filter.
 """
 
 from __future__ import annotations

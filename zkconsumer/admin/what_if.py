@@ -1,7 +1,7 @@
 """The assignment of a group after hypothetical changes: members join or leave, topics grow.
 
-The group is read once, and nothing is written. The assignment is the one that each member computes
-for itself (`kafka.consumer.PartitionAssignor`, Kafka 0.8.0 to 1.1.1).
+The group is read once, and nothing is written. The result is the assignment that each member would
+compute for itself (`kafka.consumer.PartitionAssignor`, Kafka 0.8.0 to 1.1.1).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition with its owner `now`, and its owner `then` after the changes; None: no owner."""
+    """A partition with its owner before (`now`) and after (`then`) the changes; None: no owner."""
 
     partition: TopicPartition
     now: ThreadId | None
@@ -197,12 +197,12 @@ class Place:
 
     @property
     def moves(self) -> bool:
-        """Whether the partition changes from one owner to another."""
+        """Whether both owners exist and differ."""
         return self.now is not None and self.then is not None and self.now != self.then
 
 
 def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owners) -> list[Place]:
-    """Return each partition that has an owner now or then, sorted."""
+    """Return each partition that has an owner before or after the changes, sorted."""
     then = {
         tp: thread
         for part in parts.values()
@@ -217,18 +217,20 @@ def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owner
 
 @dataclass(frozen=True, slots=True)
 class LaterGroup:
-    """A group whose threads have become consumers of Kafka's later protocols.
+    """A group after each of its threads was replaced by a consumer of Kafka's later group
+    protocols.
 
     Attributes:
         places: each partition with its present owner and the thread that would own it.
-        faults: member -> why its registration cannot be read; its threads are left out.
+        faults: member -> why its registration cannot be read; the threads of such a member are left
+            out.
     """
 
     places: Sequence[Place]
     faults: Mapping[ConsumerId, str]
 
     def shares(self) -> dict[ThreadId, tuple[int, int]]:
-        """Return the number of partitions of each thread, now and then."""
+        """Return the number of partitions of each thread, before and after the change."""
         now = Counter(one.now for one in self.places)
         then = Counter(one.then for one in self.places)
         threads = sorted({*now, *then} - {None}, key=lambda one: utf16_key(one or ""))

@@ -1,6 +1,7 @@
 """The command line `zkconsumer COMMAND`.
 
-Each noun has one module, which is imported when the user runs its command.
+Each top-level command (such as `groups`) has one module, which is imported when the user runs the
+command.
 
 Results go to standard output, and everything else goes to standard error. `Exit` lists the exit
 codes. If the reader of the pipe closes it (`| head`), the exit code is 0.
@@ -39,7 +40,7 @@ Click: TypeAlias = Any
 # Command name -> ("module:Typer application", summary). The help prints the summary without
 # importing the module, and lists the commands in this order.
 COMMANDS = {
-    "demo": ("zkconsumer.cli.demo:app", "Show a real group: members join, leave and die."),
+    "demo": ("zkconsumer.cli.demo:app", "Run a real group: members join, leave and die."),
     "consume": ("zkconsumer.cli.consume:app", "Write the messages of topics to standard output."),
     "topics": (
         "zkconsumer.cli.topics:app",
@@ -48,7 +49,7 @@ COMMANDS = {
     "groups": ("zkconsumer.cli.groups:app", "List, show, copy, rename or delete groups."),
     "members": ("zkconsumer.cli.members:app", "List registered members and what they own."),
     "lag": ("zkconsumer.cli.lag:app", "Show the lag of groups, once, live, or for Prometheus."),
-    "top": ("zkconsumer.cli.top:app", "Watch all groups in the whole terminal."),
+    "top": ("zkconsumer.cli.top:app", "Watch all groups in a full-screen view."),
     "offsets": ("zkconsumer.cli.offsets:app", "Show, set, export or import committed offsets."),
     "apply": ("zkconsumer.cli.apply:app", "Apply a plan file, or complete an interrupted change."),
     "undo": (
@@ -57,7 +58,10 @@ COMMANDS = {
     ),
     "backups": ("zkconsumer.cli.backups:app", "List the backups of changes."),
     "owners": ("zkconsumer.cli.owners:app", "Show which thread owns each partition of a group."),
-    "assign": ("zkconsumer.cli.assign:app", "Compute the assignment of a group or of a file."),
+    "assign": (
+        "zkconsumer.cli.assign:app",
+        "Compute the assignment of a group, live or in a file.",
+    ),
     "verify": (
         "zkconsumer.cli.doctor:verify_app",
         "Check that every partition of a group has an owner.",
@@ -75,7 +79,7 @@ COMMANDS = {
     ),
     "compare": (
         "zkconsumer.cli.compare:app",
-        "Compare what joins and failures cost on the old and the later protocols.",
+        "Compare the cost of joins and failures on the old and the later group protocols.",
     ),
     "simulate": (
         "zkconsumer.cli.simulate:app",
@@ -193,7 +197,7 @@ class _LazyGroup(TyperGroup):
         return found or super().shell_complete(ctx, incomplete)
 
     def resolve_command(self, ctx: Click, args: list[str]) -> Click:
-        anything = cast(Any, None)  # Any: "did you mean" reads only the keys
+        anything = cast(Any, None)  # Any: only the keys are used, for "did you mean"
         self.commands = dict.fromkeys(COMMANDS, anything)
         return super().resolve_command(ctx, args)
 
@@ -224,13 +228,13 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     """Signal handler that raises KeyboardInterrupt, for SIGINT and, in some commands, SIGTERM.
 
     If the signal arrives while kazoo hands a request to its connection thread, the handler sends
-    the signal again after `_AGAIN_S`. kazoo would swallow an exception there, and its connection
-    thread would then stay one request behind.
+    the signal again after `_AGAIN_S`. If it raised an exception there, kazoo would swallow the
+    exception, and kazoo's connection thread would send each later request one step late.
     """
     while frame is not None:
         if (frame.f_code.co_name, frame.f_globals["__name__"]) == ("_call", "kazoo.client"):
             timer = threading.Timer(_AGAIN_S, signal.pthread_kill, [threading.get_ident(), number])
-            timer.daemon = True  # the command may be over by then
+            timer.daemon = True  # the command may have ended by then
             timer.start()
             return
         frame = frame.f_back
@@ -273,8 +277,9 @@ def _root(
 
 def main() -> None:
     """Run the command line and exit; entry point of `zkconsumer` and `python -m zkconsumer`."""
-    # A tool keeps what it reads until it ends. With the default thresholds the garbage collector
-    # searches these objects for cycles repeatedly, which takes a fifth of the run time.
+    # A command keeps nearly all objects that it creates until it ends. With the default thresholds
+    # the garbage collector searches these objects for cycles repeatedly, which takes a fifth of the
+    # run time.
     gc.set_threshold(100_000, 50, 50)
     if "_ZKCONSUMER_COMPLETE" in os.environ:
         from zkconsumer.cli.completion import pass_line

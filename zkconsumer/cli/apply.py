@@ -1,4 +1,4 @@
-"""`zkconsumer apply` and `zkconsumer undo`, and the parts that all changing commands share.
+"""`zkconsumer apply` and `zkconsumer undo`, and the code that all changing commands share.
 
 `apply` makes the changes of a plan file, or completes the change that a backup belongs to. `undo`
 restores the znodes of a backup.
@@ -117,7 +117,7 @@ def carry_out(
     *,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> None:
-    """Show a plan, save it with `--plan-out`, and apply it with `--execute`.
+    """Show a plan; save it if `--plan-out` is given, and apply it if `--execute` is given.
 
     `ends` is partition -> end of the log; with it the lag columns are shown. Raises what
     `admin.apply.apply` raises.
@@ -129,7 +129,8 @@ def carry_out(
 
 
 def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
-    """Save a plan with `--plan-out`, apply it with `--execute`; the caller has shown it."""
+    """Save a plan if `--plan-out` is given, and apply it if `--execute` is given; the caller has
+    shown the plan."""
     say_all(plan.notes)
     if plan.is_empty:
         say("nothing to change")
@@ -238,7 +239,7 @@ class Application(Progress):
         self.backup: Path | None = None
 
     def saved(self, backup: Path) -> None:
-        """Record and print the path of the backup, which is now on the disk."""
+        """Record and print the path of the backup, which has been written to the disk."""
         self.backup = backup
         say(f"backup: {backup} (`zkconsumer undo` restores it)")
 

@@ -314,7 +314,8 @@ def _changed(
 def _show_group(
     common: Common, owners: Owners, now: GroupInput, then: GroupInput, release: str
 ) -> None:
-    """Show what the members of `then` would own. The owners of `now` show which rules apply."""
+    """Show what the members of `then` would own. The release's rules are detected from the owners
+    of `now`."""
     from zkconsumer.admin.what_if import places
     from zkconsumer.cli import Exit
     from zkconsumer.protocol.group_assignment import assign_each_member

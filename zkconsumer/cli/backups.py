@@ -101,7 +101,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="List the backups that `zkconsumer undo` and `zkconsumer apply` read.",
+    help="List the backups, which `zkconsumer undo` and `zkconsumer apply` read.",
 )
 
 COLUMNS = (

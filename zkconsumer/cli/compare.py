@@ -15,7 +15,7 @@ from zkconsumer.cli.options import Display, operator
 from zkconsumer.cli.output import ROWS, Align, Column, Output, Progress
 
 Row: TypeAlias = Any
-"""A row of one of the tables, or a value of a row; the table determines the class."""
+"""A row of one of the tables, or a value of a row. The table determines the row's class."""
 
 COLUMNS = (
     Column("protocol"),
@@ -101,8 +101,8 @@ def compare(
     show: Annotated[
         Show,
         typer.Option(
-            help="costs: of the script. growth: the cost of a join as a formula in n. sizes: the"
-            " measured groups behind the formulas. split-brain: two members are cut off."
+            help="costs: what the script costs. growth: the cost of a join as a formula in n."
+            " sizes: the measured costs behind the formulas. split-brain: two members are cut off."
         ),
     ] = Show.COSTS,
 ) -> None:
@@ -164,7 +164,7 @@ def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Row, int]
 
 
 def _followed(rows: Iterable[Row], count: int) -> Iterator[Row]:
-    """Yield the rows, and show how many of the runs are done."""
+    """Yield the rows, and show on the terminal how many of the runs have ended."""
     progress = Progress("runs")
     try:
         for number, row in enumerate(rows, 1):

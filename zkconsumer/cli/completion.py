@@ -31,8 +31,8 @@ Item: TypeAlias = Any
 """A value that click completes. typer's own copy of click is not public."""
 
 LIMIT_S: Final = 0.08
-"""Seconds that reading ZooKeeper may take. Starting Python and importing the clients take up to
-0.2 s more, so the whole call ends within 300 ms. Later results are dropped."""
+"""Seconds that reading ZooKeeper may take. Starting Python and importing the clients take up to 0.2
+s more, so the whole call ends within 300 ms. Results that arrive later are dropped."""
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -53,7 +53,8 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def consumers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the consumer ids of the group of the command line that begin with the text."""
+    """Return the consumer ids that begin with the text, of the group that the command line
+    names."""
     from zkconsumer.protocol import paths
 
     # If the last option has no value yet, click leaves the arguments in `ctx.args` unparsed.
@@ -88,7 +89,7 @@ def _children(zk: ZooKeeperClient, path: str) -> Iterable[str]:
 
 
 def _read(ctx: typer.Context, read: Callable[[ZooKeeperClient], Iterable[str]]) -> Iterable[str]:
-    """Return what `read` returns within `LIMIT_S`, and nothing after any failure."""
+    """Return what `read` returns; after `LIMIT_S` or any failure, return nothing."""
     found: list[str] = []
     logging.disable()
     try:
@@ -182,7 +183,7 @@ def pass_line() -> None:
     from typer._completion_classes import BashComplete, completion_init
 
     class Described(BashComplete):
-        """Writes each value with its description, which zsh and fish show."""
+        """Writes each value with its description; zsh and fish show the descriptions."""
 
         def format_completion(self, item: Item) -> str:
             words = " ".join((item.help or "").split())

@@ -1,11 +1,11 @@
 """`zkconsumer consume`: write messages to standard output, like `kafka.tools.ConsoleConsumer`, or
 to files.
 
-The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. With
-standard output, a thread flushes a batch before its next poll; that poll marks the batch as
-finished, so it may be committed. A normal exit commits the last batch, too. After an error the
-in-flight batch is not committed. With `--to`, `cli.export` commits when a file is complete, and at
-no other time.
+The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. When it
+writes to standard output, a thread flushes a batch before its next poll. This poll marks the batch
+as finished, so that the batch may be committed. A normal exit also commits the last batch. After an
+error the in-flight batch is not committed. With `--to`, `cli.export` commits when a file is
+complete, and at no other time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ TURN_S = 0.25
 # Seconds that the exit waits for a batch that is being written. After that the batch counts as
 # unwritten.
 LAST_WRITE_S = 2.0
-# The same for files: writing a row group to a slow disk takes longer than writing to a pipe.
+# Seconds that the exit waits for a row group that is being written to a file: a slow disk takes
+# longer than a pipe.
 LAST_FILE_WRITE_S = 60.0
 # The maximum number of messages of one poll for files: the size of a batch of columns.
 COLUMNS_BATCH = 20_000
@@ -223,11 +224,11 @@ def _topics(given: Iterable[str]) -> list[str] | None:
 class Budget:
     """The number of messages that may still be written (`--max-messages`).
 
-    A thread reserves its messages before it polls, so no more are fetched than may be written.
+    A thread reserves messages before it polls, so no more messages are fetched than may be written.
 
     Threads are served in the order of their calls, and each gets a share of what remains. Otherwise
-    a thread whose stream is empty could starve the others: it reserves the whole budget, polls
-    without a result, returns the budget, and reserves it again before the threads that it woke run.
+    a thread whose stream is empty could starve the others: it reserves the whole budget, polls in
+    vain, returns the budget, and reserves it again before the waiting threads run.
     """
 
     def __init__(self, total: int | None, *, threads: int) -> None:
@@ -286,7 +287,7 @@ class Sink(Protocol):
     callbacks: RebalanceCallbacks | None
 
     def prepare(self, config: ConsumerConfig) -> None:
-        """Do what takes long, before the member claims partitions and the idle time begins."""
+        """Do slow preparations before the member claims partitions and the idle time begins."""
 
     def attach(self, connector: ConsumerConnector) -> None: ...
     def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
@@ -327,7 +328,7 @@ class _Lines:
         return count
 
     def progress(self) -> None:
-        """Show nothing: the messages themselves appear."""
+        """Show no progress: the messages themselves appear on standard output."""
 
     def summary(self, count: int) -> str:
         return f"{count} messages"
@@ -475,9 +476,10 @@ class Run:
                 for worker in workers:
                     worker.join(sink.last_write_s)
             if any(worker.is_alive() for worker in workers):
-                # The pipe's reader has stalled. Leaving by an exception commits no unwritten batch.
+                # The pipe's reader has stalled. If the block ends with an exception, no unwritten
+                # batch is committed.
                 raise KeyboardInterrupt
-        # If nothing was written, say what the member was waiting for.
+        # If no message was written, report what the member was waiting for.
         why = "" if self._written or "" in reasons else f" ({'; '.join(sorted(reasons))})"
         typer.echo(f"zkconsumer: {sink.summary(self._written)}{why}", err=True)
         return ended
@@ -526,7 +528,7 @@ class Run:
         try:
             used = self._sink.turn(stream, taken)
         except RebalanceBlockedError as error:
-            typer.echo(f"zkconsumer: {error}", err=True)  # the member retries
+            typer.echo(f"zkconsumer: {error}", err=True)  # the member retries by itself
         finally:
             self._budget.settle(taken, used)
         if used:

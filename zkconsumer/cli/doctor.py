@@ -69,7 +69,7 @@ Patience = Annotated[
     typer.Option(
         min=0.0,
         metavar="S",
-        help="Seconds after which a group is examined again if a running rebalance may explain a"
+        help="Seconds after which a group is examined again if a running rebalance may cause a"
         " finding.",
     ),
 ]
@@ -167,8 +167,8 @@ def _fix(common: Common, connection: ZooKeeperClient, found: list[Finding], how:
 
 
 def _remedy_with_plan(one: Finding) -> str:
-    """Return the remedy of a finding whose fixes, if it has any, are in the plan printed below."""
-    return f"{one.remedy}, by the plan below" if one.fixes else remedy_of(one)
+    """Return the remedy of a finding; the fixes of all findings are in the plan printed below."""
+    return f"{one.remedy} (see the plan below)" if one.fixes else remedy_of(one)
 
 
 def _findings(found: list[Finding]) -> Reading:

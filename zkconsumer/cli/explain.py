@@ -1,7 +1,7 @@
 """`zkconsumer explain GROUP`: why each thread owns its partitions.
 
 `explain coordinator`, `vote`, `partitioner` and `placement` show decisions of brokers and clients.
-None of these commands connects to a server. Each also computes a file of cases.
+None of these four commands connects to a server. Each can also compute all cases of a file.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def explain(
 
 
 def _has_any(share: Share, partitions: frozenset[int] | None) -> bool:
-    """Return whether a thread has or owns one of the partitions; None means all partitions."""
+    """Return whether a thread should own or owns one of the partitions; None means all
+    partitions."""
     return partitions is None or bool(partitions & {*share.partitions, *share.owned})
 
 
@@ -152,8 +153,8 @@ def _write(common: Common, found: Explanation, wanted: set[str], only: Selection
 # ---- what brokers decide -------------------------------------------------------------------------
 
 MAX_PARTITIONS = 200_000
-"""Highest number of partitions of one topic or of one placement. A cluster of Kafka 3.9 has at most
-200,000 with ZooKeeper. A higher number is an error."""
+"""Highest number of partitions of one topic or of one placement. A cluster of Kafka 3.9 with
+ZooKeeper has at most 200,000 partitions. A higher number is an error."""
 
 _REMEDY = "see `zkconsumer explain --help` and docs/later.md"
 
@@ -362,7 +363,7 @@ def placement(
     partitions: Annotated[int, typer.Option(help="Partitions to place.")] = 1,
     replicas: Annotated[int, typer.Option(help="Replicas of each partition.")] = 1,
     start: Annotated[
-        int, typer.Option(help="Index of partition 0's leader; Kafka draws it at random.")
+        int, typer.Option(help="Index of partition 0's leader; Kafka chooses it at random.")
     ] = 0,
     shift: Annotated[
         int | None,

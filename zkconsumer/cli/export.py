@@ -6,10 +6,10 @@ A file is written under a hidden name. A complete file goes through these steps,
 2. it is renamed to `TOPIC-PARTITION-FIRST..LAST.FORMAT`, and the directory is synced;
 3. the offset after LAST is committed.
 
-So a committed message is always in a file with its final name. A process that is killed before
-step 2 leaves a hidden file, which the next run removes. A process that is killed between the steps
-2 and 3 leaves a file whose messages the group reads again: `Directory.overlapping` finds it by its
-name.
+So a committed message is always in a file with its final name. A process that is killed before step
+2 leaves a hidden file, which the next run removes. A process that is killed between the steps 2 and
+3 leaves a file whose messages the group reads again. `Directory.overlapping` finds such a file by
+its name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from zkconsumer.errors import ConfigError, NotOwnedError, ZkConsumerError
 from zkconsumer.protocol.model import TopicPartition
 
 # Bytes of messages in memory before they become a row group of a Parquet file. Readers skip and
-# decode whole row groups; larger ones would need more memory for each partition.
+# decode whole row groups. Larger row groups would need more memory for each partition.
 ROW_GROUP_BYTES: Final = 16 << 20
 # Upper bound of the bytes in memory for all partitions. Above it, row groups become smaller.
 BUFFERED_BYTES: Final = 256 << 20
@@ -226,7 +226,8 @@ class _OpenFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Size in bytes, or seconds since its first message, at which a file is complete."""
+    """The limits at which a file is complete: its size in bytes, and the seconds since its first
+    message."""
 
     file_bytes: int
     file_s: float
@@ -263,8 +264,8 @@ class Export:
         self._group, self._say = group, say
         self.files = self.count = 0
         self._open: dict[TopicPartition, _OpenFile] = {}
-        # Partition -> the highest fencing token whose file has ended, and the one whose first
-        # message was compared with the directory.
+        # By partition: the highest fencing token whose file has ended, and the token whose first
+        # message was compared with the directory's files.
         self._ended: dict[TopicPartition, int] = {}
         self._compared: dict[TopicPartition, int] = {}
         self._locks: defaultdict[TopicPartition, threading.RLock] = defaultdict(threading.RLock)
@@ -298,7 +299,7 @@ class Export:
             self.complete([tp])
 
     def _report_overlap(self, tp: TopicPartition, token: int, offset: int) -> None:
-        """Name the files whose messages are written again, once for each assignment."""
+        """Log the files whose messages are written again, once for each assignment."""
         if self._compared.get(tp) == token:
             return
         self._compared[tp] = token
@@ -339,7 +340,8 @@ class Export:
         try:
             self._group.commit({one.tp: one.last + 1 for one in done})
         except NotOwnedError:
-            # Nothing was committed. Commit the files of the partitions that this member still owns.
+            # The refused commit stored no offset. Commit again, for the partitions that this member
+            # still owns.
             if len(done) > 1:
                 for one in done:
                     self._commit([one])
@@ -359,7 +361,7 @@ class Export:
     # ---- called by the connector's thread --------------------------------------------------------
 
     def on_assigned(self, tps: list[TopicPartition], /) -> None:
-        """Nothing to do: a file begins with the first message."""
+        """Do nothing: a file is created at the first message."""
 
     def on_revoked(self, tps: list[TopicPartition], /) -> None:
         """Complete and commit files before their partitions are released."""
@@ -397,7 +399,7 @@ class Export:
     def _locked(self, tps: Iterable[TopicPartition]) -> Iterator[None]:
         """Hold the locks of these partitions, and raise ZkConsumerError for an OSError."""
         with ExitStack() as stack:
-            for tp in sorted(tps):  # in one order, so that two threads cannot wait for each other
+            for tp in sorted(tps):  # one order prevents deadlocks between threads
                 stack.enter_context(self._locks[tp])
             try:
                 yield

@@ -58,7 +58,7 @@ def delete(
     """
     from zkconsumer.admin.group_changes import plan_delete_group
 
-    if group is None:  # the group of the settings is not used: deleting needs an explicit name
+    if group is None:  # ignore the group in the settings: deleting needs an explicit name
         raise ConfigError("no group is named", remedy="give `zkconsumer groups delete GROUP`")
     name = validate_group(group)
     with common.connect(name) as connection:

@@ -198,7 +198,7 @@ def _described(data_dirs: Sequence[Path], groups: Sequence[str] | None) -> Descr
 def _following(
     data_dirs: Sequence[Path], groups: Sequence[str] | None, window: Window
 ) -> Iterator[Line]:
-    """Yield the events of the files, and then those that the servers write, forever."""
+    """Yield the events in the files; then keep yielding the events that the servers write."""
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.history.report import timeline as lines_of
@@ -231,9 +231,8 @@ def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[st
 
 
 def _summary(found: Described) -> None:
-    """Report on standard error what was read and what is missing.
-
-    Exits with code 1 if anything is missing.
+    """Report on standard error which files were read, and what is missing or damaged. Exits with
+    code 1 if anything is.
     """
     from zkconsumer.cli import Exit
     from zkconsumer.history.report import time_text
@@ -308,7 +307,7 @@ _TYPES: dict[object, str] = {
 
 
 def table_columns(table: str) -> list[Column]:
-    """Return the columns of a table of `history show`; None is a value of each column."""
+    """Return the columns of a table of `history show`; every column may have the value None."""
     from zkconsumer.history.tables import TABLES, columns_of
 
     found = []

@@ -28,7 +28,7 @@ Traces = Annotated[
     typer.Option(
         metavar="PATH",
         help="Play a trace of members or of the simulator. A directory plays all its *.jsonl files"
-        " as one run. Give the option twice to compare two runs.",
+        " as one run. Use the option twice to compare two runs.",
     ),
 ]
 Histories = Annotated[
@@ -154,7 +154,8 @@ def _recording(paths: Sequence[Path]) -> Recording:
 
 
 def _logged(paths: Sequence[Path], group: str | None) -> Recording:
-    """Return a group's history for the server. Raises HistoryError, or ConfigError."""
+    """Return the history of a group in ZooKeeper's logs, for the server. Raises HistoryError, or
+    ConfigError."""
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.lab.recorded import Recording, entries_of, events_of
@@ -223,7 +224,7 @@ def build(
     if not format_.is_for_people:
         format_.write_document({"directory": str(directory)})
         return
-    typer.echo(f"The site is in {directory}. Try it: python -m http.server -d {directory}")
+    typer.echo(f"The site is in {directory}. Test it with: python -m http.server -d {directory}")
 
 
 def need(*packages: str) -> None:
@@ -240,7 +241,7 @@ def need(*packages: str) -> None:
 # ---- the listening socket ------------------------------------------------------------------------
 
 # The command opens the socket before it imports the server. A browser that connects early waits for
-# the server, so both can start at the same time.
+# the server, so browser and server can start at the same time.
 
 DEFAULT_PORT = 8642
 

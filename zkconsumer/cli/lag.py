@@ -70,7 +70,7 @@ COLUMNS = (
 
 
 def unknown(value: Cell) -> Cell:
-    """Return a text as an Unknown with that reason, and any other value as it is."""
+    """Return a string as an `Unknown` with that reason, and any other value unchanged."""
     return Unknown(value) if isinstance(value, str) else value
 
 
@@ -296,7 +296,7 @@ class Reader:
         return window.status(time.time(), patience_s=self._patience_s)
 
     def read_for_watch(self) -> Reading:
-        """Return one reading for `watch`: title, table and notes."""
+        """Return the title, the table and the notes of one reading, for `--watch`."""
         groups = self.observe()
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
@@ -357,7 +357,7 @@ def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: f
             try:
                 exporter.update(reader.observe(), reader.status)
             except ZooKeeperUnreachableError as error:
-                say(str(error))  # the last figures stay served; their timestamp shows their age
+                say(str(error))  # the last figures stay; their timestamp shows their age
             time.sleep(interval_s)
 
 
@@ -367,8 +367,8 @@ def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: f
 def legacy_lines(group: GroupLag) -> Iterator[str]:
     """Yield the table of `kafka.admin.ConsumerGroupCommand` 1.1.1 `--describe --zookeeper`.
 
-    Like the original it shows only topics that have an owner directory, and then the members that
-    own nothing.
+    Like the original, it shows only topics that have a directory of owners; members that own no
+    partition follow.
     """
     from zkconsumer.protocol.paths import owners
 

@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def of_time(milliseconds: int) -> str:
-    """Format milliseconds since the epoch, as ZooKeeper stamps them, in UTC to the second."""
+    """Format a timestamp of ZooKeeper (milliseconds since the epoch) in UTC, to the second."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -47,7 +47,8 @@ COLUMNS = (
 
 
 def member_row(member: MemberReport) -> Row:
-    """Return a row of `COLUMNS`: `owned` counts partitions, `idle` threads that own none."""
+    """Return a row of `COLUMNS`. `owned` is the number of partitions; `idle` is the number of
+    threads without one."""
     return {
         "group": member.group,
         "member": member.consumer,
@@ -105,7 +106,8 @@ def members(
 
 
 def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str]) -> Reading:
-    """Read the members of groups, None for all; append the groups without access to `denied`."""
+    """Read the members of groups (None: of all groups); append groups to which access is denied to
+    `denied`."""
     from zkconsumer.admin import groups as admin
 
     def skip(name: str, error: Exception) -> None:

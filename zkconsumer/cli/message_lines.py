@@ -53,7 +53,8 @@ def _json_line(
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return bytes as `name`: text if they are UTF-8, and else as base64 under `<name>_base64`."""
+    """Return bytes as a JSON field: text under `name` if they are UTF-8, else base64 under
+    `<name>_base64`."""
     if data is None:
         return {name: None}
     try:

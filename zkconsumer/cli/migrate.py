@@ -188,11 +188,11 @@ def _migrate(
 
 
 def _verify(connection: ZooKeeperClient, done: Migration, limit_s: float) -> list[Transfer]:
-    """Return the partitions whose offset is not in the target store."""
+    """Return the partitions whose offset is missing in the target store."""
     from zkconsumer.admin.migrate import kafka_offsets, verify_migration
 
     progress = Progress("offsets")
-    with progress.until_done("all changes were made, and are not verified"):
+    with progress.until_done("all changes were made, but they could not be verified"):
         ask = kafka_offsets(limit_s, progress.advanced)
         return verify_migration(connection, done, ask_kafka=ask)
 

@@ -251,7 +251,9 @@ ShiftBy = Annotated[
 ]
 ToCurrent = Annotated[
     bool,
-    typer.Option("--to-current", help="Keep every offset, but move it into the range of the log."),
+    typer.Option(
+        "--to-current", help="Keep offsets that the log contains; move all others into it."
+    ),
 ]
 FromFile = Annotated[
     Path | None,
@@ -426,7 +428,8 @@ def reset(
 
 
 def _reset_of(given: Mapping[str, Json]) -> Reset:
-    """Return the one reset that the options name. Raises ConfigError for none or several."""
+    """Return the reset that the options describe. Raises ConfigError unless they describe exactly
+    one."""
     from zkconsumer.admin import offset_plans
 
     named = {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,5 @@
-"""Options that the operators' commands share: where ZooKeeper is, which group, which format.
+"""Options that the operators' commands share: the connection to ZooKeeper, the group, the output
+format.
 
 @app.command("list")
 @operator()
@@ -7,7 +8,7 @@ def list_(common: Common, *, group: OneGroup = None) -> None:
         common.write(rows(connection), COLUMNS)
 
 The wrapper of `operator` adds the common options. For a parameter of the type `OneGroup` or
-`Groups` it also adds the argument GROUP, which means the same as `--group`.
+`Groups` it also adds the argument GROUP, which is equivalent to `--group`.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class Connection:
     # ---- where ZooKeeper is ----------------------------------------------------------------------
 
     def settings(self, group: str, **more: object) -> ConsumerConfig:
-        """Return the settings of a group's members, as far as the user gave them.
+        """Return the settings of a group's members from all sources that the user has set.
 
         `zkconsumer.cli.sources.Source` is the order of precedence. `more` overrides all sources.
         Raises ConfigError.
@@ -182,7 +183,7 @@ class Connection:
     # ---- which group -----------------------------------------------------------------------------
 
     def group(self, given: str | None) -> str:
-        """Return the group given on the command line, else that of the other sources.
+        """Return the group given on the command line, or else the group that another source names.
 
         Raises ConfigError if no source names a group, InvalidNameError for a bad name.
         """
@@ -202,8 +203,8 @@ class Connection:
     def groups(self, given: Sequence[str] | None, *, all_groups: bool) -> list[str] | None:
         """Return the groups that a reading command concerns; None means all groups.
 
-        Without a group on the command line, the group of the other sources is read, else all
-        groups. Raises ConfigError if groups are named twice or beside --all-groups,
+        If the command line names no group, the result is the group that another source names, or
+        else all groups. Raises ConfigError if groups are named twice or beside --all-groups,
         InvalidNameError.
         """
         from zkconsumer.protocol.paths import validate_group
@@ -359,9 +360,9 @@ def operator(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds common options to a command.
 
-    The command gets its first arguments from the options: a `Common`, `Connection`, `Display` or
-    `Format`, as its first annotation says, or one of each class in `of`. `formats` are the output
-    formats.
+    The command gets the values of the options as its first argument, whose annotation (`Common`,
+    `Connection`, `Display` or `Format`) selects the options. With `of`, the command gets one
+    argument for each of these classes. `formats` are the output formats.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -434,7 +435,8 @@ def merged(argument: Value, option: Value) -> Value:
 
 
 def _prepare(connection: Connection) -> None:
-    """Start the log of --debug, and warn of secrets, which other users see in the process list."""
+    """Start the log of --debug. Warn of secrets in arguments, which other users see in the process
+    list."""
     from zkconsumer.config.secrets import is_secret
 
     for text in connection.properties or ():
@@ -447,7 +449,7 @@ def _prepare(connection: Connection) -> None:
     if connection.debug:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("kazoo").setLevel(logging.DEBUG)
-        logging.getLogger("numba").setLevel(logging.INFO)  # DEBUG shows its compiler's steps
+        logging.getLogger("numba").setLevel(logging.INFO)  # DEBUG shows numba's compiler
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:

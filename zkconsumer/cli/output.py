@@ -2,7 +2,8 @@
 
 Data goes to standard output and messages go to standard error. A `Column` declares a column once;
 rows are mappings of plain values. A table shows None as `-`. A value that could not be read is an
-`Unknown` with a reason, never a number; programs get null, and the reason under the key `unknown`.
+`Unknown` with a reason, never a number. In formats for programs, such a value is null, and the key
+`unknown` has the reason.
 
 This module does not use rich, which needs 5 s for 10,000 rows.
 """
@@ -32,7 +33,7 @@ Row = Mapping[str, Json]
 
 
 class Remediable(Protocol):
-    """An error or a finding with a remedy in words; some have the remedy as data, too."""
+    """An error or a finding that has a remedy as text, and sometimes also as data (`advice`)."""
 
     @property
     def remedy(self) -> str: ...
@@ -56,10 +57,11 @@ class Output(Enum):
 
 
 SECTIONS = (Output.TABLE, Output.WIDE, Output.JSON, Output.JSONL, Output.YAML)
-"""The formats of a result of several tables, which do not fit into one CSV file."""
+"""The output formats of a command whose result is several tables, which do not fit into one CSV
+file."""
 
 ROWS = (*SECTIONS, Output.CSV)
-"""The formats of a result of one table."""
+"""The output formats of a command whose result is one table."""
 
 
 class Align(Enum):
@@ -124,7 +126,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where a table is shown: `width` in characters (None: unlimited), colours, titles."""
+    """How a table is shown: its `width` in characters (None: unlimited), with or without colours
+    and titles."""
 
     width: int | None = None
     color: bool = False
@@ -321,9 +324,10 @@ _SHOWN_REASONS = 10
 
 
 def unknown_reasons(table: Table) -> list[str]:
-    """Return why values are unknown: each reason once, with its columns and number of rows.
+    """Return the reasons for unknown values: each reason once, with its columns and its number of
+    rows.
 
-    Reasons beyond the first ten are counted in the last line.
+    The last line has the number of further reasons after the first ten.
     """
     found: dict[str, tuple[dict[str, None], set[int]]] = {}
     for number, row in enumerate(table.rows):
@@ -545,7 +549,7 @@ class Progress:
     """Shows how much of some work is done; work that ends within `DELAY_S` shows nothing.
 
     Attributes:
-        done, total: the amount that is known to be done, and the whole amount.
+        done, total: the amount of work that is known to be done, and the total amount.
     """
 
     DELAY_S = 1.0  # before the first line; most work ends earlier

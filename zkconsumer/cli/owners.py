@@ -177,7 +177,8 @@ def _change_json(change: Change) -> str:
 
 
 def _value(value: Json) -> Json:
-    """Return the part of a value that is shown: a member's topics, an owner's thread, an offset."""
+    """Return the part of a value that is printed: a member's topics, an owner's thread, or an
+    offset."""
     from zkconsumer.protocol.payloads import OwnerZnode
     from zkconsumer.protocol.registrations import Registration
 

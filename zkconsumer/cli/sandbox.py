@@ -313,7 +313,7 @@ def _show_servers(sandbox: Sandbox, display: Display) -> None:
 def _write(
     display: Display, document: JsonObject, rows: Sequence[JsonObject], columns: Sequence[Column]
 ) -> None:
-    """Write the document as JSON or YAML, and its rows in the other formats."""
+    """Write the document in the formats JSON and YAML, and its rows in the other formats."""
     if display.output in (Output.JSON, Output.YAML):
         display.write_document(document)
     else:

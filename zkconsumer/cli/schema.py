@@ -1,8 +1,8 @@
 """`zkconsumer schema`: JSON Schemas of the commands' output and of the files that they write.
 
 The schema of a table is derived from the columns that its command writes. docs/schemas/ contains
-all schemas. Their fields are promises: a later release may add fields, and does not rename, retype
-or remove one without a new major version.
+all schemas. The fields are stable: a minor release may add fields. Only a major release renames or
+removes a field, or changes its type.
 """
 
 from __future__ import annotations

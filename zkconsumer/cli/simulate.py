@@ -265,7 +265,8 @@ def _list(output: Output) -> None:
 
 
 def _write_list(scenarios: Mapping[str, str], output: Output) -> None:
-    """Write the names of scenarios, and what each shows. Raises ConfigError for a page."""
+    """Write the names of the scenarios, and what each scenario shows. Raises ConfigError for a
+    page."""
     from zkconsumer.errors import ConfigError
 
     if output is Output.HTML:
@@ -316,7 +317,8 @@ class _Printer:
                 self._entries.append(entry)
 
     def end(self, ended: NarratedRun | StoryRun) -> None:
-        """Print the rest and the result. Exits with code 6 if a guarantee was broken."""
+        """Print the remaining entries and the result. Exits with code 6 if a guarantee was
+        broken."""
         from zkconsumer.trace.page import page
 
         if self._output is Output.HTML:

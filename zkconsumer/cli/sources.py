@@ -51,14 +51,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """The properties that each source gives, highest precedence first."""
+    """The properties of each source; the source with the highest precedence comes first."""
 
     layers: Sequence[tuple[Source, Path | Mapping[str, str]]]
     context: str | None = None
     _read: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def lowest_first(self) -> list[Path | Mapping[str, str]]:
-        """Return the layers for `ConsumerConfig.from_properties`; a later one has precedence."""
+        """Return the properties for `ConsumerConfig.from_properties`, in which a later source
+        overrides an earlier one."""
         return [one for _, one in reversed(self.layers)]
 
     def get(self, name: str) -> Found | None:

@@ -23,7 +23,7 @@ def top(
         float, typer.Option(min=0.5, metavar="S", help="Seconds between two readings.")
     ] = 2.0,
 ) -> None:
-    """Watch the groups of a cluster in the whole terminal. Changes nothing.
+    """Watch the groups of a cluster in a full-screen view. Changes nothing.
 
     The list shows each group's state, members, lag, committed messages per second, and worst
     status. Enter opens a group: its partitions with owners, its members, and the doctor's findings.
@@ -44,7 +44,7 @@ def top(
             where="standard input and output",
             remedy="use `zkconsumer lag --watch` in a pipe",
         )
-    connection.connection_settings()  # report wrong settings before the screen changes
+    connection.connection_settings()  # report wrong settings before the full-screen view starts
     from zkconsumer.cli.top_app import Top
     from zkconsumer.cli.top_feed import Feed
 

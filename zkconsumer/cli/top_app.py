@@ -295,7 +295,7 @@ class Top(App[ZkConsumerError]):
             self.call_from_thread(call, *arguments)
 
     def _take_rows(self, rows: Sequence[GroupRow], whole: bool) -> None:
-        if whole:  # keep the figures of groups that are known
+        if whole:  # keep the known figures of groups
             old = self._groups
             self._groups = {
                 row.name: row
@@ -445,7 +445,7 @@ def _counted(row: GroupRow, members: int) -> GroupRow:
 
 
 class _GroupRows(Sequence[Row]):
-    """The rows of the list of groups; of thousands, only those on the screen are created."""
+    """The rows of the list of groups. A row is created only when it is on the screen."""
 
     def __init__(self, groups: Sequence[GroupRow]) -> None:
         self._groups = groups

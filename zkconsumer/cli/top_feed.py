@@ -152,7 +152,7 @@ class Feed:
         self._woken.set()
 
     def refresh(self) -> None:
-        """Read again at once."""
+        """Start the next reading at once."""
         self._woken.set()
 
     @property
@@ -161,7 +161,7 @@ class Feed:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """End `run` after its present request."""
+        """End `run` after its current request."""
         self._stopped.set()
         self._woken.set()
 
@@ -200,7 +200,7 @@ class Feed:
         started = time.process_time()
         members = {one.name: None if one.fault else one.members or 0 for one in groups(zk)}
         on_rows([GroupRow(name, count) for name, count in members.items()], True)
-        # A dict, since it keeps the order.
+        # A dict instead of a set, because a dict keeps the order.
         left = {name: None for name, count in members.items() if count is not None}
         while left:
             visible = [name for name in self.visible if name in left]
@@ -213,7 +213,7 @@ class Feed:
             now_s = time.process_time()
             used, started = now_s - started, now_s
             if self._woken.wait(used / SHARE if left else 0):
-                return  # another view is wanted
+                return  # the user has switched to another view
 
     def _slice(
         self, zk: ZooKeeperClient, names: Sequence[str], members: dict[str, int | None]

@@ -59,7 +59,8 @@ def show(
 
 
 def _entries(file: Path) -> list[JsonObject]:
-    """Return the lines of a trace, decoded. Raises TraceError if the replay differs from them."""
+    """Return the decoded lines of a trace. Raises TraceError if the replay gives different
+    results."""
     from zkconsumer.trace.replay import check as replay
 
     lines = list(_read(file))

@@ -1,4 +1,5 @@
-"""`--watch`: repeat a reading, in place on a terminal, or one below the other in a pipe.
+"""`--watch`: repeat a reading. On a terminal, a reading replaces the previous one; in a pipe, it
+follows the previous one.
 
 On a terminal each reading is one write over the last one, so the display does not flicker. It uses
 the terminal's alternate screen, so the previous contents return at the end, also after a signal.
@@ -42,14 +43,14 @@ _HOME, _TO_LINE_END, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 Reading = tuple[str, Table, list[str]]
-"""A title, a table, and notes below it."""
+"""A title, a table, and the notes below the table."""
 
 
 def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> None:
     """Show the result of `read` every `interval_s` seconds, until KeyboardInterrupt.
 
-    While ZooKeeper is unreachable, a terminal shows the last reading with the error, and a pipe
-    gets only the error. Rows for programs have the time of their reading; JSON is written as JSON
+    While ZooKeeper is unreachable, a terminal shows the last reading and the error; in a pipe, only
+    the error is written. Rows for programs have the time of their reading; JSON is written as JSON
     Lines, YAML as a stream of documents, and CSV with its titles once.
 
     Raises what `read` raises, but ZooKeeperUnreachableError only for the first reading. Raises
@@ -97,7 +98,7 @@ def _stream(common: Common, table: Table, *, headers: bool) -> None:
 def _readings(
     read: Callable[[], Reading], interval_s: float
 ) -> Iterator[tuple[Reading, list[str]]]:
-    """Yield readings; while ZooKeeper is unreachable, the last one with the error."""
+    """Yield readings; while ZooKeeper is unreachable, yield the last reading with the error."""
     last = read()
     yield last, []
     while True:

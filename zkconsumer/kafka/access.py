@@ -1,4 +1,4 @@
-"""Access to secured brokers: checks of the properties, and one error for each refusal.
+"""Access to secured brokers: checks the properties, and turns each refusal into one error.
 
 If a broker refuses a connection, librdkafka retries it without a limit and reports each attempt.
 zkconsumer raises an error at the first report, because retries fail until a password or a
@@ -18,7 +18,7 @@ from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
 
 Client: TypeAlias = Any
-"""A consumer or an admin client of librdkafka; the two have no type in common."""
+"""A consumer or an admin client of librdkafka. The two classes have no common base class."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ _LOGIN_REMEDIES: Final = {
 
 
 def refusal(error: KafkaError, settings: Mapping[str, object]) -> BrokerAccessError | None:
-    """Return why a broker refuses the connection; None if the error has another cause.
+    """Return the error of a broker that refuses the connection; None if `error` has another cause.
 
     `settings` are the client's settings.
     """

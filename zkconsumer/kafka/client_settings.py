@@ -15,9 +15,9 @@ Settings: TypeAlias = dict[str, Any]
 
 # Maximum number of prefetched messages. At the limit librdkafka stops fetching until the stream has
 # taken some. librdkafka documents it as "per partition", but a stream has one queue for all its
-# partitions. The limit bounds librdkafka's overhead for tiny messages, which is about 150 bytes per
-# message and is not counted by the limit in bytes. At two million messages a second, the highest
-# measured rate, 20,000 messages last 10 ms.
+# partitions. librdkafka needs about 150 bytes of overhead per message, which its limit in bytes
+# does not count; this limit bounds the overhead of tiny messages. At two million messages a second,
+# the highest measured rate, 20,000 messages last 10 ms.
 QUEUED_MESSAGES: Final = 20_000
 
 # Milliseconds after which librdkafka checks a full queue again. Its own default of one second would
@@ -48,7 +48,8 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
     ahead = max(1024, config.queued_max_message_chunks * config.fetch_message_max_bytes)
     return {
         "client.id": config.client_id,
-        # librdkafka requires a group; this client neither commits to it nor joins it.
+        # librdkafka requires a group id; this client neither commits offsets of the group nor joins
+        # it.
         "group.id": config.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -87,7 +88,8 @@ def _ms(seconds: float) -> int:
 
 
 def _within(lowest: int, value: int, highest: int) -> int:
-    """Limit Kafka's value to librdkafka's range, which is narrower for some properties."""
+    """Return Kafka's value, limited to librdkafka's range, which is narrower for some
+    properties."""
     return max(lowest, min(value, highest))
 
 
@@ -115,10 +117,10 @@ def mechanism_without_columns(kafka: Mapping[str, object]) -> FetchError | None:
 
 PLAINTEXT: Final = "PLAINTEXT"
 
-# Version of a registration -> the release whose protocol is used without a version request.
-# Brokers before 0.10 close the connection when a client asks for their API versions (KIP-35).
-# Registrations of version 3 and later come from brokers of 0.10 and later, which answer the
-# request.
+# Version of a broker's registration -> the Kafka release whose protocol the client uses without an
+# ApiVersions request. Brokers before 0.10 close the connection when a client asks for their API
+# versions (KIP-35). Registrations of version 3 and later come from brokers of 0.10 and later, which
+# answer the request.
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
 
@@ -211,8 +213,8 @@ def _endpoints(brokers: Brokers) -> Iterator[tuple[str, str]]:
         if chosen:
             yield from ((server, protocol) for _, protocol, server in chosen)
         elif wanted == PLAINTEXT and broker.host and broker.port > 0:
-            # Version 1 has only host and port. Later versions fill these fields from their first
-            # PLAINTEXT endpoint, even if its listener has another name (KIP-103).
+            # Version 1 has only host and port. In later versions, brokers fill these fields from
+            # their first PLAINTEXT endpoint, even if its listener has another name (KIP-103).
             host = f"[{broker.host}]" if ":" in broker.host else broker.host
             yield f"{host}:{broker.port}", PLAINTEXT
 
@@ -230,7 +232,8 @@ def _no_listener(brokers: Brokers) -> FetchError:
 
 
 def _offered(brokers: Brokers) -> str:
-    """Return the path of the registrations, and the listeners that they contain, as text."""
+    """Return a string with the path of the brokers' registrations and the listeners that they
+    contain."""
     names = {
         (end, protocol)
         for one in brokers

@@ -83,10 +83,10 @@ _error: Final[Callable[[Message], KafkaError | None]] = Message.error
 
 
 def descriptors_error() -> str:
-    """Return why the process cannot open a file or socket; empty if it can.
+    """Return why the process cannot open another file or socket; "" if it can.
 
-    librdkafka does not report this error. Its sockets fail as if no broker could be reached, or its
-    metadata are missing, which looks like an unknown partition.
+    librdkafka does not report this error. Its sockets fail as if no broker could be reached. Or its
+    requests for metadata fail, and the partition seems to be unknown.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -136,10 +136,11 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error, or END; `tp` is None if the fault concerns all brokers.
+    """An error of a fetcher, or the end of a log (`FaultKind.END`). `tp` is None if the fault
+    concerns all brokers.
 
-    `error` is the error that the streams raise, if the source of the fault knows it. `text` is the
-    fault's text.
+    `error` is the exception that the streams raise, if the reporter of the fault has one. `text`
+    describes the fault.
     """
 
     kind: FaultKind
@@ -150,11 +151,11 @@ class Fault:
 
 
 Answers = dict[TopicPartition, int | str]
-"""The offset of each partition, or the reason why it could not be looked up."""
+"""Partition -> its offset, or the reason why the offset could not be looked up."""
 
 
 class Fetcher(Protocol):
-    """Fetches a stream's messages of any partitions, from given offsets."""
+    """Fetches the messages of one stream, from any partitions and given offsets."""
 
     @property
     def faults(self) -> deque[Fault]:
@@ -326,7 +327,8 @@ class KafkaFetcher:
         """Make librdkafka load the metadata of these partitions; return those without a leader.
 
         Otherwise librdkafka loads metadata every five minutes, and until then every request for a
-        newly assigned partition fails. Known partitions cost nothing.
+        newly assigned partition fails. No request is sent for partitions that librdkafka already
+        knows.
         """
         topics = {tp.topic for tp in tps if tp not in self._known}
         if not topics:

@@ -1,14 +1,14 @@
 """The ends of logs, offsets by time, and a group's offsets in Kafka, as brokers report them.
 
-Every function opens a client, requests all partitions together, and closes the client; a
-caller with many requests keeps a `LogClient`. If a value cannot be read, the result contains a
-text with the reason instead, so that one failed broker does not hide the other values.
+Every function opens a client, requests all partitions together, and closes the client. A caller
+with many requests should keep a `LogClient` instead. If a value cannot be read, the result contains
+a string with the reason instead, so that one failed broker does not hide the other values.
 
-No function creates anything. Partitions are looked up in the metadata of the whole cluster,
-because a broker before 0.11 creates a topic that a client names. A group's offsets are read
-only if the topic __consumer_offsets exists, because finding the group's coordinator creates
-that topic. librdkafka's consumer looks for its coordinator when it is created, so the ends of
-logs are read without a consumer.
+No function creates a topic. Partitions are looked up in the metadata of the whole cluster, because
+a broker before 0.11 creates a topic that a client names. A group's offsets are read only if the
+topic __consumer_offsets exists, because finding the group's coordinator creates that topic.
+librdkafka's consumer looks for its coordinator when it is created, so the ends of logs are read
+without a consumer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
 Untyped: TypeAlias = Any
-"""A value of confluent-kafka that has no type in its stubs, or one of several types."""
+"""A value of confluent-kafka whose type the package's stubs do not declare, or declare as one of
+several types."""
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -81,7 +82,7 @@ def are_times_exact(brokers: Iterable[Broker]) -> bool:
 class LogClient:
     """A client for many requests, used by one thread at a time.
 
-    Only `topics` looks up the leaders: call it periodically, and whenever a result is a text.
+    Only `topics` looks up the leaders: call it periodically, and whenever a result is a string.
     Raises FetchError if there are no brokers and in the cases of `broker_settings`, and ConfigError
     for properties that librdkafka refuses.
     """
@@ -111,14 +112,16 @@ class LogClient:
         return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
-        """Return the first offset of each log, or why it is not known; as fast as `latest`."""
+        """Return the first offset of each log, or the reason why it is unknown. The call is as fast
+        as `latest`."""
         return self._ask_in_bulk(partitions, _EARLIEST)
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
-        """Return the end of each log, or why it is not known.
+        """Return the end of each log, or the reason why it is unknown.
 
-        It costs a tenth of `ends`, which makes several objects for each partition. But it needs a
-        consumer, which looks for its group's coordinator. Use it only in clients that also fetch.
+        The call takes a tenth of the time of `ends`, which creates several objects for each
+        partition. It needs a consumer, and librdkafka looks for the coordinator of the consumer's
+        group, so call it only on clients that also fetch.
         """
         return self._ask_in_bulk(partitions, _LATEST)
 
@@ -159,7 +162,8 @@ class LogClient:
     ) -> dict[TopicPartition, int | str]:
         """Request the offsets of a special time from one leader after the other.
 
-        A leader that is down may use up the time limit; each other leader then gets 0.1 s.
+        A leader that is down may use up the time limit; each of the other leaders then still gets
+        0.1 s.
         """
         if self._consumer is None:
             own = {"group.id": _NO_GROUP, "enable.auto.commit": False}
@@ -257,9 +261,10 @@ def offsets_at(
 ) -> dict[TopicPartition, int | str | None]:
     """Return the offset of the first message at or after a time; None if there is none.
 
-    If an offset is not known, the value is a text with the reason. If `are_times_exact` is False,
+    If an offset is unknown, the value is a string with the reason. If `are_times_exact` is False,
     the result is the first offset of the last segment that was not modified since that time, or
-    None if there is no such segment. For a time in the future it is the end of the log.
+    None if there is no such segment. For a time in the future, such brokers return the end of the
+    log.
     """
     try:
         return LogClient(brokers, limit_s=limit_s).at(partitions, timestamp_ms)
@@ -310,11 +315,12 @@ def committed_in_kafka(
     limit_s: float,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    """Return a group's offsets in Kafka; None if there is none, or a text with the reason.
+    """Return a group's offset in Kafka for each partition: None if none is stored, or a string that
+    says why it is unknown.
 
-    JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is
-    the time limit of each request in seconds. `on_progress` is called after each request with the
-    number of partitions read so far, and the number of all partitions.
+    JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is the
+    time limit of each request in seconds. `on_progress(done, total)` is called after each request
+    with the number of partitions read so far and the total number of partitions.
     """
     found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
     if not partitions:

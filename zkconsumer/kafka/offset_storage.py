@@ -1,9 +1,10 @@
 """The group's offsets in Kafka (`offsets.storage=kafka`), read and committed over confluent-kafka.
 
 In this module, the coordinator of a group is the broker that stores its offsets. librdkafka finds
-it, and finds the new one if the offsets move. The JVM retries without a limit. In zkconsumer each
-request takes at most `offsets.channel.socket.timeout.ms`, and the member's state machine decides
-whether to retry. JVM: `kafka.client.ClientUtils.channelToOffsetManager` and the requests of
+the coordinator, and finds the new coordinator if the group's offsets move to another broker. The
+JVM retries without a limit. In zkconsumer each request takes at most
+`offsets.channel.socket.timeout.ms`, and the member's state machine decides whether to retry. JVM:
+`kafka.client.ClientUtils.channelToOffsetManager` and the requests of
 `ZookeeperConsumerConnector.commitOffsets` and `fetchOffsets`, 0.8.2 to 1.1.
 """
 
@@ -50,7 +51,9 @@ _PERMANENT: Final[Mapping[int, str]] = {
     KafkaError.UNKNOWN_MEMBER_ID: _NEW_CONSUMER,
     KafkaError.ILLEGAL_GENERATION: _NEW_CONSUMER,
     KafkaError.REBALANCE_IN_PROGRESS: _NEW_CONSUMER,
-    KafkaError.OFFSET_METADATA_TOO_LARGE: "shorten it; see offset.metadata.max.bytes of the broker",
+    KafkaError.OFFSET_METADATA_TOO_LARGE: (
+        "shorten the metadata; see offset.metadata.max.bytes of the broker"
+    ),
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or the partition no longer exists",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
@@ -59,8 +62,8 @@ _PERMANENT: Final[Mapping[int, str]] = {
 }
 """Errors of a commit that no retry can solve, and their remedies.
 
-The JVM retries all of them except metadata that are too large. It treats such a commit as stored,
-so `commitOffsets` returns without an error.
+The JVM retries after all of these errors except for metadata that are too large. It treats a commit
+with such metadata as stored, so `commitOffsets` returns without an error.
 """
 
 
@@ -106,7 +109,7 @@ class KafkaOffsetStore(threading.Thread):
     # ---- any thread ------------------------------------------------------------------------------
 
     def submit(self, request: OffsetRequest, done: Callable[[Sequence[Reply]], None]) -> None:
-        """Queue a request; `done` receives the one reply, on the store's thread."""
+        """Queue a request. The store calls `done` once with the reply, on the store's thread."""
         self._queue.put((request, done))
 
     def stop(self) -> None:
@@ -191,7 +194,7 @@ class KafkaOffsetStore(threading.Thread):
         """
         self._answers.clear()
         # confluent-kafka appends a NUL to metadata, even to empty ones, and other clients read the
-        # NUL. So pass no metadata if there are none.
+        # NUL. So do not pass empty metadata.
         raw = [RawPartition(*tp, *(at if at.metadata else at[:1])) for tp, at in offsets.items()]
         consumer.commit(offsets=raw, asynchronous=True)
         deadline = time.monotonic() + self._limit_s
@@ -221,7 +224,7 @@ class KafkaOffsetStore(threading.Thread):
         self._answers.append((error, partitions))
 
     def _on_error(self, error: KafkaError) -> None:
-        # The level is DEBUG, because a failed request also returns the error.
+        # Log at DEBUG, because a failed request also returns the error to its caller.
         logger.debug("%s", error)
         if self._refusals is not None:
             self._refusals(error)

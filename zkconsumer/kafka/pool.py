@@ -1,10 +1,10 @@
 """Broker clients that many streams share.
 
 One client per stream is the fastest design, because no other thread touches the messages (see
-`fetcher`). But then sixteen idle streams cost 2 % of a CPU, and each stream costs five threads and
-eight file descriptors. So the design does not scale to hundreds of streams. A connector with more
-than `OWN_CLIENTS` streams uses a `FetcherPool`: a few clients, each driven by one fetch thread.
-(The JVM also has a few fetcher threads for all streams.) Each stream gets a `SharedFetcher`, which
+`fetcher`). But it does not scale to hundreds of streams: sixteen idle streams cost 2 % of a CPU,
+and each stream needs five threads and eight file descriptors. A connector with more than
+`OWN_CLIENTS` streams uses a `FetcherPool`: a few clients, each driven by one fetch thread. (The JVM
+also has a few fetcher threads for all streams.) Each stream gets a `SharedFetcher`, which
 implements `Fetcher` without using a client.
 
     stream's thread --assign, unassign--> queue of commands --> fetch thread --> client
@@ -32,7 +32,7 @@ stream's partitions. When the stream has taken half of the queue, the fetch thre
 next offset.
 
 **A stream sleeps until there is work.** The fetch thread sets the stream's event when it adds to
-its queue, and the coordinator sets the same event, so an idle stream causes no wake-ups.
+the stream's queue, and the coordinator sets the same event, so an idle stream causes no wake-ups.
 
 **A fetch thread replaces a failed client without involving the streams.** Each route knows the next
 offset, so the fetch thread continues from there with a new client. It does so when all brokers have
@@ -98,7 +98,7 @@ _ASKED: Final = 100
 
 
 class WakeSignal(Protocol):
-    """The object that ends the wait of a stream's thread."""
+    """The event that wakes the thread of a stream."""
 
     wake: threading.Event
 
@@ -122,7 +122,8 @@ class _Route:
 
 
 class SharedFetcher:
-    """The `Fetcher` of a stream that shares its clients; see the module's docstring."""
+    """The `Fetcher` of a stream that shares its clients with other streams; see the module's
+    docstring."""
 
     wait_s = math.inf  # the pool itself checks that messages arrive
 
@@ -166,8 +167,8 @@ class SharedFetcher:
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         if not self._ready and timeout_s > 0:
-            # Clear the event before the check: a message that arrives after the check sets it
-            # again.
+            # Clear the event before the check: a message that arrives after the check sets the
+            # event again.
             self._wake_signal.wake.clear()
             if not self._ready and not self._wake_signal.has_changed:
                 self._wake_signal.wake.wait(timeout_s)
@@ -216,7 +217,7 @@ class SharedFetcher:
     def add(self, route: _Route, messages: list[Message], thread: _FetchThread) -> bool:
         """Queue messages of a route; return whether there is room for more.
 
-        If there is none, `thread` receives a command as soon as there is room again.
+        If there is no more room, `thread` receives a command as soon as there is room again.
         """
         size = sum(map(len, messages))
         with self._lock:
@@ -268,7 +269,7 @@ class FetcherPool:
         max_bytes: int,
         name: str = "",
     ) -> None:
-        """Store the settings; each client is made when it is first needed.
+        """Store the settings. Each client is made when it is first needed.
 
         Args:
             connect: makes a client, on a fetch thread; returns None while no broker is registered.

@@ -67,7 +67,8 @@ def text(value: Json) -> str:
 
 
 class Digest:
-    """Computes short digests of one member's states; it encodes only changed fields again."""
+    """Computes short digests of one member's states. It encodes a field again only if the field has
+    changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Json, bytes]] = {}

@@ -1,4 +1,4 @@
-"""A story as one HTML page: owners over time, writes, and watch notifications.
+"""A story as one HTML page with the owners over time, the writes, and the watch notifications.
 
 The page is self-contained: it loads no script, style sheet or picture.
 """
@@ -15,7 +15,8 @@ from zkconsumer.trace.story import story
 
 Entry = JsonObject
 
-WIDTH, LEFT, ROW = 1000, 110, 18  # pixels: length of the time axis, width of the names, row height
+# In pixels: length of the time axis, width of the names, height of a row.
+WIDTH, LEFT, ROW = 1000, 110, 18
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")
 """Colours that colour-blind readers can distinguish; the ninth member has the first one again."""
 

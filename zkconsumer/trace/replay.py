@@ -31,7 +31,7 @@ _NONSENSE = (IllegalTransitionError, LookupError, TypeError, AttributeError, Ass
 
 @dataclass
 class _Run:
-    """The replay of one member since its start."""
+    """The state of the replay of one member since the member's start."""
 
     state: State
     digest: Digest
@@ -50,8 +50,8 @@ def check(lines: Iterable[str], *, name: str) -> ReplayResult:
     """Replay a trace of one member or of several.
 
     Args:
-        lines: the lines with their line ends. A last line without a line end is ignored, because
-            the member died while it wrote the line.
+        lines: the lines with their line ends. A last line without a line end is ignored: the member
+            died while it was writing the line.
         name: the name of the file, for errors.
 
     Raises:

@@ -1,1 +1,2 @@
-"""The checks of `doctor`: functions from an `ExaminedGroup` to findings. They perform no I/O."""
+"""The checks of `doctor`: functions from an `ExaminedGroup` to findings. The checks perform no
+I/O."""

@@ -24,7 +24,7 @@ BEYOND, BEHIND, UNKNOWN = "offset-beyond-log", "offset-behind-log", "log-unknown
 
 
 def offsets_to_compare(examined: ExaminedGroup) -> list[TopicPartition]:
-    """Return the partitions whose logs the checks need: those that exist and have an offset."""
+    """Return the partitions whose logs the checks need: existing partitions that have an offset."""
     there = {
         topic: frozenset(partitions_in(topic, examined.topics)[0])
         for topic in {tp.topic for tp in examined.image.offsets}
@@ -71,7 +71,8 @@ def _malformed(examined: ExaminedGroup) -> Iterator[Finding]:
 
 
 def _number(data: bytes | None) -> int | None:
-    """Return the offset in a payload with surrounding blanks or line feeds, as `echo` writes."""
+    """Return the offset in a payload that has blanks or line feeds around the number, as `echo`
+    writes it."""
     try:
         number = parse_int64((data or b"").decode().strip())
     except (UnicodeDecodeError, ValueError):
@@ -136,7 +137,7 @@ def _outside_the_log(examined: ExaminedGroup) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _OutsideRule:
-    """One of the two ways in which an offset is outside the log."""
+    """One of the two ways in which an offset can be outside the log."""
 
     is_outside: Callable[[int, Log], bool]
     severity: Severity

@@ -19,7 +19,7 @@ OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"
 
 
 def of_owners(examined: ExaminedGroup) -> Iterator[Finding]:
-    """Yield what is wrong with the owner znodes; one finding at most for each znode."""
+    """Yield what is wrong with the owner znodes, with at most one finding for each znode."""
     # Another check reports parents whose names are no topic names, with all znodes below them.
     left = {tp: node for tp, node in examined.image.owners.items() if paths.is_topic(tp.topic)}
     for topic, held in groupby(list(left), lambda tp: tp.topic):
@@ -128,8 +128,9 @@ def _unregistered(
                 STALE,
                 examined.group,
                 consumer,
-                f"it owns {', '.join(map(str, old[:5]))}{' ...' if len(old) > 5 else ''} in"
-                f" another session than 0x{present:x}, in which it is registered",
+                f"it is registered in session 0x{present:x}, but owns"
+                f" {', '.join(map(str, old[:5]))}{' ...' if len(old) > 5 else ''}"
+                " in another session",
                 "a process with the same consumer.id died or froze; it blocks the partitions"
                 " until its session expires",
                 _stop(*sessions),

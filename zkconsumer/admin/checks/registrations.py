@@ -54,7 +54,7 @@ def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
         FOREIGN_TOPIC,
         examined.group,
         quoted(name),
-        f"the name of {parent} is not a topic's",
+        f"{parent} does not have the name of a topic",
         why + "; JVM members ignore the znode, so both clients may consume the same partitions",
         "delete it" if fixes else _stop_of(examined, [parent]),
         fixes=fixes,
@@ -170,7 +170,7 @@ def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: 
 
 
 def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
-    """Yield members that compute another assignment than the other members."""
+    """Yield the members that compute another assignment than the rest of the group."""
     for consumer, why in examined.disagreements.items():
         yield Finding(
             Severity.ERROR,
@@ -181,7 +181,8 @@ def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
             "two members claim the same partition, one of them fails, and other partitions have no"
             " owner",
             "give all members the same partition.assignment.strategy, the same"
-            " exclude.internal.topics, and Kafka releases on one side of 1.0 (docs/releases.md)",
+            " exclude.internal.topics, and Kafka releases that are"
+            " all before 1.0 or all from 1.0 on (docs/releases.md)",
         )
 
 

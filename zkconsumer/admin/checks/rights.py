@@ -15,8 +15,9 @@ ANYONE = "world:anyone"
 
 
 SAMPLE = 1_000
-"""Number of a group's offset znodes whose access control lists are read first. If these lists
-differ, all lists are read. In a group with more offsets, a single different list may be missed."""
+"""Number of a group's offset znodes whose access control lists are read first. All lists are read
+only if these lists differ, so in a group with more offsets a single different list may be
+missed."""
 
 
 def places(examined: ExaminedGroup) -> list[str]:
@@ -35,7 +36,8 @@ def places(examined: ExaminedGroup) -> list[str]:
 
 
 def more_places(examined: ExaminedGroup) -> list[str]:
-    """Return the offset znodes that `places` left out, if the lists already read differ."""
+    """Return the offset znodes that `places` left out, if the access control lists already read
+    differ."""
     lists = {
         found
         for path, found in examined.rights.items()
@@ -73,7 +75,7 @@ def _able(rights: tuple[Right, ...], needed: int) -> frozenset[str]:
 
 
 def of_rights(examined: ExaminedGroup) -> Iterator[Finding]:
-    """Yield znodes that fewer identities can use than the other znodes of the group."""
+    """Yield the znodes that fewer identities can use than the group's other znodes."""
     hidden = [
         path for path, found in examined.rights.items() if isinstance(found, AccessDeniedError)
     ]

@@ -1,9 +1,9 @@
 """ConsoleConsumer in its ZooKeeper mode: options, message formatters, and the run.
 
 The tool consumes with a zkconsumer member. As in the original, `--topic` is a pattern, and the exit
-commits everything that was written. The help equals that of each release. It also lists the options
-of the new consumer, which the tool refuses. The formatters are `kafka.tools.*MessageFormatter`,
-0.8.2 to 1.1.
+commits everything that was written. The help text equals that of the imitated release. It also
+lists the options of the new consumer, which this tool refuses. The formatters are
+`kafka.tools.*MessageFormatter`, 0.8.2 to 1.1.
 """
 
 from __future__ import annotations
@@ -435,7 +435,8 @@ def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
 
 
 def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
-    """Parse NAME=VALUE texts; a name alone gets the value "" (`parseKeyValueArgs`)."""
+    """Parse NAME=VALUE arguments; a name without a value gets the value ""
+    (`parseKeyValueArgs`)."""
     found = {}
     for text in texts:
         # Java's String.split drops empty parts at the end.
@@ -455,7 +456,7 @@ def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
 def _agree_on_group(
     tool: Tool, parser: Parser, properties: dict[str, str], others: Iterable[str | None]
 ) -> None:
-    """Require that all places name the same group, as 1.0 does."""
+    """Require that all options and properties name the same group, as release 1.0 does."""
     places = (*others, properties.get(GROUP))
     groups = list(dict.fromkeys(one for one in places if one is not None))
     if len(groups) > 1:
@@ -470,7 +471,7 @@ def _agree_on_group(
 
 
 def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
-    """Set `auto.offset.reset`; only 1.0 uses the value of the properties."""
+    """Set `auto.offset.reset`; only release 1.0 uses the value in the properties."""
     value = properties.get(RESET)
     if value is None or not tool.release.since(Release.R1):
         properties[RESET] = SMALLEST if given.has("from-beginning") else "largest"

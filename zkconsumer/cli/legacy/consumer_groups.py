@@ -1,7 +1,7 @@
 """ConsumerGroupCommand in its ZooKeeper mode: list, describe and delete groups.
 
-The help and the table of a group equal those of each release. The help also lists the options of
-the new consumer and of `--reset-offsets`, which the tool refuses.
+The help text and the table of a group equal those of the imitated release. The help also lists the
+options of the new consumer and of `--reset-offsets`, which this tool refuses.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ KAFKA_ONLY: Final = ("members", "verbose", "offsets", "state")
 
 
 def worded(words: Mapping[Release, str], release: Release) -> str:
-    """Return the text of a release: that of the latest listed release that is not newer."""
+    """Return the text for a release: the text of the latest listed release that is not newer than
+    `release`."""
     return next(words[one] for one in reversed(list(words)) if release.since(one))
 
 
@@ -247,11 +248,11 @@ def _act(tool: Tool, zk: ZkUtils, given: Options) -> None:
 
 
 def _failed(tool: Tool, error: JavaError) -> None:
-    """Print a failure as a result; the exit code stays 0, as in the original."""
+    """Print a failure on standard output; the exit code stays 0, as in the original tool."""
     if tool.release.since(Release.R0_10):
         tool.out(f"Error: Executing consumer group command failed due to {error.text}")
     else:
-        # The JVM prints its stack trace as well.
+        # The JVM also prints the stack trace.
         tool.out(f"Error while executing consumer group command {error.text}")
         tool.out(f"{error.kind}: {error.text}\n")
 
@@ -523,7 +524,8 @@ def _show(tool: Tool, rows: Iterable[Sequence[object] | None]) -> None:
         None if row is None else ["-" if one is None else str(one) for one in row] for row in rows
     ]
     if tool.release.since(Release.R1):
-        # The JVM fails on an ignored partition, in 1.1 before it prints the first row.
+        # The JVM's tool fails on an ignored partition; the tool of 1.1 fails before it prints the
+        # first row.
         shown = [_cells(row) for row in cells]
         wide = max(_NARROWEST, *(len(row[0]) for row in shown), 0)
         wider = max(_NARROWEST, *(len(row[5]) for row in shown), 0)

@@ -1,7 +1,7 @@
 """joptsimple's option parser and its help, byte for byte: 3.2 (Kafka 0.8, 0.9) and 5.0 (later).
 
 The help wraps lines where `java.text.BreakIterator` sees the end of a word. A trailing hyphen or
-colon ends a word, too.
+colon also ends a word.
 """
 
 from __future__ import annotations
@@ -209,9 +209,8 @@ def _old_help(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _new_help(rows: Sequence[tuple[str, str]]) -> str:
-    """Return the help as columns of the width they need (`joptsimple.internal.Rows`).
-
-    The width is computed before wrapping, and again after it.
+    """Return the help as two columns, each as wide as its texts need (`joptsimple.internal.Rows`).
+    The widths are computed before and again after the texts are wrapped.
     """
     cells = [*_HEAD, *rows]
     cells = [*_HEAD, *_fitted(rows, _widths(cells))]

@@ -57,7 +57,7 @@ def check_offsets(tool: Tool) -> None:
 def _show(
     tool: Tool, zk: ZkUtils, group: str, topics: Sequence[str], limit_s: float
 ) -> Iterator[int]:
-    """Print all rows; yield each broker that is asked, once."""
+    """Print all rows; yield each broker that was asked, each one once."""
     from zkconsumer.kafka.logs import log_ends
 
     numbers = zk.partitions(validate_topic(topic) for topic in topics)

@@ -23,10 +23,10 @@ from zkconsumer.zk.client import ZooKeeperClient
 if TYPE_CHECKING:
     from zkconsumer.admin.legacy import Writing
 
-# Seconds. The old tools' session timeout, and their timeout of the first connection.
+# In seconds: the old tools' session timeout, and their time limit for the first connection.
 ZOOKEEPER_S = 30.0
 
-# Seconds. The old tools' timeout for a broker's answer (`SimpleConsumer`, soTimeout).
+# In seconds: the old tools' time limit for a broker's answer (`SimpleConsumer`, soTimeout).
 BROKER_S = 10.0
 
 HELP = Option("help", "Print this message.")
@@ -89,7 +89,7 @@ class Tool:
         sys.stderr.write(f"{text}\n")
 
     def log(self, level: str, text: str) -> None:
-        """Write a log4j line to standard error, as the old tools are configured to do."""
+        """Write a line to standard error as log4j does in the old tools' configuration."""
         now = datetime.now()
         time = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
         self.err(f"[{time}] {level} {text} ({self.java_class}$)")

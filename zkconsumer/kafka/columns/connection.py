@@ -40,7 +40,7 @@ _OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
 
 
 class AuthenticationError(Exception):
-    """The broker or its certificate refused the login, or the reader refused the certificate."""
+    """The broker refused the login, or the reader refused the broker's certificate."""
 
 
 class Connection:
@@ -73,7 +73,7 @@ class Connection:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a part of a request waits."""
+        """Whether a part of a request has not been sent yet."""
         return bool(self._unsent)
 
     def flush(self) -> bool:
@@ -86,10 +86,11 @@ class Connection:
         return True
 
     def receive(self, largest: int) -> pa.Buffer | None:
-        """Return a response without its size, or None if it is not complete yet.
+        """Return the next response without its length field, or None if the response is incomplete.
 
-        The buffer is valid until the next call. `largest` is the limit of the response's size.
-        Raises OSError if the connection is lost, and MalformedError if the response is malformed.
+        The returned buffer is valid until the next call. `largest` is the maximum size of a
+        response. Raises OSError if the connection is lost, and MalformedError if the response is
+        malformed.
         """
         while True:
             size = self._size(largest)
@@ -104,7 +105,8 @@ class Connection:
                 return None
 
     def _size(self, largest: int) -> int | None:
-        """Return the response's size once it is known; make room for the response in the buffer."""
+        """Return the response's size, or None while it is unknown; make room for the response in
+        the buffer."""
         if self._received < 4:
             return None
         (size,) = struct.unpack_from(">i", self._buffer)

@@ -65,10 +65,10 @@ T = TypeVar("T")
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
-# A request for a range of offsets asks for whole batches, if those in the last response had about
-# the same size. Otherwise it asks for this number of bytes: (remaining offsets) * (bytes for each
-# offset) * the first number + the second number, because a response can end within a batch. The
-# first request asks for the third number of bytes, to measure the sizes.
+# A request for a range of offsets asks for a number of whole batches, if the batches in the last
+# response had about the same size. Otherwise it asks for this number of bytes: (remaining offsets)
+# * (bytes for each offset) * the first number + the second number, because a response can end
+# within a batch. The first request asks for the third number of bytes, to measure the sizes.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
@@ -107,7 +107,8 @@ class Run(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of its buffers; if it was cut, of those of the whole run."""
+        """The size of the run's buffers in bytes. A run made by `cut` has the size of the original
+        run."""
         return int(self.batch.get_total_buffer_size())
 
     @property
@@ -208,11 +209,12 @@ class ColumnFetcher:
         self._wake.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lookup = Lookup(settings)
-        # topic -> the sizes of the batches in the last response, for the size of range requests.
+        # topic -> the sizes of the batches in the last response, which determine the size of range
+        # requests.
         self._batches: dict[str, Batches] = {}
         self._closed = False
         self.fetched_bytes = 0
-        self.throttled_s = 0.0  # how long brokers asked this client to wait, by their quotas
+        self.throttled_s = 0.0  # how long brokers with quotas asked this client to wait
 
     # ---- called by the stream --------------------------------------------------------------------
 
@@ -418,7 +420,8 @@ class ColumnFetcher:
         return max(most, least, self._ahead_bytes // partitions)
 
     def _bytes_for(self, partition: _Partition, share: int) -> int:
-        """Return how many bytes to request: a little more than the rest of the range needs."""
+        """Return how many bytes to request: a little more than the remaining messages of the range
+        need."""
         if partition.limit or partition.until == loops.MAX_OFFSET:
             return max(share, partition.limit)
         batches = self._batches.get(partition.tp.topic)
@@ -506,7 +509,8 @@ class ColumnFetcher:
             self._pending.append((partition, self._end(partition, partition.offset)))
 
     def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
-        """Yield nothing; report the end of the log after the messages before it were returned."""
+        """Yield nothing. When this generator runs, all messages before the end of the log were
+        returned, so report the end."""
         self.faults.append(Fault(FaultKind.END, partition.tp, "the end of the log", offset))
         yield from ()
 
@@ -589,7 +593,7 @@ class ColumnFetcher:
     # ---- other threads ---------------------------------------------------------------------------
 
     def _in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call on a new thread; its end wakes `_wait`."""
+        """Run a call on a new thread; when the call ends, `_wait` wakes up."""
         future: Future[T] = Future()
 
         def run() -> None:

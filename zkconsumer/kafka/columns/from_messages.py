@@ -42,7 +42,8 @@ TYPES: Final[dict[str, pa.DataType]] = {
 # time.
 _TYPE_ID: Final = -1
 
-# One message in 16 is measured for the limit `BYTES`. Measuring all would take 2 % of the time.
+# One message in 16 is measured for the limit `BYTES`. Measuring every message would take 2 % of the
+# time.
 _SAMPLE: Final = 16
 
 # These scalars are created once, because pyarrow inspects a plain number in each call, and this

@@ -1,12 +1,13 @@
 """Functions that have separate compiled code: numbers, copies and checksums.
 
-Python runs the plain functions of this module. If numba compiles a loop that calls them, it uses
-the instructions below instead: one load for a number, not one for each of its bytes.
+In Python code, the plain functions of this module run. In a loop that numba compiles, the
+instructions below replace these functions: one load instruction reads a whole number instead of one
+byte.
 
 Each message of the formats v0 and v1 has a checksum. A call of zlib for each message would cost
-more than all other work. Processors of the x86 family multiply polynomials (PCLMULQDQ), which takes
-a fraction of the time of look-ups in tables. V. Gopal and others, "Fast CRC Computation for Generic
-Polynomials Using PCLMULQDQ Instruction", Intel 2009.
+more than all other work. x86 processors have an instruction that multiplies polynomials
+(PCLMULQDQ). With it, a checksum takes a fraction of the time that table look-ups take. V. Gopal and
+others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ if overload is not None:
             return self.builder.load(self.builder.bitcast(place, _WIDE.as_pointer()), align=1)
 
         def times(self, value: ir.Value, factors: tuple[int, int], halves: int) -> ir.Value:
-            """Multiply one half of a number; 0x10 takes the second factor, 0x01 the upper half."""
+            """Multiply one half of a number by a factor: 0x01 in `halves` selects the number's
+            upper half, 0x10 selects the second factor."""
             pair = self.builder.bitcast(value, _PAIR)
             made = self.builder.call(
                 self._multiply,
@@ -197,7 +199,7 @@ if overload is not None:
             bits = builder.zext(builder.shl(missing, ir.Constant(_LONG, 3)), _WIDE)
             inverted = ir.Constant(_WIDE, 0xFFFFFFFF)
             first = builder.shl(writer.xor(writer.block(at), inverted), bits)
-            # The part of the start value that the shift moved into the second block.
+            # `rest` is the part of the start value that the shift has moved into the second block.
             rest = builder.sub(ir.Constant(_WIDE, 120), bits)
             over = builder.lshr(builder.lshr(inverted, ir.Constant(_WIDE, 8)), rest)
             value = cgutils.alloca_once_value(builder, first)

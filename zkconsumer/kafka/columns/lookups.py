@@ -62,7 +62,7 @@ def addresses_of(settings: Settings) -> list[tuple[str, int]]:
 
 
 def why(error: BaseException) -> str:
-    """Return a text with the reason of a failed connection."""
+    """Return the reason of a failed connection as text."""
     if text := descriptors_error():
         return text
     if isinstance(error, TimeoutError):
@@ -107,7 +107,8 @@ class Lookup:
         )
 
     def ends(self, tps: Sequence[TopicPartition], reset: Reset) -> Answers:
-        """Return the first or the next offset of each partition, or why it is not known."""
+        """Return the first or the next offset of each partition, or the reason why the offset is
+        unknown."""
         try:
             known = self.metadata({tp.topic for tp in tps}, RESOLVE_S)
         except (FetchError, AuthenticationError) as error:

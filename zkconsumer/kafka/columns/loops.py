@@ -231,8 +231,8 @@ def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int
 def _scan_message(data: Array, at: int, stop: int, table: Array, rows: int) -> int:
     """Describe a message of an old format; return the number of rows added, or -1.
 
-    Consecutive uncompressed messages of one format share a row. `parse` checks the lengths in those
-    after the first, and finds the same ends.
+    Consecutive uncompressed messages of one format share a row. `parse` checks the lengths in the
+    messages after the first one, and finds the same ends of the messages.
     """
     row = rows * WIDTH
     before = row - WIDTH

@@ -141,7 +141,7 @@ class _Output:
         return self._slab.columns
 
     def drop(self) -> None:
-        """Give the columns back, because they are empty and too small for the next record."""
+        """Release the empty columns, because they are too small for the next record."""
         if self._slab is not None:
             self._slab.give_back()
             self._slab = None
@@ -342,7 +342,8 @@ class RecordSet:
             yield _Piece(self._octets, table, end - begin)
 
     def _check(self, row: list[int]) -> None:
-        """Check a batch's checksum; `parse` checks uncompressed messages of old formats."""
+        """Check a batch's checksum. Skip uncompressed messages of the old formats, whose checksums
+        `parse` checks."""
         data = self._data.slice(row[loops.CHECKED], row[loops.END] - row[loops.CHECKED])
         if row[loops.FORMAT] == 2:
             found = google_crc32c.value(data)

@@ -80,7 +80,7 @@ class Reader:
         return self.number(">q")
 
     def skip(self, size: int) -> int:
-        """Return the current position, and continue `size` bytes after it."""
+        """Return the current position, and skip `size` bytes."""
         at = self.at
         if size < 0 or size > len(self.data) - at:
             raise MalformedError(f"a field of {size} bytes exceeds its response")
@@ -245,7 +245,8 @@ class FetchLimits(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The part of a response for one partition; its record set is at `at` and has `size` bytes."""
+    """The part of a response for one partition. The partition's record set begins at `at` and has
+    `size` bytes."""
 
     tp: TopicPartition
     error: int
