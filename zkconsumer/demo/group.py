@@ -37,8 +37,8 @@ _OTHER_LINES = 9
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The content of one picture: the owner of each partition, and how many of its messages were
-    delivered.
+    """The content of one refresh of the view: the owner of each partition, and how many of its
+    messages were delivered.
     """
 
     owners: Mapping[int, str]
@@ -202,7 +202,7 @@ SESSION_TIMEOUT_S = 3.0
 _PAUSE_S = 1.5
 # Seconds after which a group that has not settled counts as stuck: ten session timeouts.
 _PATIENCE_S = 30.0
-# Seconds between two reads of the members' records, and between two pictures.
+# Seconds between two reads of the members' records, and between two refreshes of the view.
 _UPDATE_S = 0.1
 
 
@@ -307,8 +307,8 @@ class DemoRun:
         """Run the body as the cause of an event, and wait until this number of `members` has
         settled.
 
-        The event starts with the body. If the start is known only later, the body passes a function
-        that returns it.
+        The event starts with the body. If the start time is known only later, the body provides a
+        function that returns it.
         """
         self._view.event(text)
         now_s = time.monotonic()
@@ -418,9 +418,7 @@ class DemoRun:
     # ---- Waiting ---------------------------------------------------------------------------------
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait for `condition`, which is checked after each change of the group. Return whether it
-        became true in time.
-        """
+        """Return whether `condition` becomes true in time; check it after each group change."""
         limit_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < limit_s:
             with self._watcher.changed:

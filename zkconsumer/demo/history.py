@@ -33,17 +33,17 @@ ENSEMBLE = "demo"
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What a run leaves behind.
+    """The result of a run: the servers' logs, the members' records, and the history tables.
 
     Attributes:
         logs: the directory of each server's transaction log.
         traces: the traces of the zkconsumer members, one for each process.
         claims: the claims that the JVM members logged.
-        jvm_interruptions: the number of faults that hit a JVM member. After each one, the log may
-            lack the claim that was in progress.
+        jvm_interruptions: the number of faults that hit a JVM member. After each of these faults,
+            the member's log may lack the claim that was in progress.
         faults: kind of fault -> how often it happened.
         seconds: how long the faults took.
-        runs: number of transactions that each run of the pipeline wrote.
+        runs: for each run of the pipeline, the number of transactions that it wrote.
         history: the tables, read from the pipeline's Parquet.
     """
 

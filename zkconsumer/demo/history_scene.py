@@ -45,15 +45,15 @@ SESSION_S = 4.0
 sessions expire."""
 
 FOREIGN_OWNER_S = 12.0
-"""Seconds for which another client keeps a partition: longer than the 10 s after which the history
+"""Seconds for which another client keeps a partition. They exceed the 10 s after which the history
 reports a blocked partition."""
 
 PAUSE_S = (0.3, 2.0)
 """Shortest and longest pause between two faults in seconds."""
 
 FAULT_DURATION_S = (0.5 * SESSION_S, 2 * SESSION_S)
-"""Shortest and longest pause of a process, or silence of a connection, in seconds. Some outlast
-the session."""
+"""Shortest and longest pause of a process, or silence of a connection, in seconds. Some pauses
+outlast the session."""
 
 _PATIENCE_S = 60.0
 """Seconds within which a member must leave: it takes a second on an idle machine."""
@@ -74,7 +74,8 @@ class RecordedMember(MemberProcess):
     Attributes:
         traces: the traces of a zkconsumer member, one for each process.
         interruptions: the number of faults that hit its process, its connection or its server.
-            After each one, the log of a JVM member may lack the claim that was in progress.
+            After each of these faults, the log of a JVM member may lack the claim that was in
+            progress.
     """
 
     def __init__(self, number: int, kind: MemberKind, *, proxy: Proxy, directory: Path) -> None:
@@ -199,8 +200,8 @@ class Scene:
         until(lambda: all(one.state is MemberState.LEFT for one in running), limit_s=_PATIENCE_S)
 
     def _settle(self) -> None:
-        """Wait until each partition has an owner; continue after a time limit even if some have
-        none.
+        """Wait until each partition has an owner; after a time limit, continue even if some
+        partitions have none.
         """
         room = paths.owners_of(GROUP, TOPIC)
 

@@ -148,11 +148,11 @@ GROUP, TOPIC = "pipeline", "orders"
 SESSION_TIMEOUT_S = 3.0
 # Seconds from batch to batch: the duration of a batch on an idle machine with two cores.
 TRIGGER_S = 0.5
-# Seconds after which an act that normally takes 10 s (Spark's start, a rebalance) counts as stuck.
+# Seconds after which a step that normally takes 10 s (Spark's start, a rebalance) counts as stuck.
 _PATIENCE_S = 300.0
 # Number of batches that the query finishes before the next event.
 _BATCHES = 3
-# Seconds between two reads of the files, and between two pictures.
+# Seconds between two reads of the files, and between two refreshes of the view.
 _UPDATE_S = 0.1
 # A line that names an exception of Python or of the JVM.
 _FAILURE = re.compile(r"(Caused by: )?[\w.]+(Error|Exception): ")

@@ -33,7 +33,7 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result. All fields except the windows count messages.
+    """The result. All fields except the fields about windows count messages.
 
     Attributes:
         spark, jvm: messages in the query's Parquet, and messages that the JVM consumer read, copies

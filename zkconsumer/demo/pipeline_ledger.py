@@ -23,14 +23,15 @@ _READ_LIMIT_S = 60.0
 class Ledger:
     """Reads the two files as they grow.
 
-    The producer's n-th message has the value n and is in partition n % partitions.
+    The producer's n-th message has the value n, and is in the partition n modulo the number of
+    partitions.
 
     Attributes:
         jvm: the messages that the JVM consumer has printed.
         began, ended: the numbers of the query's batches.
         rows: messages in the query's Parquet; those of a replayed batch count again.
         progress: lines of the query's listener that were not shown yet.
-        seen: per partition, the offsets that at least one of them has read.
+        seen: per partition, the offsets that the query or the JVM consumer has read.
     """
 
     def __init__(self, query: Query, values: Path, *, partitions: int) -> None:

@@ -17,7 +17,7 @@ from zkconsumer.history.transactions import RowTuple
 try:
     import numba
     import numpy as np
-except ImportError:  # numba is optional: the plain decoder's rows become columns without it
+except ImportError:  # numba is optional: without it, the plain decoder's rows become columns
     numba = np = None  # type: ignore[assignment]  # `can_compile` tests for None
 
 Array: TypeAlias = Any
@@ -58,9 +58,9 @@ class _Columns(NamedTuple):
 
     Attributes:
         numbers: an array of the rows' values for each numeric field, in the order of `_NUMBERS`.
-        ends: for each of the texts path, data and acl, an array: 0, then the end of each row's
-            text.
-        given: for each of the texts, an array: 1 if the row has the text, else 0.
+        ends: an array for each of the texts path, data and acl; it has 0, and then the end of each
+            row's text.
+        given: an array for each of the texts; it has 1 for a row with the text, else 0.
         texts: the bytes of all paths, of all data and of all acls.
         used: the number of bytes used in each array of texts.
     """
@@ -108,7 +108,7 @@ class ColumnDecoder:
             at, rows, full = _transactions(buffer, at, self._columns)
             if rows:
                 batch = self._batch(rows)
-                if not _is_utf8(batch):  # the plain decoder stops before the wrong transaction
+                if not _is_utf8(batch):  # the plain decoder stops before the malformed transaction
                     found: list[tx.Row] = []
                     at = tx.decode(window, begin, found)
                     return [*batches, to_batch(found)], at
@@ -409,7 +409,8 @@ def _read_multi(buffer: Array, at: int, stop: int, head: Array, c: Array, first:
         if size < 0 or at > stop or not _in_multi(kind):
             return -1
         _begin_row(c, n, head, kind, part)
-        # An error of another size is the record of an operation; see `transactions`.
+        # A record of type ERROR with another size is the record of an operation; see
+        # `transactions`.
         is_record = kind != tx.ERROR or size == tx.ERROR_SIZE
         if is_record and _read_record(buffer, kind, begin, at, c, n) != at:
             return -1

@@ -18,11 +18,12 @@ from zkconsumer.history.tables import Commits
 from zkconsumer.history.transactions import RowTuple
 
 FOREIGN: Final = -2
-"""The number for a path that belongs to no described group; all its rows are skipped."""
+"""The number for a path that belongs to no described group; the loop skips all rows of such a
+path."""
 
 _FREE: Final = -1
 _DIGITS: Final = 18
-"""Maximum number of digits of an offset that the loop reads; a longer one may not fit into 64
+"""Maximum number of digits of an offset that the loop reads; a longer number may not fit into 64
 bits."""
 
 _SESSION, _LAST, _LAST_MS, _LAST_ZXID, _COUNT, _PAUSE = range(6)
@@ -157,7 +158,8 @@ class CommitRuns:
         self._state.used[:2] = 0
 
     def continued(self, rows: ColumnRows, at: int) -> int:
-        """Count the rows from `at` that continue runs, and return the first that does not.
+        """Count the rows from `at` on that continue runs, and return the number of the first row
+        that does not.
 
         The row at `at` must belong to the same epoch as the row before it.
         """
@@ -174,7 +176,7 @@ class CommitRuns:
         return found if self._state.sessions[0, slot] == session else None
 
     def load(self, number: int, run: Commits) -> None:
-        """Update a row of the table from the loop's figures."""
+        """Copy the loop's figures of a partition into its row of the table."""
         line = self._state.runs[:, number].tolist()
         if line[_COUNT] >= 0:
             run.last, run.last_ms, run.last_zxid = line[_LAST], line[_LAST_MS], line[_LAST_ZXID]
@@ -293,7 +295,8 @@ def _offset(data: Array, begin: int, end: int) -> Number:
 
 @compiled
 def _continued(c: _Columns, at: int, s: Array) -> Number:
-    """Return the first row that continues no run, and whether the table of sessions is too full."""
+    """Return the number of the first row that continues no run, and whether the table of sessions
+    is too full."""
     first, count = at, len(c.zxids)
     while at < count:
         begin, end = c.path_ends[at], c.path_ends[at + 1]

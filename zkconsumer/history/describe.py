@@ -35,10 +35,12 @@ class Described:
 
 
 class Description:
-    """Reads servers into tables; call `read` again to continue with what they have appended."""
+    """Reads the files of servers into tables. Call `read` again to continue with the data that the
+    servers have appended."""
 
     def __init__(self, servers: Sequence[Server], groups: Collection[str] = ()) -> None:
-        """Take the servers, and the groups to describe; no groups means all groups."""
+        """Create a description of these groups from the files of these servers; an empty list of
+        groups means all groups."""
         self._fold = GroupHistory(groups)
         self._problems: list[Problem] = []
         self._rows = self._from_ms = 0
@@ -46,7 +48,8 @@ class Description:
 
     @classmethod
     def resumed(cls, servers: Sequence[Server], state: bytes) -> Description:
-        """Return a description that continues after `state`, which another one has returned.
+        """Return a description that continues after `state`, which another description has
+        returned.
 
         The state contains pickled objects, so it must come from a place that only you can write.
         """
@@ -70,11 +73,10 @@ class Description:
         return self._history.last_zxid
 
     def _begin(self, servers: Sequence[Server]) -> int:
-        """Take the state before the first log from a snapshot; return the zxid of the state.
-
-        It is the newest readable snapshot before the first log, or else the oldest one after it.
-        Without a snapshot, and with logs that do not begin with the first transaction, the state
-        at the beginning is unknown.
+        """Read the state before the first log from a snapshot, and return the zxid of the state.
+        The snapshot is the newest readable one before the first log, or else the oldest one after
+        it. Without a snapshot, and with logs that do not begin with the first transaction, the
+        state at the beginning is unknown.
         """
         first = min((zxid_of(log) for one in servers for log in one.logs), default=2**63)
         snapshots = sorted((s for one in servers for s in one.snapshots), key=zxid_of)
@@ -123,7 +125,7 @@ class Description:
         return self._described(self._fold.finish())
 
     def _described(self, tables: Tables) -> Described:
-        # A damaged log that is read again, because it has grown, has the same damage.
+        # If a damaged log has grown and is read again, it reports the same damage again.
         problems = list(dict.fromkeys([*self._problems, *self._history.problems]))
         until_ms = self._fold.until_ms
         found = incidents(tables, until_ms=until_ms, problems=problems)

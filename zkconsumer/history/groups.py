@@ -65,7 +65,8 @@ CANDIDATES: Final = (
     (Strategy.ROUND_ROBIN, DEFAULT),
     (Strategy.ROUND_ROBIN, profile("1.1.1")),
 )
-"""The rules that a group without patterns may follow before it first settles."""
+"""The assignment rules that a group may follow before it first settles, if no member subscribes by
+a pattern."""
 
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
 _NOTHING: Final = Located(Kind.OTHER)
@@ -111,9 +112,11 @@ class _Group:
     changed_ms: int = 0
     edit_zxid: int = -1
     touched: list[_Partition] = field(default_factory=list)
-    """The partitions with a row of commits that the last transaction with new rows began."""
+    """The partitions whose present row of commits was begun by the last transaction that began any
+    row."""
     continued: list[tuple[int, _Partition, Commits]] = field(default_factory=list)
-    """Rows of an edit that a later transaction continued: its zxid, and the row before it."""
+    """Rows that began with an edit and that the present transaction has continued: the zxid of this
+    transaction, the partition, and a copy of the row without this transaction."""
     rules: Rules | None = None
     candidates: tuple[tuple[Strategy, Profile], ...] = CANDIDATES
     """The rules that have explained the owners whenever the group was settled."""
@@ -121,7 +124,7 @@ class _Group:
     wanted_known: bool = False
     known: dict[object, dict[TopicPartition, str] | None] = field(default_factory=dict)
     unexplained: set[object] = field(default_factory=set)
-    """Registrations and owners, since the last change of the topics, that no rules explain."""
+    """Pairs of registrations and owners that no rules explain; emptied when the topics change."""
 
     def input(self) -> GroupInput:
         """Return the input of the assignment: registrations and topics."""
@@ -149,14 +152,14 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
 def _assign_by_rules(
     group: _Group, strategy: Strategy, rules: Profile
 ) -> dict[TopicPartition, str] | None:
-    """Return what the members assign by these rules; None if one of them fails."""
+    """Return the assignment that the members compute by these rules; None if one of them fails."""
     return _merged_assignment(assign_each_member(replace(group.input(), strategy=strategy), rules))
 
 
 def _merged_assignment(
     parts: Mapping[str, MemberAssignment | Failure],
 ) -> dict[TopicPartition, str] | None:
-    """Return what all members assign; None if one of them fails."""
+    """Return the assignment that all members compute; None if one of them fails."""
     found: dict[TopicPartition, str] = {}
     for part in parts.values():
         if isinstance(part, Failure):
@@ -174,10 +177,10 @@ def _set_topic(topics: dict[str, bytes | None], name: str, data: bytes | None) -
 
 
 class GroupHistory:
-    """Fills tables from rows; `finish` completes the rows of events that still last."""
+    """Fills tables from transactions. `finish` completes the rows of events that have not ended."""
 
     def __init__(self, groups: Collection[str] = ()) -> None:
-        """Take the names of the groups to describe; no names means all groups."""
+        """`names` are the groups to describe; an empty collection means all groups."""
         self.tables = Tables()
         self._wanted = frozenset(groups)
         self._groups: dict[tuple[str, str], _Group] = {}
@@ -196,7 +199,7 @@ class GroupHistory:
     # ---- input ---------------------------------------------------------------------------------
 
     def begin(self, tree: Tree, file: str) -> None:
-        """Take the state in a snapshot, from which the first transaction continues."""
+        """Begin with the state in a snapshot; the first transaction changes this state."""
         self._file, self._zxid = file, tree.zxid
         self._sessions = {
             session: Session(zxid=tree.zxid, time_ms=0, file=file, session=session, timeout_ms=ms)
@@ -222,7 +225,8 @@ class GroupHistory:
         self._zxid, self._time_ms = tree.zxid, 0
 
     def apply(self, rows: Iterable[RowTuple], file: str) -> None:
-        """Take the next rows (`transactions.Row`, or bare tuples), in the order of their zxids."""
+        """Apply the next rows (`transactions.Row`, or plain tuples), in the order of their
+        zxids."""
         self._file = file
         places, last_write = self._places, self._last_write
         for row in rows:
@@ -251,7 +255,7 @@ class GroupHistory:
             self._other(row)
 
     def apply_columns(self, batch: pa.RecordBatch, file: str) -> None:
-        """Take the next rows as `apply` does; a compiled loop counts most of the commits."""
+        """Apply the next rows as `apply` does; a compiled loop counts most of the commits."""
         from zkconsumer.history.commits import ColumnRows, CommitRuns  # noqa: PLC0415 - loads numba
 
         self._file = file
@@ -287,7 +291,7 @@ class GroupHistory:
             self._register_path(path, place)
 
     def _register_path(self, path: str, place: At | _Partition) -> None:
-        """Register a path with the compiled loop, if the loop can skip the path's rows."""
+        """Tell the compiled loop that it can skip the rows of this path, if that is the case."""
         from zkconsumer.history.commits import FOREIGN  # noqa: PLC0415 - loads numba
 
         if self._runs is None:
@@ -434,7 +438,7 @@ class GroupHistory:
                 rebalance.refused[name] = rebalance.refused.get(name, 0) + 1
 
     def _leader_changed(self, zxid: int, time_ms: int) -> None:
-        """Record for how long no transaction was written before a new leader began."""
+        """Record how long no transaction was written before a new leader began."""
         silence = time_ms - self._time_ms
         self.tables.incidents.append(
             Incident(
@@ -638,9 +642,8 @@ class GroupHistory:
             rebalance.why = f"the owners follow {rules}"
 
     def _is_waiting(self, group: _Group) -> bool:
-        """Return whether it is certain that a member subscribes to a partition without an owner.
-
-        This saves the computation of assignments while partitions change their owners.
+        """Return whether a member certainly subscribes to a partition without an owner. If so, the
+        group has not settled, and the assignment need not be computed.
         """
         for tp in group.lost_ms:
             if tp.topic in group.topics:
@@ -874,7 +877,7 @@ class GroupHistory:
         group.touched.append(partition)
 
     def _load(self, partition: _Partition) -> None:
-        """Update the run of a partition by what the compiled loop has counted."""
+        """Update the run of a partition with the commits that the compiled loop has counted."""
         if self._runs is not None and partition.run is not None:
             self._runs.load(partition.number, partition.run)
 
@@ -909,7 +912,8 @@ class GroupHistory:
     def _edited(self, chroot: str, place: Located) -> None:
         """Record that an operator's tool changes offsets in this transaction.
 
-        If a commit of this transaction continued a row, it is taken out of it and begins a new one.
+        If a commit of this transaction continued a row of commits, the commit is removed from that
+        row and begins a new row.
         """
         group = self._group(chroot, place.group)
         group.edit_zxid = self._zxid
@@ -936,7 +940,7 @@ class GroupHistory:
         return self.tables
 
     def finish(self) -> Tables:
-        """Complete the rows of events that still last, and return the tables."""
+        """Complete the rows of events that have not ended, and return the tables."""
         for group in self._groups.values():
             rebalance = group.rebalance
             self._changes(group)

@@ -22,9 +22,9 @@ SESSION_FLAPPING: Final = (2, 600_000)
 milliseconds. Long pauses of the process cause them."""
 
 STOPPED_AFTER_MS: Final = 60_000
-"""Milliseconds without a commit after which a member counts as stopped. It must have committed
-before, the pause must be ten times its longest usual one, and other members must still commit. The
-log does not show whether the member had messages.
+"""Milliseconds without a commit after which a member counts as stopped. Further conditions: it has
+committed before, its pause is at least ten times its longest usual pause, and other members still
+commit. The log does not show whether the member had messages.
 """
 
 ORPHAN_MS: Final = 5_000
@@ -53,7 +53,7 @@ KINDS: Final = {
 """Kind of an incident -> what it means."""
 
 MOMENTARY: Final = frozenset({"offset moved back", "offset deleted"})
-"""Incidents without a duration. An incident of another kind without an end still continues."""
+"""Incidents without a duration. If an incident of another kind has no end, it still continues."""
 
 
 def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list[Incident]:
@@ -193,7 +193,8 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
     held: dict[tuple[str, str, int], list[Ownership]] = defaultdict(list)
     for owner in tables.ownership:
         held[owner.chroot, owner.group, owner.session].append(owner)
-    # The latest commit of each group, and the latest commit of a different session.
+    # The latest commit of each group, and the latest commit by another session than the one that
+    # made it.
     latest: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for (chroot, group, session), (_, time_ms, _) in last.items():
         found = latest[chroot, group]

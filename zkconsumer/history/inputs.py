@@ -1,7 +1,7 @@
 """Find the files of one or more servers, and read their logs as one sequence ordered by zxid.
 
-Every server of an ensemble writes the same transactions. The sequence contains each of them once,
-and `Problem`s name what is missing, damaged, or different on some server.
+Every server of an ensemble writes the same transactions. The sequence contains each transaction
+once. `Problem`s name transactions and files that are missing, damaged, or different on some server.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Problem:
     Attributes:
         kind: `damaged`, `unreadable`, `missing` (a gap in zxids), `disagreement`.
         where: the file, or the servers.
-        zxid: the transaction at which it begins, or the last one read before it.
-        what: one sentence.
+        zxid: the transaction at which the problem begins, or the last transaction read before the
+            problem.
+        what: one sentence that describes the problem.
     """
 
     kind: str
@@ -212,7 +213,7 @@ class History:
         yield from streams[0] if len(streams) == 1 else self._merged(streams)
 
     def _of_server(self, server: Server) -> Iterator[Batch]:
-        """Yield a server's rows after the last zxid, in order, and record gaps and damage."""
+        """Yield a server's rows after the zxid `last`, in order, and record gaps and damage."""
         last = self.last_zxid
         for log in _needed(server.logs, last):
             reader = self._readers.setdefault(log.name, LogReader(log, self._fast))

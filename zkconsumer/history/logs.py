@@ -1,7 +1,7 @@
 """Read one transaction log from its beginning, or from where the last read ended.
 
-The memory that this takes does not depend on the size of the log: it holds a window of 4 MB and its
-rows, or one transaction if that is larger.
+The memory that the reader needs does not depend on the size of the log: it holds a window of 4 MB
+and the window's rows, or one transaction if that is larger than the window.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ WINDOW_BYTES: Final = 4 << 20
 """Bytes that are read and decoded at a time."""
 
 REMEDY: Final = (
-    "what precedes it is used; for the rest, read the same log of another server of the ensemble"
+    "the transactions before the damage are used; for the others, read the same log of another"
+    " server of the ensemble"
 )
 
 
@@ -87,7 +88,7 @@ def unreadable(name: str, error: Exception) -> HistoryError:
 class Batch:
     """Rows of one file, as tuples or as Arrow columns; each form is made from the other.
 
-    If there are columns, they hold the rows, and `_rows` is None.
+    If the batch has columns, these contain the rows, and `_rows` is None.
     """
 
     file: str
@@ -147,7 +148,7 @@ class End(Enum):
     UNREAD = "not read to its end yet"
     COMPLETE = "after a whole transaction"
     PREALLOCATED = "before zeros, which the server had reserved"
-    TORN = "within a transaction, which is being written or was cut off by a crash"
+    TORN = "within a transaction that is still being written, or was cut off by a crash"
 
 
 @dataclass
@@ -236,7 +237,8 @@ class LogReader:
         return [Batch(self.source.name, rows)] if rows else [], at
 
     def _judge(self, window: bytes, file: IO[bytes], stop: Stop, where: int, why: str) -> End:
-        """Return how the log ends at the beginning of `window`; raise if it is damaged there."""
+        """Return how the log ends at the beginning of `window`; raise DamagedFileError if the log
+        is damaged there."""
         if not window:
             return End.COMPLETE
         last = _last_byte(window, file)

@@ -20,8 +20,8 @@ from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalanc
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
 
 MAX_LINES: Final = 40
-"""Maximum numbers of incidents and of rebalances that a report of all groups lists; it counts the
-others."""
+"""Maximum numbers of incidents and of rebalances that a report of all groups lists; of the others,
+it shows only the number."""
 
 MAX_BARS: Final = 20_000
 """Maximum number of intervals of ownership that a page draws; a browser is slow with more."""
@@ -203,7 +203,7 @@ def _other_lines(tables: Tables) -> Iterator[Line]:
 
 # ---- HTML ---------------------------------------------------------------------------------------
 
-_WIDTH, _LEFT, _ROW = 1100, 190, 18  # pixels: the time axis, the names, the height of a lane
+_WIDTH, _LEFT, _ROW = 1100, 190, 18  # in pixels: the time axis, the names, the height of a lane
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")
 _STYLE = """
 body { font: 14px/1.4 sans-serif; margin: 2em; color: #222; }

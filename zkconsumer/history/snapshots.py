@@ -182,7 +182,7 @@ class _Bytes:
         return self._begin + self._at
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes. Raises DamagedFileError at the end of the file."""
+        """Return the next `size` bytes. Raises DamagedFileError at the end of the file."""
         while len(self._window) - self._at < size:
             more = self._file.read(_BLOCK)
             if not more:
@@ -200,7 +200,7 @@ class _Bytes:
         return self._sum
 
     def rest(self) -> bytes:
-        """Return up to 100 bytes that follow, without taking them."""
+        """Return up to 100 bytes that follow, without advancing the position."""
         while len(self._window) - self._at < 100 and (more := self._file.read(_BLOCK)):
             self._window += more
         return self._window[self._at : self._at + 100]
@@ -278,7 +278,8 @@ def _read(data: _Bytes, zxid: int) -> Tree:
 
 
 def _check_seals(data: _Bytes) -> None:
-    """Check the checksum after the tree, and those after the parts that later releases append.
+    """Check the checksum after the tree, and the checksums after the parts that later releases
+    append.
 
     3.6 and later append a digest (20 bytes), and 3.9 appends the last zxid (8 bytes).
     """

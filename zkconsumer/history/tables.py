@@ -2,7 +2,7 @@
 
 Times are milliseconds since the epoch by the leader's wall clock. Each row has the zxid and the
 time at which its event begins, and the file that contains it. `ended_ms` is None for an event that
-still lasts.
+has not ended.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Session(Event):
 
     Attributes:
         ended: `closed` by its client, `expired`, or empty while it lasts.
-        silent_ms: the time from the session's last write to its end. Reads and heartbeats are
-            not logged, so it was in contact for longer.
+        silent_ms: the time from the session's last write to its end. Reads and heartbeats are not
+            logged, so the client may have been in contact for longer.
         consumers: the consumer ids that registered with it.
     """
 
@@ -118,7 +118,7 @@ class Rebalance(Event):
             never did.
         why: the rules that the owners follow, or why the group did not settle.
         unowned_s: partition-seconds without an owner.
-        moved: partitions that another member owned before.
+        moved: number of partitions whose previous owner was another member.
         moved_without_need: those of `moved` whose old and new owners were members during the whole
             rebalance.
     """
@@ -149,7 +149,7 @@ class Commits(Event):
     Attributes:
         begins: `first` seen, `session` changed, `moved back`, or `edit` by an operator's tool.
         by: the consumer id of the session; empty for a tool.
-        late: the session no longer owned the partition, which another session owned.
+        late: another session owned the partition when this session committed.
         longest_pause_ms: the longest time between two commits of the run.
     """
 

@@ -55,11 +55,11 @@ ERRORS: Final = {
 }
 
 MAX_TRANSACTION: Final = 64 << 20
-"""Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default.
-A longer length is reported as damage, so that a wrong length allocates no memory."""
+"""Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default. A
+greater length is reported as damage, so that a wrong length does not allocate memory."""
 
 MAX_SEARCH: Final = 64 << 10
-"""Number of bytes in which `complete_at` looks for the end of a transaction: longer transactions
+"""Number of bytes in which `complete_at` searches for the end of a transaction; longer transactions
 are rare."""
 
 DIGEST: Final = 12  # bytes of the digest after a record: a version and the digest of the tree
@@ -191,7 +191,8 @@ def deleted_paths(encoded: bytes | None) -> list[str]:
 
 
 def _end(window: bytes, at: int, stop: int, slack: int) -> None:
-    """Check that a record ends at `stop`, or at a digest before it if `slack` is its size."""
+    """Check that a record ends at `stop`, or `slack` bytes before `stop` if `slack` is the size of
+    a digest."""
     if at > stop:
         raise _Fault(stop, f"a record is {at - stop} bytes longer than its transaction")
     if at not in (stop, stop - slack):
@@ -326,7 +327,7 @@ def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int,
 
     A server that applies a failed multi changes the type of its parts to ERROR in memory. If it
     writes the multi afterwards, as a restarted server does that catches up with the leader, then
-    these parts keep the record of their operation. Such a part has the error 0 here.
+    these parts keep the record of their operation. For such a part, the yielded error is 0.
     """
     (count,) = _INT.unpack_from(window, at)
     if count < 0 or count * 8 > stop - at:

@@ -54,8 +54,8 @@ class PushedFilters:
     """The topics, partitions and offsets that can pass all filters of a query.
 
     Attributes:
-        since_ms: a time in ms since 1970, or None. No message before the first message of this time
-            can pass.
+        since_ms: a time in ms since 1970, or None. No message before the first message with this
+            time or a later one can pass.
     """
 
     def __init__(self) -> None:
@@ -69,9 +69,9 @@ class PushedFilters:
         """Add a filter. Return whether it is applied exactly, so that Spark need not evaluate it
         again.
 
-        A list of offsets counts only with its minimum and its maximum. Timestamps count only with a
-        lower bound: producers set timestamps, so a message with a lower timestamp may follow one
-        with a higher timestamp.
+        Of a list of offsets, only the minimum and the maximum are used. Of bounds of timestamps,
+        only lower ones are used: producers set timestamps, so a message with a lower timestamp may
+        follow one with a higher timestamp.
         """
         match one:
             case IsNotNull((name,)):
@@ -169,8 +169,8 @@ class BatchReader(Pickled, DataSourceReader):
         self._options, self._columns = options, tuple(columns)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what executors need: `read` uses only the columns, and credentials stay on the
-        driver.
+        """Return the state that executors need: `read` uses only the columns, and credentials stay
+        on the driver.
         """
         return {"_columns": self._columns}
 
@@ -222,8 +222,8 @@ class PushingBatchReader(BatchReader):
         if since_ms is None or not are_times_exact(cluster.bootstrap()):
             return found
         firsts = cluster.at([one.tp for one in found if one.size], since_ms)
-        # None means that no message has this time or a later one. If a look-up failed, the range is
-        # read in full.
+        # None means that no message has this time or a later one. A string means that the look-up
+        # failed; then the range is read in full.
         return [
             one._replace(start=max(one.start, at))
             if isinstance(at, int)

@@ -1,10 +1,10 @@
 """A group member whose messages are read elsewhere, in batches.
 
-`Membership` is the library's own member: the same coordinator, lease, claims, release grace and
-compare-and-set commits. Where the library has a stream for each consumer thread, `Membership` has
+`Membership` runs the library's own member, with the same coordinator, lease, claims, release grace
+and compare-and-set commits. In place of a stream for each consumer thread, `Membership` has
 `ThreadPartitions`, which implements `consumer.stream_partitions.PartitionSink` and holds no
-messages. It records which partitions may be planned, which offsets are in flight, and which are
-finished. The coordinator's thread and the query's thread both use it.
+messages. `ThreadPartitions` records which partitions may be planned, which offsets are in flight,
+and which offsets are finished. The coordinator's thread and the query's thread both use it.
 
 A position covers finished batches only. Offsets in flight are never committed, neither at a release
 nor at the end, so the partition's next owner reads them again.
@@ -50,7 +50,7 @@ class ServedPartition:
         offset: None if the group has no stored offset.
         epoch: the ownership to which the offset belongs.
         is_first: this process has neither owned the partition before nor planned any of it.
-        is_stored: the offset is the group's stored one, and nothing was planned from it yet.
+        is_stored: the offset is the group's stored offset, and no batch was planned from it yet.
     """
 
     offset: int | None
@@ -84,7 +84,8 @@ class _Release:
 class ThreadPartitions:
     """The partitions of one consumer thread.
 
-    Both sides hold the lock only for a moment, and call nothing while they hold it.
+    The coordinator's thread and the query's thread hold the lock only for a moment, and call no
+    other object while they hold it.
     """
 
     def __init__(self, thread_id: str, seen: set[TopicPartition]) -> None:
@@ -102,8 +103,8 @@ class ThreadPartitions:
     # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Serve these partitions from their offsets. If the member already holds a partition, an
-        operator has edited its offset. The partition then restarts there.
+        """Serve these partitions from their offsets. A partition that is already served is granted
+        again after an operator has edited its offset; it then continues at the edited offset.
         """
         with self._lock:
             self.changes += 1
@@ -136,7 +137,8 @@ class ThreadPartitions:
         self.answer_releases()
 
     def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
-        """Return the finished positions; only these count as delivered."""
+        """Return the positions after finished batches. Only messages before these positions count
+        as delivered."""
         with self._lock:
             return {
                 tp: Position(one.epoch, one.offset)
@@ -151,7 +153,7 @@ class ThreadPartitions:
         self.failures.append(error)
 
     def end(self, error: ZkConsumerError) -> None:
-        """Record why the member ended by itself. This is final."""
+        """Record the error that ended the member. The member cannot continue afterwards."""
         self.ended = error
 
     def answer_releases(self) -> None:

@@ -1,7 +1,7 @@
-"""Topics, partitions and log ends, as the driver's side of a query caches them.
+"""A cache of topics, partitions and log ends, for the driver's part of a query.
 
-Spark asks an idle query for new messages every 10 ms. Answers are therefore cached, and expensive
-answers are cached longer.
+Spark asks an idle query for new messages every 10 ms. The brokers' answers are therefore cached,
+and expensive answers are cached for longer.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ wait this long. The cache time reaches this maximum at about 10,000 partitions.
 """
 
 STARTS_S: Final = 300.0
-"""Time to cache the beginnings of logs, in seconds. Only retention moves them, and an idle query
-has read all logs to their ends.
+"""Time to cache the beginnings of logs, in seconds. Only retention moves the beginnings, and an
+idle query has read all logs to their ends.
 """
 
 MOVING_STARTS_S: Final = 10.0
@@ -48,8 +48,8 @@ messages before a task reads them.
 """
 
 TOPICS_S: Final = 1.0
-"""Minimum time to cache topics, partitions and leaders, in seconds. The answer covers the whole
-cluster and is large, so it is requested only when needed.
+"""Minimum time to cache topics, partitions and leaders, in seconds. The brokers' answer covers the
+whole cluster and is large, so it is requested only when it is needed.
 """
 
 TOPICS_IDLE_S: Final = 30.0
@@ -80,13 +80,13 @@ LOG_EVERY_S: Final = 30.0
 
 
 class ShortLogs:
-    """Logs whose reported end lies before a position that a query has already reached in them."""
+    """Logs whose reported end lies before a position that the query has already reached."""
 
     def __init__(self) -> None:
         self._since: dict[TopicPartition, float] = {}
 
     def must_wait(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
-        """Return whether to wait because the leader may report too low an end.
+        """Return whether the query must wait because the leader may report an end that is too low.
 
         A leader that was just elected may know of fewer messages than it stores. The wait ends
         after `STALE_END_S`.
@@ -105,7 +105,8 @@ def brokers_of(config: ConsumerConfig) -> Brokers:
 
 
 class IdleDelay:
-    """Delays answers without new messages; an answer that costs more is delayed longer."""
+    """Delays answers without new messages. The more processor time an answer costs, the longer it
+    is delayed."""
 
     def __init__(self) -> None:
         self._before_s: float | None = None
@@ -132,7 +133,7 @@ class ClusterLogs:
     """Topics and log ends, cached for a short time. Only one thread may use it at a time.
 
     Brokers that do not answer cause no error. The last known values remain, `trouble` describes the
-    problem, a warning is logged from time to time, and `brokers` looks the brokers up again.
+    problem, and a warning is logged from time to time. `brokers` then looks up the brokers again.
     """
 
     def __init__(self, brokers: Callable[[], Brokers]) -> None:
@@ -152,7 +153,8 @@ class ClusterLogs:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether `ends` would answer from its cache for the same partitions as the last time."""
+        """Whether `ends` would answer from its cache if it were called with the same partitions
+        again."""
         kept_s = self._ends_s if self.is_idle else ENDS_S
         return time.monotonic() - self._ends_at < kept_s
 

@@ -41,7 +41,8 @@ class ZkConsumerSource(Pickled, DataSource):
         self._frame = uuid4().hex
 
     def __getstate__(self) -> dict[str, object]:
-        """Return all state until a reader exists, and then no state, since executors need none."""
+        """Return all state until a reader exists. Afterwards return no state, since executors need
+        none."""
         return {} if self._has_reader else self.__dict__
 
     @classmethod

@@ -1,13 +1,13 @@
-"""`mode=direct`: a stream of all partitions, whose progress is in the checkpoint only.
+"""`mode=direct`: a stream of all partitions, which keeps its progress in the checkpoint only.
 
 The end offset of a batch describes it completely, `{"topic": {"0": [start, end]}}`
 (`offset_ranges.to_offset`). So a replay needs neither the previous batch nor the options that say
-where the query starts. A reader does nothing before the first call that needs it, because Spark
-creates readers only to pickle them.
+where the query starts. A reader connects to nothing before the first call that needs a connection,
+because Spark creates some readers only to pickle them.
 
 Spark's calls and their order: `pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3.
-The batch that ends at the argument of `latestOffset(start)` is finished. `commit` reports the same
-batch one batch later, and never for the last batch.
+When Spark calls `latestOffset(start)`, the batch that ends at `start` is finished. Spark calls
+`commit` for this batch only after the next batch, and never for the last batch.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             BackgroundMirror(OffsetMirror(options.config)) if options.mirror_offsets else None
         )
         self._has_begun = False
-        # The last answer of `latestOffset`, and the `start` for which there were no new messages.
+        # `_end` is the last answer of `latestOffset`. `_without_news` is the last `start` for which
+        # there were no new messages.
         self._end: StreamOffset = {}
         self._without_news: StreamOffset | None = None
         # With Trigger.AvailableNow: the run reads up to these offsets.
@@ -89,8 +90,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what executors need: `read` uses only the columns, and credentials stay on the
-        driver.
+        """Return the state that executors need: `read` uses only the columns, and credentials stay
+        on the driver.
         """
         return {"_columns": self._columns}
 
@@ -143,8 +144,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         return self._end
 
     def reportLatestOffset(self) -> StreamOffset | None:
-        """Return where the logs end; Spark reports the difference to the batch's end, which is the
-        lag.
+        """Return where the logs end. Spark reports the difference between these offsets and the
+        batch's end as the lag.
         """
         ends = {one.tp: one.end for one in from_offset(self._end)}
         logs = self._cluster.ends(ends) if ends else {}
@@ -186,8 +187,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._mirror.close()
 
     def _begin(self) -> None:
-        """Set up the process at the first call. The process needs an orderly end only for the
-        mirror's last commit.
+        """Set up the process at the first call. `stop` must be called at the process's end only if
+        there is an offset mirror, which then makes its last commit.
         """
         if not self._has_begun:
             self._has_begun = True
@@ -270,8 +271,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def _within(
         self, positions: Mapping[TopicPartition, int], logs: offset_resolution.Logs
     ) -> tuple[Positions, Positions]:
-        """Return positions that the logs contain, and the logs' ends, without ends that may be too
-        low.
+        """Return the positions, moved into the logs, and the logs' ends. A partition whose reported
+        end may be too low keeps its position and has no end in the result.
         """
         strict = self._options.fail_on_data_loss
         found = dict(positions)
@@ -334,7 +335,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             _log.warning("%s", line)
 
     def _mirror_finished(self, end: StreamOffset) -> None:
-        """Mirror the offsets of a finished batch, which ends at `end`."""
+        """Write the offsets of a finished batch, which ends at `end`, to the group."""
         if self._mirror is not None and end:
             self._mirror.follow({one.tp: one.end for one in from_offset(end)})
 

@@ -7,19 +7,19 @@ are written only after their batch is finished, and only forward, so a replayed 
 between changes nothing. The query does not become a group member: two queries with one group would
 overwrite each other's offsets.
 
-Spark reveals where a batch ends in two places, so there are two ways:
+Spark reports the end of a batch in two places, so there are two ways to commit it:
 
 - The progress of each finished batch contains the end of each partition (`sources[i].endOffset`).
-  `CommitListener` reads it there. This is exact, even with transaction markers and filtered rows,
-  needs no pass over the data, and happens after Spark's own commit log. The commit is some tenths
-  of a second late. If the driver dies first, the last commit is missing until the next batch.
-  Prefer this way.
+  `CommitListener` reads it there. These ends are exact, even with transaction markers and filtered
+  rows. The listener needs no pass over the data, and commits after Spark has written its own commit
+  log. The commit is some tenths of a second late. If the driver dies first, the last commit is
+  missing until the next batch. Prefer this way.
 - A `foreachBatch` function receives the rows and the batch number, but no offsets. So `committing`
-  takes the largest offset of each partition among the rows. It commits within the call, which is
-  right if the znodes must be written before the next batch starts. The rows must still have the
-  columns `topic`, `partition` and `offset`, and rows that were filtered out do not count. Finding
-  the largest offsets needs one more pass, so the batch is kept (`persist`) instead of read from
-  Kafka twice.
+  takes the largest offset of each partition among the rows. It commits within the call. Use it if
+  the znodes must be written before the next batch starts. The rows must still have the columns
+  `topic`, `partition` and `offset`, and rows that were filtered out do not count. Finding the
+  largest offsets needs one more pass, so the batch is kept (`persist`) instead of read from Kafka
+  twice.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ class Committing:
 
 
 class CommitListener(StreamingQueryListener):
-    """Writes the offsets of each finished batch of one query.
+    """Writes the offsets of each finished batch of one query to ZooKeeper.
 
         spark.streams.addListener(CommitListener(query="orders", zookeeper="zk:2181", group="g"))
 
-    If a write fails, the listener logs a warning and writes the offsets of the next batch: a group
-    whose offsets lag is no reason to stop a query.
+    If a write fails, the listener logs a warning and writes the offsets of the next batch: late
+    offsets of a group are no reason to stop a query.
     """
 
     def __init__(

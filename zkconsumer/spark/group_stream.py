@@ -4,13 +4,13 @@ The member lives in the driver's source process as long as the query runs. The e
 describes it completely, `{"topic": {"0": [start, end]}}`, with the partitions that the member owned
 when it planned the batch. Executors read these fixed ranges, and a replay needs no member.
 
-The batch that ends at the argument of `latestOffset(start)` is finished and in Spark's commit log,
-so its offsets are committed to the group at once. `commit` reports the same batch one batch later,
-and never for the last batch. Spark's calls and their order:
+When Spark calls `latestOffset(start)`, the batch that ends at `start` is finished and in Spark's
+commit log, so its offsets are committed to the group at once. Spark calls `commit` for this batch
+only after the next batch, and never for the last batch. Spark's calls and their order:
 `pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3.
 
-`StartPositions` decides where batches continue in each partition: at the checkpoint's offset, at
-the group's offset, or where `auto.offset.reset` says.
+`StartPositions` decides at which offset the batches of each partition continue: at the checkpoint's
+offset, at the group's offset, or at the offset that `auto.offset.reset` selects.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ LOG_EVERY_S: Final = 60.0
 """Seconds between two log lines about the same wait."""
 
 _TEMPORARY_ERRORS: Final = (RebalanceBlockedError, UnsupportedPeerError)
-"""Errors that end by themselves when other members release partitions or leave. The query waits."""
+"""Errors that resolve by themselves when other members release partitions or leave. The query
+waits."""
 
 
 class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -118,7 +119,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._group: Membership | None = None
         self._cluster = ClusterLogs(self._brokers)
         self._has_begun = False
-        # Whether Spark has run a batch in this process; then plans are compiled and workers run.
+        # Whether Spark has run a batch in this process. If so, its plans are compiled and its
+        # workers are running.
         self._is_warm = False
         self._is_available_now = False
         self._starts = StartPositions(options, self._name)
@@ -137,11 +139,11 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         # time.
         self._idle: tuple[StreamOffset, int] | None = None
         self._pause = IdleDelay()
-        self._waits_for = ""  # the member's last error that may end by itself
+        self._waits_for = ""  # the member's last error that may resolve by itself
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what executors need: `read` uses only the columns, and credentials stay on the
-        driver.
+        """Return the state that executors need: `read` uses only the columns, and credentials stay
+        on the driver.
         """
         return {"_columns": self._columns}
 
@@ -164,8 +166,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @errors_as_text()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the trigger. The member joins after the warm-up batch, and only then does the reader
-        fix the end of the run.
+        """Record that the trigger is AvailableNow. The reader fixes the end of the run later, when
+        the member has joined after the warm-up batch.
         """
         self._begin()
         self._is_available_now = True
@@ -234,7 +236,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._end
 
     def _is_known_to_be_idle(self, group: Membership, start: StreamOffset) -> bool:
-        """Whether nothing can have changed since the last call, which found no new messages."""
+        """Whether nothing can have changed since the last call of `latestOffset`, which found no
+        new messages."""
         return (
             self._targets is None
             and self._cluster.is_fresh
@@ -353,8 +356,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def _must_warm_up(self, limit: ReadLimit | None) -> bool:
         """Return whether an empty batch must precede the join.
 
-        Not with Trigger.Once, whose only batch would be empty. Spark 4.0 and 4.1 treat
-        Trigger.AvailableNow in the same way.
+        No warm-up batch is possible with Trigger.Once, which has only one batch. Spark 4.0 and 4.1
+        treat Trigger.AvailableNow in the same way.
         """
         return self._group is None and not self._is_warm and isinstance(limit, ReadMaxRows)
 
@@ -374,7 +377,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_offset(_empty_ranges(start), unlike=start)
 
     def _warm_up_tasks(self) -> Sequence[InputPartition]:
-        """Return as many tasks as the first batch may have; they read no messages."""
+        """Return as many tasks as the first batch may have. These tasks read no messages."""
         made = warm_ups(self._options, self._subscribed[:WARM_UP_TASKS], self._cluster.bootstrap())
         _log.info("%s: runs %d warm-up tasks before the member joins", self._name, len(made))
         return made
@@ -383,14 +386,14 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
     def _finish(self, group: Membership, start: StreamOffset) -> None:
-        """Finish the batches that end at `start`; drop the other planned ones, since Spark never
+        """Finish the batches that end at `start`. Drop all other planned batches, since Spark never
         runs them.
         """
         group.finish({one.tp: one.end for one in from_offset(start)})
         group.cancel()
 
     def _raise_failures(self, group: Membership) -> None:
-        """Raise the member's errors, except those that end by themselves."""
+        """Raise the member's errors, except those that resolve by themselves."""
         while (error := group.failure()) is not None:
             if not isinstance(error, _TEMPORARY_ERRORS):
                 raise error
@@ -548,7 +551,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             )
 
     def _log_ownership(self, group: Membership) -> None:
-        """Log the owned partitions when they change; log repeatedly why the query owns none."""
+        """Log the owned partitions when they change. If the query owns no partition, log the reason
+        repeatedly."""
         owned = group.reached().keys()
         if not owned and group.is_at_rest and (why := group.idle_reason):
             self._warn_repeatedly(

@@ -3,8 +3,9 @@
     spark.read.format("zkconsumer-history").option("table", "rebalances").load("/var/lib/zookeeper")
     spark.readStream.format("zkconsumer-history").load("/var/lib/zookeeper")
 
-The table `transactions` is divided among tasks: one task reads one file. The other tables need the
-state of each group from the first transaction on, so one task reads all files, ordered by zxid.
+A query of the table `transactions` has one task for each file. The rows of the other tables depend
+on the state of each group from the first transaction on, so one task reads all files, ordered by
+zxid.
 
 Python's data sources open files in Python, so the path must be one that each executor can open. For
 other filesystems, such as HDFS, `transactions_of` reads files with Spark's own `binaryFile`.
@@ -77,7 +78,7 @@ POLL_S: Final = 1.0
 """Seconds between two checks of the files by a stream."""
 
 ROWS: Final = 10_000
-"""Rows of a record batch of the tables other than `transactions`."""
+"""Number of rows of a record batch, for all tables except `transactions`."""
 
 
 def schema_of(table: str) -> StructType:
@@ -161,7 +162,7 @@ class HistorySource(Pickled, DataSource):
 
 @dataclass
 class LogPart(InputPartition):
-    """A log and the bytes of it that a task reads; `end` is -1 for all."""
+    """A log, and the range of bytes that a task reads of it; `end` is -1 for the whole log."""
 
     path: str
     begin: int = 0
@@ -236,7 +237,8 @@ def _opened(name: str, paths: Sequence[str]) -> Source:
 
 
 def _transactions(part: LogPart, source: Source) -> Iterator[pa.RecordBatch]:
-    """Yield a log's rows. Damage becomes a last row, with the error in the column `damage`."""
+    """Yield a log's rows. If the log is damaged, the last row has the error in the column
+    `damage`."""
     reader = LogReader(source, _decoder(), part.begin, part.end)
     try:
         for batch in reader.batches():
@@ -334,7 +336,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
                     for _ in reader.batches():
                         pass
                 except DamagedFileError:
-                    pass  # the rows before the damage are read
+                    pass  # the rows before the damage are still delivered
                 ends[log.name] = reader.offset
         return ends
 
@@ -374,5 +376,5 @@ def decode_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def deduplicated(transactions: DataFrame) -> DataFrame:
-    """Return each transaction once, if several servers of one ensemble wrote it."""
+    """Return each transaction once, even if several servers of one ensemble wrote it."""
     return transactions.dropDuplicates(["zxid", "part"])

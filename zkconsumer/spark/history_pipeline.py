@@ -4,13 +4,14 @@
     history_pipeline.read(spark, "/data/history", "rebalances")
 
 One task handles one ensemble. It restores the state of the groups, decodes the new transactions,
-deduplicates them by zxid, and writes new files under names that no other attempt uses. Then
-the driver commits the run: it renames the ensemble's manifest, which names all files that are
-valid. A run that ends before the rename has no effect. The run after a rename repeats nothing.
+deduplicates them by zxid, and writes new files under names that no other attempt uses. Then the
+driver commits the run by renaming a new manifest of the ensemble. The manifest names all valid
+files. A run that ends before the rename has no effect. After the rename, no later run repeats this
+work.
 
-A file that comes late contains transactions before the last committed one. The run then goes back
-to the last state before these transactions and continues from there, so that the result is the same
-as if the file had been there in time.
+A file that arrives late contains transactions with lower zxids than the last committed one. The run
+then goes back to the last state before these transactions and continues from there, so that the
+result is the same as if the file had been there in time.
 """
 
 from __future__ import annotations
@@ -87,10 +88,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run did for one ensemble.
+    """The result of a run for one ensemble.
 
     Attributes:
-        number: the number of the run; that of the previous run if there was nothing new.
+        number: the number of the run; if there were no new transactions, the number of the previous
+            run.
         transactions: rows of the table `transactions` that the run wrote.
         replaced_runs: how many earlier runs this run has replaced because of a late file.
     """
@@ -213,7 +215,7 @@ def commit(folder: Path, text: str) -> None:
 def remove_invalid(folder: Path, manifest: Manifest) -> None:
     """Remove the files of runs that ended before their commit, and those that a run has replaced.
 
-    Each run does this at its start, so a query can read replaced files until the next run.
+    Each run removes files at its start, so a query can read replaced files until the next run.
     """
     for file in folder.glob("*.*"):
         if file.name != MANIFEST and file.name not in manifest.files:
@@ -298,7 +300,7 @@ class Task:
                     for batch in reader.batches():
                         spans += _spans(batch)
                 except DamagedFileError:
-                    pass  # the transactions before the damage count; an incident reports it
+                    pass  # an incident reports the damage; the rest is used
                 scanned[log.name] = reader.offset
             found += _differing_zxids(_joined(spans), covered)
         return min(found, default=None), scanned
@@ -384,7 +386,8 @@ def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
 
 
 def _differing_zxids(spans: Spans, covered: Spans) -> Iterator[int]:
-    """Yield the zxids from which a server's logs have more or fewer transactions than `covered`."""
+    """Yield the zxids from which a server's logs contain more or fewer transactions than
+    `covered`."""
     before = 0
     for first, last in spans:
         at = bisect_right(covered, (first, 1 << 64)) - 1

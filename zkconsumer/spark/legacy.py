@@ -3,9 +3,9 @@
 They return DataFrames with the columns of `format("zkconsumer")` and decoded `key` and `value`,
 where the originals returned DStreams and RDDs of pairs. Arguments, defaults and TypeErrors are
 those of `KafkaUtils` in Spark 2.4, with three exceptions. A decoder is a function of a column;
-`udf(old_decoder, "string")` converts an old one. There is no storageLevel, because nothing is
-stored in between. There are no messageHandler and leaders, because a row has all columns and
-leaders are looked up.
+`udf(old_decoder, "string")` converts an old decoder. There is no storageLevel, because no data are
+stored between Kafka and the query. There are no messageHandler and leaders, because a row has all
+columns and leaders are looked up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class OffsetRange(NamedTuple):
 
 
 def utf8_decoder(column: Column) -> Column:
-    """Decode UTF-8 text; null stays null. Invalid UTF-8 fails the query, as in the original."""
+    """Decode UTF-8 text; null stays null. Invalid UTF-8 makes the query fail, as in the
+    original."""
     return sf.decode(column, "UTF-8")
 
 

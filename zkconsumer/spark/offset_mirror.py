@@ -1,13 +1,13 @@
-"""A query's finished offsets, written to the group's offset znodes for tools that monitor the
-group.
+"""Writes a query's finished offsets to the group's offset znodes, for tools that monitor the group.
 
 Offsets only move forward: a higher offset that another client wrote stays. Each write is a
 compare-and-set on the znode's version, so a concurrent write of another client is never overwritten
 unnoticed. While ZooKeeper is unreachable, a commit waits; `BackgroundMirror` waits on a thread of
 its own, so that the query continues.
 
-The mirror is not a group member. If the group has members, they would skip messages: at their next
-rebalance they read the mirrored offsets. So the mirror logs a warning about a group with members.
+The mirror is not a group member. If the group has members, they skip messages, because they read
+the mirrored offsets at their next rebalance. So the mirror logs a warning about a group with
+members.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from zkconsumer.zk.client import ZooKeeperClient
 _log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
-"""How many times a transaction is sent. Another client's write or a lost reply makes an attempt
-fail.
+"""Maximum number of attempts to write a transaction. An attempt fails if another client writes at
+the same time, or if the reply is lost.
 """
 
 MEMBER_CHECK_INTERVAL_S: Final = 60.0
 """Seconds between two checks for members of the group."""
 
 RETRY_S: Final = 10.0
-"""Seconds before a failed commit is retried. This is longer than an attempt, and short compared
-with the interval of a lag monitor.
+"""Seconds before a failed commit is retried. This back-off is longer than an attempt, and short
+compared with the interval of a lag monitor.
 """
 
 LAST_COMMIT_LIMIT_S: Final = 2.0
-"""Time limit of the last commit at the end, in seconds. It needs milliseconds unless ZooKeeper is
-unreachable. A container that stops gives all its processes ten seconds in total.
+"""Time limit of the last commit at the end, in seconds. The commit takes milliseconds unless
+ZooKeeper is unreachable. A container that stops gives all its processes ten seconds in total.
 """
 
 
@@ -64,8 +64,8 @@ class _Stored(NamedTuple):
 class OffsetMirror:
     """Writes offsets of `config.group_id` to ZooKeeper; the first `commit` connects.
 
-    Only one thread may use it at a time. `close` is the only clean-up; the mirror keeps no state
-    that must be saved.
+    Only one thread may use it at a time. `close` ends its session; the mirror has no state that
+    must be saved.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -219,8 +219,8 @@ class OffsetMirror:
 class BackgroundMirror:
     """Writes the latest offsets on a thread of its own, so that the query does not wait.
 
-    One thread calls `follow`; any thread may call `close`. The first failure in a row and the
-    recovery are logged. A failed commit is retried every `RETRY_S`.
+    One thread calls `follow`; any thread may call `close`. The first of several consecutive
+    failures, and the recovery, are logged. A failed commit is retried every `RETRY_S`.
     """
 
     def __init__(self, mirror: OffsetMirror) -> None:
@@ -273,7 +273,7 @@ class BackgroundMirror:
         self._mirror.close()
 
     def _next(self, pause_s: float) -> Mapping[TopicPartition, int] | None:
-        """Return the offsets to write, or None at the end."""
+        """Return the offsets to write, or None when the mirror is being closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over, pause_s)
             self._changed.wait_for(lambda: self._due is not None or self._is_over)

@@ -1,4 +1,5 @@
-"""Ranges of offsets: the messages of a batch, their form in the checkpoint, and their tasks.
+"""Ranges of offsets: the messages of a batch, how the checkpoint represents them, and how they are
+divided among tasks.
 
 A range includes its start and excludes its end. Everything here is pure.
 """
@@ -45,10 +46,10 @@ its original.
 def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = None) -> StreamOffset:
     """Return the checkpoint form of these ranges.
 
-    Topics and partitions are sorted, because Spark compares the forms as text. To Spark, text equal
-    to `unlike` means that there are no new messages. If the same ranges must be read once more (an
-    operator rewound the group, or a topic was created again), a third number makes the text
-    different. If there is no partition, an empty topic name makes it different.
+    Topics and partitions are sorted, because Spark compares the forms as text. If the text equals
+    that of `unlike`, Spark concludes that there are no new messages. If the same ranges must be
+    read once more (an operator rewound the group, or a topic was created again), a third number
+    makes the text different. If there is no partition, an empty topic name makes it different.
     """
     found: StreamOffset = {}
     for one in sorted(ranges):
@@ -114,7 +115,8 @@ def advance(
 
 
 def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Divide `limit` messages among partitions, in proportion to the messages that each one has.
+    """Divide `limit` messages among partitions, in proportion to the number of messages in each
+    partition.
 
     Every partition with messages gets at least one, so the sum may exceed `limit` by the number of
     partitions (`org.apache.spark.sql.kafka010.KafkaMicroBatchStream.rateLimit`, Spark 4.3).

@@ -71,7 +71,8 @@ def partitions_of(
 
 
 def absent(options: SourceOptions, found: Collection[TopicPartition]) -> list[str]:
-    """Return what the options name explicitly and `found` does not contain."""
+    """Return the topics and partitions that the options name explicitly and `found` does not
+    contain."""
     wanted = options.subscription
     if isinstance(wanted, Topics):
         return sorted(wanted.threads.keys() - {tp.topic for tp in found})
@@ -112,7 +113,7 @@ def await_ends(
 ) -> dict[TopicPartition, LogRange]:
     """Return where the log of each partition begins and ends.
 
-    Raises SparkSourceError if the range of a log is still unknown after `limit_s`.
+    Raises SparkSourceError if the beginning or end of a log is still unknown after `limit_s`.
     """
     deadline = time.monotonic() + limit_s
     while True:
@@ -136,7 +137,7 @@ def await_ends(
 def offsets_of(
     options: SourceOptions, side: Side, logs: Logs, cluster: ClusterLogs
 ) -> dict[TopicPartition, int]:
-    """Return the offset at which each partition starts or ends, according to `side`.
+    """Return the offset at which each partition starts, or ends, as `side` says.
 
     Raises:
         ConfigError: JSON names other partitions than those that are read, or times are given for

@@ -57,7 +57,7 @@ def with_documented_names(
 def split_kafka_properties(
     options: Mapping[str, str], *, but: Container[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return librdkafka's properties, which begin with `kafka.`, and the other options.
+    """Split the options into librdkafka's properties, which begin with `kafka.`, and all others.
 
     Spark passes names in lower case, as are all names of librdkafka. `but` contains names that look
     like librdkafka's properties but are not.
@@ -143,7 +143,7 @@ def parse_positive_integer(given: Mapping[str, str], name: str, most: int) -> in
 # ---- Where a query starts and where a batch read ends --------------------------------------------
 
 
-# These numbers stand for the two ends of a log in JSON offsets (Spark:
+# In JSON offsets, these numbers stand for the two ends of a log (Spark:
 # `KafkaOffsetRangeLimit.LATEST` and `EARLIEST`).
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -168,15 +168,15 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message with this timestamp (ms since 1970) or later, in every partition."""
+    """The first message with this timestamp (ms since 1970) or a later one, in every partition."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The first message with a timestamp (ms since 1970) or later, with a separate time for each
-    partition.
+    """The first message with a timestamp (ms since 1970) or a later one; each partition has its own
+    timestamp.
     """
 
     timestamps_ms: Mapping[TopicPartition, int]

@@ -42,16 +42,16 @@ from zkconsumer.spark.option_parsing import (
 _log = logging.getLogger(__name__)
 
 NO_GROUP: Final = "zkconsumer-spark"
-"""The client's group name towards the brokers if `group.id` is not set. Nothing is stored under
-this name.
+"""The group name of the broker client if `group.id` is not set. No offset is stored under this
+name.
 """
 
 REVOKE_GRACE_MS: Final = 4000
 """Default of `revoke.grace.ms`.
 
 JVM members try for 8 s to claim their partitions (`rebalance.max.retries` x `rebalance.backoff.ms`,
-0.8 to 1.1), and own nothing if they fail. So this should be well under 8 s, and a batch should take
-less time than this.
+0.8 to 1.1), and own nothing if they fail. So this grace should be well under 8 s, and a batch
+should take less time than the grace.
 """
 
 PATIENCE_SESSIONS: Final = 10
@@ -59,7 +59,7 @@ PATIENCE_SESSIONS: Final = 10
 
 POLL_TIMEOUT_MS: Final = 120_000
 """Default of `kafkaConsumer.pollTimeoutMs`, the same as in Spark's connector
-(`spark.network.timeout`). A broker's restart and a leader election take less time.
+(`spark.network.timeout`). A broker's restart or a leader election takes less time.
 """
 
 OnRestart = Literal["max", "zookeeper", "checkpoint"]
@@ -77,14 +77,15 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics by name, each with its number of threads, which only group mode uses."""
+    """Topics by name, each with its number of threads; only group mode uses the numbers."""
 
     threads: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """All topics that a regex matches, with a number of threads, which only group mode uses."""
+    """All topics that a regex matches, with a number of threads; only group mode uses the
+    number."""
 
     filter: TopicFilter
     threads: int
@@ -109,7 +110,8 @@ class SourceOptions:
     Attributes:
         config: the old consumer's settings; `group_id` is NO_GROUP if `group` is None.
         group: `group.id`, or None.
-        starting: where partitions start that the checkpoint does not contain; None until completed.
+        starting: the start of partitions that the checkpoint does not contain; None until the
+            options are completed.
         ending: where a batch read ends; None in a stream.
         without_match: what happens if no message has the starting time or a later one.
         max_per_trigger: maximum number of messages in a batch.
@@ -305,7 +307,7 @@ OPTIONS: Final = (
 _PROPERTIES: Final = tuple(row.name for row in SETTINGS)
 _NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 
-# Options of Spark's connector that this source does not have, each with its remedy.
+# Options of Spark's connector that this source does not have, each with the alternative.
 _FOREIGN: Final = {
     "path": "load() and table() take no path here; set subscribe to the topics",
     "kafka.bootstrap.servers": "the brokers are found in ZooKeeper; set zookeeper",

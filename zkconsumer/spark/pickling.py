@@ -1,4 +1,5 @@
-"""Pickling of readers for the executors, with a clear error if the package is not installed there.
+"""Pickles readers for the executors, and raises a clear error if the package is not installed
+there.
 
 Spark pickles a source and its reader on the driver and unpickles them on executors before any other
 code of this package runs there. So the function that unpickles them is sent by value.

@@ -1,4 +1,4 @@
-"""The end, the log, the errors and the sockets of the Python processes that Spark starts.
+"""Shutdown, logging, error texts and TCP sockets of the Python processes that Spark starts.
 
 Spark starts one Python process per query and source (`python_streaming_source_runner`). The process
 keeps one reader object as long as the query runs, and Spark ends it with SIGTERM. Spark calls
@@ -45,8 +45,8 @@ def begin(stop: Callable[[], None]) -> None:
     threads.
 
     In a query's own process the package logs to standard error, and `stop` is called when the
-    process ends. In any other process, such as a test, this does nothing. Two threads may call
-    `stop` at once.
+    process ends. In any other process, such as a test, the function does nothing. `stop` must allow
+    calls from two threads at once.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name == RUNNER:
@@ -69,7 +69,8 @@ def end_on_sigterm(stop: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: None)
 
     def wait() -> None:
-        # This reference keeps `sending` open as long as the thread: the signal uses its descriptor.
+        # The reference to `sending` keeps it open while this thread runs: at a signal, the
+        # interpreter writes to its descriptor.
         while sending and receiving.recv(1) != bytes([signal.SIGTERM]):
             pass
         try:
@@ -123,11 +124,11 @@ Hold = socket.socket
 
 
 def hold_name(name: str, *, limit_s: float) -> Hold | None:
-    """Hold a name among the processes of this machine. Return None if another holder keeps it for
-    `limit_s`.
+    """Acquire a name that only one process of this machine can hold. Wait up to `limit_s` seconds;
+    return None if another process still holds the name.
 
     The name is an abstract Unix address, which the kernel frees when the process ends for whatever
-    reason. Systems other than Linux have no such addresses; there, nothing is checked.
+    reason. Other systems than Linux have no such addresses, so on them the name is always acquired.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     deadline = time.monotonic() + limit_s
@@ -147,7 +148,7 @@ def hold_name(name: str, *, limit_s: float) -> Hold | None:
 
 @contextmanager
 def errors_as_text() -> Iterator[None]:
-    """Show an error of this package as its text, without Python's traceback.
+    """Make Spark show an error of this package as its text only, without Python's traceback.
 
     Spark sends a worker's traceback to the JVM unless the environment variable
     `SPARK_HIDE_TRACEBACK` is set (`pyspark.util.handle_worker_exception`). The worker ends after
@@ -165,16 +166,18 @@ def errors_as_text() -> Iterator[None]:
 
 
 def acknowledge_received_data() -> None:
-    """Acknowledge received data on all TCP connections of this process now, to start tasks faster.
+    """Acknowledge received data on all TCP connections of this process immediately, so that tasks
+    start faster.
 
     Spark's JVM sends a task's command and then its partition in separate writes, without
     `TCP_NODELAY` (Spark 4.3: `org.apache.spark.api.python.BasePythonRunner`). Nagle's algorithm
     delays the partition until the command is acknowledged. Linux delays that acknowledgement for up
-    to 40 ms, because nothing is sent in the other direction: this is most of the duration of a
-    short task.
+    to 40 ms, because no data are sent in the other direction. This delay is most of the duration of
+    a short task.
 
     No interface tells which connection is Spark's, so all of them are acknowledged; this does not
-    harm the others. Without `TCP_QUICKACK` (tcp(7)) or `/proc`, nothing happens.
+    harm the others. On systems without `TCP_QUICKACK` (tcp(7)) or `/proc`, the function does
+    nothing.
     """
     option: int | None = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not os.path.isdir("/proc/self/fd"):
@@ -199,10 +202,10 @@ def load(reader: DataFrameReader | DataStreamReader) -> DataFrame:
     try:
         return reader.load()
     except (Py4JJavaError, PySparkException) as error:
-        # Spark 4.3 passes this error on as Java raised it, with 155 lines of stack trace.
+        # Spark 4.3 passes this error on with Java's stack trace of 155 lines.
         if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
-    environ = os.environ  # the rules of Spark's PythonUtils.defaultPythonExec
+    environ = os.environ  # the same rules as Spark's PythonUtils.defaultPythonExec
     python = environ.get("PYSPARK_DRIVER_PYTHON") or environ.get("PYSPARK_PYTHON") or "python3"
     raise SparkSourceError(
         "Spark does not find the formats of zkconsumer",

@@ -25,8 +25,8 @@ from zkconsumer.protocol.model import Json, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of partitions that one line names, highest lag first. More would not fit into a
-# line of a terminal.
+# Maximum number of partitions that one line names, starting with the highest lag. More partitions
+# would not fit into a line of a terminal.
 LOGGED_PARTITIONS: Final = 4
 
 
@@ -73,8 +73,8 @@ def positions(offset: Json) -> dict[TopicPartition, tuple[int, ...]]:
     """Parse an offset from a checkpoint or progress: `{"topic":{"0":42}}` or
     `{"topic":{"0":[40,42]}}`.
 
-    Return an empty result for any other form: a listener also receives the progress of other
-    queries.
+    Return an empty result for an offset of any other form, because a listener also receives the
+    progress of other sources.
     """
     try:
         found = json.loads(offset) if isinstance(offset, str) else offset

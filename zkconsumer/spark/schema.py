@@ -36,8 +36,8 @@ SCHEMA = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
 
 
 def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tuple[str, ...]:
-    """Return the names of the columns to read, in the user's order. The other columns are not
-    built.
+    """Return the names of the columns to read, in the user's order. The source does not build the
+    other columns.
 
     Args:
         types: every column that the table has; by default the columns of a record.

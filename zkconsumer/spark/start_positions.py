@@ -1,6 +1,7 @@
 """Start offsets of the batches of a query in group mode, for each partition.
 
-A query starts at the group's offsets, at those of its checkpoint, or by `auto.offset.reset`.
+A query starts at the group's offsets, at its checkpoint's offsets, or where `auto.offset.reset`
+says.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ class StartPositions:
     def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
         """Warn of group offsets that are lower than the checkpoint's and that the query ignores.
 
-        The JVM's tools create no mark. So after their reset, the offset looks as if the later ones
-        had never been committed. There is no warning if the group's offset is the start of the
-        checkpoint's last batch: then the query most likely died between the two commits.
+        The JVM's tools create no mark. So after a reset by these tools, the group looks as if the
+        higher offsets had never been committed. There is no warning if the group's offset is the
+        start of the checkpoint's last batch: then the query most likely died between the two
+        commits.
         """
         if self._options.on_restart != "max":
             return
@@ -114,8 +116,8 @@ class StartPositions:
             )
 
     def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
-        """Return the offset at which each partition is read next. Partitions that must wait are
-        left out.
+        """Return the offset of the next message to read in each partition. Partitions that must
+        wait are left out.
         """
         found: Positions = {}
         resets: Positions = {}
@@ -145,7 +147,7 @@ class StartPositions:
     ) -> int:
         """Apply `auto.offset.reset` as the old consumer does.
 
-        It applies if the group has no offset, or one that the log does not contain.
+        It applies if the group has no stored offset, or an offset that the log does not contain.
         """
         policy = self._options.config.auto_offset_reset
         offset = log.start if policy == "smallest" else log.end
@@ -164,7 +166,7 @@ class StartPositions:
         return offset
 
     def _log_new(self, offsets: Positions) -> None:
-        """Log where partitions start for which the group has no stored offset, in one line."""
+        """Log in one line where those partitions start for which the group has no stored offset."""
         if offsets:
             _log.info(
                 "%s: the group has no stored offset for %d partitions; they start at"

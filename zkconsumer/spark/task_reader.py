@@ -1,6 +1,6 @@
-"""Reading in tasks: fixed ranges of offsets become Arrow record batches.
+"""Reads in tasks: fixed ranges of offsets become Arrow record batches.
 
-A task knows neither groups nor ZooKeeper. The driver gives it ranges and the brokers' addresses
+A task uses neither groups nor ZooKeeper. The driver gives it ranges and the brokers' addresses
 (`planned`), and every reader's `read` passes them to `read_task`. Each attempt of a task reads
 exactly its ranges. It skips offsets that log compaction or transaction markers leave without a
 message. Messages that are no longer in the log cause an error or a warning (`failOnDataLoss`;
@@ -54,16 +54,16 @@ Value: TypeAlias = Any
 
 log = logging.getLogger(__name__)
 
-# Messages per call to librdkafka. 10,000 exceed the processor's caches and cost a fifth of the
-# throughput.
+# Messages per call to librdkafka. 10,000 messages exceed the processor's caches, which costs a
+# fifth of the throughput.
 ROWS_PER_BATCH: Final = 1000
 
-# Smaller batches of columns wait for the next ones, and are joined: a batch costs Spark about as
-# much as a thousand rows. The second limit is in bytes.
+# A batch of columns below both of these limits (in rows and in bytes) is joined with the following
+# batches, because a batch costs Spark about as much as a thousand rows.
 ENOUGH_ROWS: Final = 4000
 ENOUGH_BYTES: Final = 1 << 19
 
-# Seconds that one call waits for a message. After that the reader checks for problems.
+# Seconds that one call waits for a message. If no message arrives, the reader checks for problems.
 WAIT_S: Final = 0.1
 
 # Time that a broker may hold back the answer to a fetch at the log's end (ms). It is short, because
@@ -87,16 +87,17 @@ KEPT_CONSUMERS: Final = 3
 # as long as its application, and a consumer has connections, threads and a timer.
 IDLE_S: Final = 120.0
 
-# A range that is followed by further messages is read with at most this many fetches per partition,
-# each sized to its share of the range. The next fetch starts only when the queue is empty, so
-# librdkafka fetches nothing beyond the range. Longer ranges are fetched ahead, which is faster; the
-# 3 MB that this may fetch too much are little compared with such a range.
+# If the log has further messages after a range, the range is read with at most this many fetches
+# per partition, each sized to its share of the range. The next fetch starts only when the queue is
+# empty, so librdkafka fetches nothing beyond the range. Longer ranges are prefetched, which is
+# faster. Prefetching may fetch 3 MB too much, which is little compared with such a range.
 SIZED_FETCHES: Final = 8
 
-# Smallest sized fetch in bytes: below this, bytes beyond the range cost nothing.
+# Minimum size of such a fetch in bytes: below this size, bytes beyond the range cost nothing.
 SMALLEST_FETCH: Final = 64 * 1024
 
-# A kept consumer is used for a range if its fetches are at most this factor larger than needed.
+# A kept consumer is used for a range if its fetch size is at most this factor times the needed
+# size.
 FETCH_TOLERANCE: Final = 1.1
 
 # Bytes that a fetch brings in addition to its messages: a broker answers with whole producer
@@ -229,8 +230,8 @@ class _Reader:
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
-        # The time since which no message has arrived, and for each log the time at which it was
-        # first seen to end before its range.
+        # The time since which no message has arrived; and for each log that ends before its range,
+        # the time at which the task first saw this.
         self._idle_since: float | None = None
         self._short_since: dict[TopicPartition, float] = {}
         self._trouble = ""
@@ -267,7 +268,7 @@ class _Reader:
             self._handle(self._fetcher.faults.popleft())
 
     def give_back(self) -> None:
-        """Keep the consumer for the next task of this process."""
+        """Keep the consumer, so that the next task of this process can use it."""
         self._fetcher.unassign(self._next)
         _keep_consumer(self._client, type(self).make, self._fetcher)
 
@@ -279,7 +280,7 @@ class _Reader:
     ) -> Iterator[tuple[TopicPartition, list[Message]]]:
         for tp, run in self._by_partition(messages):
             if tp not in self._next:
-                continue  # beyond the end of a range that is finished
+                continue  # a message after the end of a finished range
             end = self._ranges[tp].end
             reached = _offset(run[-1]) + 1
             self._next[tp] = reached
@@ -489,7 +490,7 @@ class _ColumnReader(_Reader):
 
 
 def _joined(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
-    """Return small batches as one."""
+    """Join small batches into one."""
     if len(batches) < 2:
         return batches
     import pyarrow as pa  # noqa: PLC0415 - see `_record_batches`
@@ -501,7 +502,8 @@ def _joined(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
 
 # ---- Fetches that are sized to the ranges --------------------------------------------------------
 
-# The estimated bytes of key and value of a topic's messages, from earlier tasks of this process.
+# Topic -> the estimated size in bytes of a message's key and value, measured by earlier tasks of
+# this process.
 _message_bytes: dict[str, float] = {}
 
 
@@ -513,11 +515,11 @@ def _measure(topic: str, messages: Sequence[Message]) -> None:
 
 
 def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
-    """Return client settings with which fetches bring little more than these ranges.
+    """Return client settings with which the fetches return little more than these ranges.
 
     The first task of a process does not know the size of messages and uses the normal settings.
-    Compressed messages are smaller on the wire than estimated, so their fetches bring more than the
-    range, but never more than with the normal settings.
+    Compressed messages are smaller on the wire than estimated, so their fetches return more than
+    the range, but never more than with the normal settings.
     """
     client = settings.client
     largest = client["fetch.message.max.bytes"]
@@ -540,7 +542,8 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
 
 
 def _with_fetches(client: Settings, size: int) -> Settings:
-    """Return the settings with fetches of `size` bytes per partition, one after the other."""
+    """Return settings with which the client fetches `size` bytes per partition at a time, without
+    prefetching."""
     return {**client, "fetch.message.max.bytes": size, "queued.min.messages": 1}
 
 
@@ -657,14 +660,15 @@ def planned(
 
 
 def _is_limited(options: SourceOptions, ranges: Sequence[OffsetRange]) -> bool:
-    """Whether `maxOffsetsPerTrigger` ended the ranges, and not the ends of the logs."""
+    """Whether the ranges end because of `maxOffsetsPerTrigger`, and not at the ends of the logs."""
     limit = options.max_per_trigger
-    # Shares of the limit are rounded down, so each range may lack one message.
+    # Shares of the limit are rounded down, so each range may be one message shorter than its share.
     return limit is not None and sum(one.size for one in ranges) + len(ranges) >= limit
 
 
 def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the records of one task. Spark runs one even for an empty plan; it yields nothing."""
+    """Yield the records of one task. Spark runs a task even for an empty plan; this task yields
+    nothing."""
     if isinstance(partition, RangesPartition):
         with errors_as_text():
             yield from read_ranges(partition.ranges, columns, partition.settings)

@@ -4,9 +4,10 @@
 
     behind = tables.lag(spark, zookeeper="zk1:2181/kafka").groupBy("group").sum("lag")
 
-Each action reads the data again, in parallel tasks. A DataFrame is read within one action, but not
-in one transaction. A row that cannot be read has the reason in its column `error`. The columns are
-those of `zkconsumer.spark.tables.rows.COLUMNS`; docs/spark.md describes them.
+Each action reads the data again, in parallel tasks. A read is not a transaction, so rows of one
+result may show different moments. If the data of a row cannot be read, its column `error` has the
+reason. The columns are those of `zkconsumer.spark.tables.rows.COLUMNS`; docs/spark.md describes
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class TableArguments(TypedDict, total=False):
 
     Attributes:
         zookeeper: `host:port[,host:port...][/chroot]`.
-        groups: only those of these groups that exist; an empty collection is an error.
+        groups: only these groups; groups that do not exist are left out, and an empty collection is
+            an error.
         groups_pattern: only groups whose whole name matches this regex (in Java's syntax, as in a
             white list).
         topics: only owners and offsets of these topics; not for members.
@@ -90,9 +92,7 @@ def owner_changes(spark: SparkSession, **arguments: Unpack[TableArguments]) -> D
 
 
 def offset_changes(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
-    """Return a stream of offsets in ZooKeeper that are committed or deleted; see
-    `owner_changes`.
-    """
+    """Return a stream of the commits and deletions of offsets in ZooKeeper; see `owner_changes`."""
     return _stream(spark, Table.OFFSET_CHANGES, arguments)
 
 

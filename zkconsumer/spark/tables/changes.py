@@ -1,10 +1,10 @@
-"""Changes between two readings of owners or offsets: readings as values, and their difference as
-rows.
+"""Changes between two readings of owners or offsets. A reading is a value, and the difference of
+two readings is a list of rows.
 
-Everything here is pure. Spark's checkpoint contains the whole reading, compressed, so the rows of a
-batch follow from its two offsets alone. A replay returns the same rows, and the first batch after a
-pause reports the changes during the pause. The size of a reading depends only on the number of
-followed partitions, as with the offsets of Spark's own Kafka source.
+The functions are pure. Spark's checkpoint contains the whole reading in compressed form, so the
+rows of a batch follow from the batch's two offsets alone. A replay returns the same rows, and the
+first batch after a pause reports the changes during the pause. The size of a reading depends only
+on the number of followed partitions, as with the offsets of Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _state(value: str | int | None, stat: Stat, fault: str) -> State:
 
 
 def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -> JsonObject:
-    """Return the checkpoint form of a reading at `read_ms`. With `is_first`, its batch has no
-    rows.
+    """Return the checkpoint form of a reading at `read_ms`. If `is_first` is true, the batch that
+    ends at this reading has no rows.
     """
     rows = [[*key, *state] for key, state in sorted(reading.items())]
     packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
@@ -134,7 +134,7 @@ def _row(key: Key, change: str, at: datetime) -> JsonObject:
 
 
 def _merged(old: State | None, new: State) -> int | None:
-    """Return the number of writes between two states of a znode, or None if it was created again or
-    is new.
+    """Return the number of writes between two states of a znode, or None if the znode was created
+    in between.
     """
     return new.version - old.version - 1 if old and old.czxid == new.czxid else None

@@ -1,7 +1,8 @@
 """The tables of groups: their columns, and their rows as ZooKeeper and the brokers return them.
 
 Data that cannot be read become a row with an `error`, so one malformed znode hides no other group.
-Only requests that a column needs are sent: the brokers are asked only for columns about logs.
+Only the requests that the selected columns need are sent: the brokers are asked only for columns
+about logs.
 """
 
 from __future__ import annotations
@@ -224,7 +225,8 @@ class Reader:
             edited = marked(mzxids, marks.get(image.name, ()))
             for tp, node in image.offsets.items():
                 stat = image.nodes[paths.offset(image.name, tp)].stat
-                is_none = node.value is None or node.value < 0  # the JVM's own "none"
+                # A JVM member writes a negative value for "no offset".
+                is_none = node.value is None or node.value < 0
                 yield {
                     **_partition(image, tp),
                     "storage": "zookeeper",

@@ -3,9 +3,9 @@
     spark.read.format("zkconsumer-groups").option("zookeeper", "zk1:2181/kafka")
         .option("table", "lag").load()
 
-Spark creates these objects and calls them in processes of its own; constructors access no server.
-The driver divides a table's groups among tasks of about equal size. Listing is cheap compared with
-reading: it needs one request for each topic of a group, and none for a partition.
+Spark creates these objects and calls them in separate processes. Their constructors access no
+server. The driver divides a table's groups among tasks of about equal size. Listing is cheap
+compared with reading: it needs one request for each topic of a group, and none for a partition.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 
 MIN_ZNODES_PER_TASK: Final = 1_000
-"""Number of znodes that justify a task: starting a task and connecting takes as long as reading
-this many znodes.
+"""Minimum number of znodes for a separate task: starting a task and connecting takes as long as
+reading this many znodes.
 """
 
 ZNODES_PER_READ: Final = 20_000
@@ -82,7 +82,7 @@ class GroupSlice(NamedTuple):
 def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[GroupSlice]]:
     """Return the slices of groups of each task; no task if there is no group.
 
-    A group without list permission is planned too: its task reports the error.
+    A group whose znodes may not be listed is also assigned to a task, which reports the error.
     """
     names = options.selected(read_group_names(connection))
     if options.table is Table.MEMBERS:
@@ -185,8 +185,8 @@ ROWS: Final = 10_000
 """Maximum number of rows in a record batch: Spark keeps a whole batch in memory."""
 
 WAIT_S: Final = 0.1
-"""Duration of an answer without changes, in seconds. Spark asks every 10 ms; an immediate answer
-would occupy a core.
+"""Seconds for which an answer without changes is delayed. Spark asks every 10 ms, so immediate
+answers would occupy a core.
 """
 
 
@@ -278,7 +278,7 @@ def record_batches(rows: Sequence[Row], schema: StructType) -> Iterator[pa.Recor
 
 @dataclass
 class BatchBounds(InputPartition):
-    """The two offsets of a batch, which describe it completely."""
+    """The two offsets of a batch, which describe the batch completely."""
 
     start: Mapping[str, object]
     end: Mapping[str, object]
@@ -288,10 +288,10 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
     """Reads owners or offsets at intervals; a batch contains the differences to the last reading.
 
     Several changes of one znode between two readings become one row, from the first `old` to the
-    last `new`. A change that was undone becomes a row only if the znode was written, which its zxid
-    shows. For an offset, `merged` is the number of further commits that the row represents. No
-    other change is lost, neither at a restart nor while no query runs, because the checkpoint
-    contains the last reading.
+    last `new`. A change that was reverted becomes a row only if the znode's zxid shows that the
+    znode was written. For an offset, `merged` is the number of further commits that the row
+    represents. All other changes appear, also after a restart and after a time without a running
+    query, because the checkpoint contains the last reading.
 
     A reading is not a transaction. Changes of two znodes may appear in batches in the wrong order;
     changes of one znode never do. Each reading starts with `sync`, so it is never older than the
@@ -349,7 +349,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         return changes.states_of(images.values())
 
     def _set_up_process(self) -> None:
-        """Set up the process that Spark created for this reader."""
+        """Set up logging and shutdown of the process that Spark created for this reader."""
         log_to_stderr()
         end_on_sigterm(self.stop)
 
