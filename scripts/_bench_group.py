@@ -99,7 +99,8 @@ def idle_case(bench: Bench, case: str) -> list[Result]:
 
 
 class IdleMany:
-    """The same as `idle_case` with many partitions, on a broker that has only these."""
+    """Measure like `idle_case`, but with many partitions, on a broker that has only these
+    partitions."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions

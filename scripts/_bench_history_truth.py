@@ -113,7 +113,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("incidents")
     group.add_argument("--runs", type=int, default=1000, help="number of simulated runs")
     group.add_argument("--real", type=int, default=50, help="number of real runs")
-    group.add_argument("--first-seed", type=int, default=0, help="the seeds follow each other")
-    group.add_argument("--seconds", type=float, default=8.0, help="of faults in a real run")
-    group.add_argument("--processes", type=int, default=os.cpu_count(), help="for simulated runs")
+    group.add_argument("--first-seed", type=int, default=0, help="the first seed; each run adds 1")
+    group.add_argument("--seconds", type=float, default=8.0, help="seconds of faults in a real run")
+    group.add_argument(
+        "--processes", type=int, default=os.cpu_count(), help="processes of the simulated runs"
+    )
     group.add_argument("--record", action="store_true", help="write a record in docs/records")

@@ -1,4 +1,5 @@
-"""Measure the costs of a join, a leave and a kill on old and later protocols, beside the model's.
+"""Measure the costs of a join, a leave and a kill on the old and later group protocols, and compare
+them with the model's prediction.
 
 On one ZooKeeper and one broker of 3.9.1, a group of 8 members with 64 partitions is started for
 each client: JVM consumers of 1.1.1 and zkconsumer's members on ZooKeeper; confluent-kafka with

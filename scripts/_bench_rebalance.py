@@ -207,13 +207,13 @@ class Bench:
         self._connect, self._topic = sandbox.zookeeper_connect, topic
         self._partitions, self._members = partitions, members
         self.goals = GOALS.get((partitions, members), GOALS[512, 8])
-        # SIGKILL ends a process with all its members, so the first process has one.
+        # SIGKILL ends a process with all its members, so the first process has only one member.
         kills = "kill" in self.goals
         self._shares = [1, *_shares(members - 1)] if kills else _shares(members)
         self.figures: dict[tuple[str, str], list[float]] = {}
 
     def repeat(self, client: KazooClient, group: str) -> None:
-        """Run all cases once, in a new group."""
+        """Run each case once, in a new group."""
         observer = Observer(client, group, self._topic, self._partitions)
         with self._processes([*self._shares, 1], group) as (*first, joining):
             group_of = [*first, joining]

@@ -181,11 +181,17 @@ def main() -> int:
     parser.add_argument("--case", choices=sorted(CASES), action="append")
     add_json(parser)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--schedules", type=int, help="3,000; of the reached case 50,000")
+    parser.add_argument(
+        "--schedules", type=int, help="number of schedules (default 3,000; case reached: 50,000)"
+    )
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--worlds", choices=sorted(WORLDS), default="3x6")
-    parser.add_argument("--states", type=int, default=PART, help="of the exhaustive case")
-    parser.add_argument("--faults", type=int, default=2, help="of the exhaustive case, at most")
+    parser.add_argument(
+        "--states", type=int, default=PART, help="number of states (case exhaustive)"
+    )
+    parser.add_argument(
+        "--faults", type=int, default=2, help="maximum number of faults (case exhaustive)"
+    )
     parser.add_argument("--mutant", action="append", help="this mutant only; may be repeated")
     parser.add_argument("--record", action="store_true", help="write a file to docs/records/")
     arguments = parser.parse_args()

@@ -169,7 +169,7 @@ def _await_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> N
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    # A second Ctrl-C must not leave the engine's containers and mounts behind.
+    # Ignore a second Ctrl-C, which would leave the engine's containers and mounts behind.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     process.terminate()
     try:

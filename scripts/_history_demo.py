@@ -1,4 +1,5 @@
-"""Let an hour of faults happen to a real group within minutes, and read its history on Spark.
+"""Inject the faults of an hour into a real group within minutes, and read the group's history on
+Spark.
 
 A group of zkconsumer members and JVM consumers (Kafka 1.1.1) consumes a topic, on an ensemble of
 three ZooKeeper servers. If a fault occurs every 90 s, an hour has 40 faults. The demo does not wait
@@ -104,7 +105,12 @@ def parsed() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--faults", type=int, default=40, help="number of faults (default 40)")
-    add("--minutes", type=float, default=10.0, help="no fault happens after this time (default 10)")
+    add(
+        "--minutes",
+        type=float,
+        default=10.0,
+        help="minutes after which no fault is injected (default 10)",
+    )
     add("--seed", type=int, default=1, help="determines the order of the faults (default 1)")
     add(
         "--output",
@@ -126,7 +132,7 @@ def main() -> int:
     given = parsed()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # Its warnings are the faults.
+    # kazoo warns of each injected fault.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     began = time.monotonic()
 
@@ -149,7 +155,7 @@ def main() -> int:
         say("comparing the tables with what really happened")
         result = compared(evidence)
     except (SandboxError, KeyboardInterrupt) as error:
-        shutil.rmtree(given.output, ignore_errors=True)  # half a run is of no use
+        shutil.rmtree(given.output, ignore_errors=True)  # an incomplete run has no result
         interrupted = was_interrupted(error)
         sys.stderr.write(f"zkconsumer: {'interrupted' if interrupted else error}\n")
         return 130 if interrupted else 1

@@ -227,7 +227,7 @@ def one_round(zookeeper: str, bootstrap: str, seed: int, seconds: float) -> dict
             "delivered": len(evidence.deliveries),
             "redelivered": evidence.duplicates(),
         }
-    except Exception as error:  # noqa: BLE001 - whatever ends a round is its verdict
+    except Exception as error:  # noqa: BLE001 - any exception of a round is its verdict
         text = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
         text += f"\nThe files of its members are in {directory}"
         return {"failed": {"invariant": getattr(error, "invariant", ""), "text": text}}

@@ -31,18 +31,20 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer, jars
 
 ROOT = Path(__file__).resolve().parent.parent
-# The JVM members are the tests'.
+# Programs of tests/support start the JVM members.
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.jvm.member import RELEASES, recording  # noqa: E402
 
-# The servers of nearly every test. The few tests that need another release provide it themselves.
+# The jars of the servers that nearly all tests use. The few tests that need another release
+# download its jars themselves.
 JARS = "kafka-3.9.1"
 # The releases of the normal lane's JVM members.
 SOME_RELEASES = (RELEASES[0], RELEASES[-1])
 # Workers, each with servers of its own (about a gigabyte). Five workers use 1.6 of two cores. Eight
 # took longer on two cores, and a fifth more processor time. tests/conftest.py says which modules a
-# worker takes together, and in which order. `-n 0`: one after the other, as for --pdb and -s.
+# worker takes together, and in which order. `-n 0` runs the tests one after the other, which --pdb
+# and -s need.
 WORKERS = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder")
 # Tests without servers are limited by the processor, so there is one worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
@@ -103,7 +105,7 @@ def record_classes(releases: Iterable[str]) -> None:
 
 @contextmanager
 def warming_up() -> Iterator[None]:
-    """Fill the caches while the block runs. An error here is ignored, since a test reports it
+    """Fill the caches while the block runs. An error is ignored here, since a test reports it
     again.
     """
     started = [

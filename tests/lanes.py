@@ -687,7 +687,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/spark/test_direct.py::test_a_mirror_holds_no_batch",
-        "Takes 14 s. Three other tests of the file check which offsets it writes to ZooKeeper.",
+        "Takes 14 s. Three other tests of the file check which offsets the mirror writes.",
     ),
     Rule(
         Lane.ALL,
@@ -701,8 +701,8 @@ RULES: tuple[Rule, ...] = (
         "tests/mixed/test_mixed_groups.py",
         "A scenario takes 40 s. The normal lane runs one: round-robin with JVM members of the "
         "oldest release on the oldest ZooKeeper. tests/protocol compares both strategies with what "
-        "JVM members of each release computed, and a test of tests/spark has a JVM member that "
-        "shares partitions by range.",
+        "JVM members of each release computed, and in a test of tests/spark, a JVM member shares "
+        "partitions by range.",
         but=("[0.8.2.2-roundrobin-on-zookeeper-3.4.6]",),
     ),
     Rule(
@@ -760,7 +760,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/brokers/test_tools.py",
         "Starts a broker for two tests. They run on an older and on a newer broker, and "
-        "tests/consumer/test_stream_brokers.py uses this one.",
+        "tests/consumer/test_stream_brokers.py uses 0.9.0.1.",
         ("0.9.0.1",),
     ),
     # ---- ZooKeeper ------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Changes of offsets that need brokers: by the log, in Kafka's storage, with a live member."""
+"""Changes of offsets that need brokers: targets that depend on the log, offsets stored in Kafka,
+and groups with a live member."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def kafka(group: Group) -> Iterator[Foreign]:
 
 
 def test_every_kind(group: Group, command: Command) -> None:
-    """Each kind of reset sets its target; outside the log the nearest end is set, with a note."""
+    """Each reset option sets its target offset; a target outside the log becomes the log's nearest
+    end."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     for kind, expected in {

@@ -64,7 +64,8 @@ def test_properties_and_time(tmp_path: Path) -> None:
 
 
 def test_the_groups_of_a_command(tmp_path: Path) -> None:
-    """Commands that read default to all groups; those that change need a name or --all-groups."""
+    """Without a group, a command that reads uses all groups; one that changes needs
+    --all-groups."""
     bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
     assert bare.groups(None, all_groups=False) is None
     assert bare.groups(["a", "b"], all_groups=False) == ["a", "b"]
@@ -92,7 +93,7 @@ def test_argument_and_option(words: tuple[str, ...]) -> None:
 
 
 def test_topics() -> None:
-    """TOPIC means all partitions and TOPIC:0,1 the named ones; both for one topic mean all."""
+    """TOPIC selects all partitions and TOPIC:0,1 only these; both for one topic select all."""
     assert topics_of(None) is None
     assert topics_of(["a", "b:0,2", "b:5"]) == {"a": None, "b": frozenset({0, 2, 5})}
     assert topics_of(["a:1", "a"]) == {"a": None}

@@ -284,7 +284,7 @@ SCENES: dict[str, list[tuple[Step, Step]]] = {
     "Threads that are idle": [(idle, nothing)],
     "Delete a dead group": [(at_rest, deleted)],
     "Forget a deleted topic": [(gone, forgotten)],
-    "Members of the JVM fail on a malformed registration": [(malformed, mended)],
+    "JVM members fail on a malformed registration": [(malformed, mended)],
     "Export a topic to files": [(exportable, written)],
     "Scripts that call the old tools": [(at_rest, exported)],
 }

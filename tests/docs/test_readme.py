@@ -141,7 +141,7 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
 def test_the_session(
     sandbox: Sandbox, unique: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the scene's members, offsets and logs, the commands print what the README shows."""
+    """For a group with the README's members, offsets and logs, the commands print what it shows."""
     (export, _), (lag, table), *others = _steps()
     variable, _, address = export.removeprefix("export ").partition("=")
     suffix = unique("")

@@ -108,7 +108,8 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
 
 
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
-    """`consume` returns when a message arrives, before its time is over or the list is full."""
+    """`consume` returns as soon as a message arrives, before its timeout and with fewer
+    messages."""
     fetcher.assign({log.tp(0): 0})
     fetcher.consume(10, 0.1)
     log.append(0, ["a"])
@@ -226,7 +227,7 @@ def test_an_unused_fetcher_is_destroyed_at_once() -> None:
 
 
 def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """While three partitions have messages, none is more than two responses ahead."""
+    """While three partitions have messages, none gets more than two responses ahead of another."""
     topic = unique("turns")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):

@@ -1,4 +1,4 @@
-"""The views fit their windows at two sizes, and a long live session needs no more memory."""
+"""The views fit windows of two sizes, and the memory of a long live session does not grow."""
 
 from __future__ import annotations
 

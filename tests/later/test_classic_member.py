@@ -142,7 +142,7 @@ def test_a_join_is_repeated(error: Error, again: bool) -> None:
     [Error.INCONSISTENT_GROUP_PROTOCOL, Error.FENCED_INSTANCE_ID, Error.GROUP_MAX_SIZE_REACHED],
 )
 def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
-    """`poll` raises the error of a join that no other attempt could avoid."""
+    """`poll` raises the error of a join if a retry cannot succeed."""
     member = Member().joining().answer(msg.Joined(error), msg.JoinGroup)
     assert member.state.phase is Phase.FAILED
     assert member.commands == (ev.Fail(error),)
@@ -159,7 +159,8 @@ def test_the_coordinator_has_moved_before_the_join() -> None:
 
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_sync_is_refused(error: Error) -> None:
-    """If its generation has ended, the member joins again, without its id if that is unknown."""
+    """If its generation has ended, the member joins again; after UNKNOWN_MEMBER_ID without its
+    id."""
     member = Member().joining().completing()
     member.answer(msg.Synced(error), msg.SyncGroup)
     (join,) = member.sent(msg.JoinGroup)
@@ -193,7 +194,7 @@ def test_an_eager_member_revokes_all_before_it_joins() -> None:
 
 
 def test_a_cooperative_member_keeps_delivering() -> None:
-    """It revokes only the partitions that the new assignment removes, and then joins once more."""
+    """A cooperative member revokes only the partitions that it loses, and then joins again."""
     member = Member(assignors=COOPERATIVE).stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
@@ -311,7 +312,7 @@ def test_closing() -> None:
 
 
 def test_a_static_member_does_not_leave() -> None:
-    """With `group.instance.id` the member stays in the group until its session ends."""
+    """A static member that is closed sends no LeaveGroup, so it stays until its session ends."""
     member = Member(instance="i", auto_commit_s=None).stable().give(ev.CloseRequested)
     assert not member.sent(msg.LeaveGroup) and member.state.phase is Phase.CLOSED
 

@@ -4,8 +4,8 @@ The brokers are those of 3.9.1, and one of 4.0.1 for librdkafka's members of KIP
 
 Each scenario is a script. First the simulated world performs it, then real consumers do: after each
 step their assignments must become those of the model, and in the end the broker's log must contain
-the model's sequence of states and generations. In KIP-848's protocol these are the epochs of the
-target assignments, and the epoch, state and partitions of each member.
+the model's sequence of states and generations. For KIP-848's protocol, the compared values are the
+epochs of the target assignments, and the epoch, state and partitions of each member.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Scenario:
         poll_s: `max.poll.interval.ms`, which is also the rebalance timeout of a member.
         stops: the member that stops itself in its listener, before it reads the offsets of its
             partitions.
-        waits: the virtual seconds after each step, if the usual ones are too long.
+        waits: the virtual seconds to wait after each step; None means the usual times.
     """
 
     steps: tuple[str, ...]

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Return Debian's Chromium, which the suite's set-up installs; fail in CI if it is missing.
+    """Return Debian's Chromium, which the suite's set-up installs. Without it, fail in CI and skip
+    elsewhere.
 
     The browser ends with the module: until then Playwright's event loop counts as running, so that
     `asyncio.run` raises in all tests of this worker.

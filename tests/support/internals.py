@@ -52,7 +52,8 @@ def session_of(client: ZooKeeperClient) -> Any:
 
 
 def crash(connector: ConsumerConnector) -> None:
-    """Make the coordinator raise an exception through an unknown item, as a bug would."""
+    """Put an unknown item into the coordinator's inbox, so that it raises an exception as a bug
+    would."""
     coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]  # as a bug
 
 

@@ -48,7 +48,9 @@ def assert_nothing_is_left(home: Path) -> None:
     def left() -> list[object]:
         return [*processes_of(home), *home.iterdir()]
 
-    wait_for(lambda: not left(), lambda: f"these are left: {left()}", PATIENCE_S)
+    wait_for(
+        lambda: not left(), lambda: f"these processes and files are left: {left()}", PATIENCE_S
+    )
 
 
 @contextmanager

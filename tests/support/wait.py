@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# Seconds. A test's condition becomes true within two seconds; on a busy machine on which JVMs
+# In seconds. A test's condition becomes true within two seconds; on a busy machine on which JVMs
 # start, it may take twenty times as long.
 LIMIT_S = 60.0
 # Seconds between two checks of a condition.

@@ -45,7 +45,7 @@ class Running:
 
 
 def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
-    """A first commit creates the parents, and then writes."""
+    """A first commit creates the parent znodes, and then writes the offsets."""
     running = Running(client)
     running.executor.start(FIRST_COMMIT, client.me.session)
     ended = running.end()

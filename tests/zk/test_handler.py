@@ -20,7 +20,7 @@ def test_watches_and_replies_keep_their_order() -> None:
     handler.completion_queue.put(lambda: go_on.wait(10) and seen.append("first reply"))
     handler.dispatch_callback(Callback("watch", seen.append, ("watch",)))
     handler.completion_queue.put(lambda: seen.append("second reply"))
-    handler.callback_queue.join()  # by now a separate callback thread would have made the call
+    handler.callback_queue.join()  # a separate callback thread would have made the call by now
     go_on.set()
     handler.stop()
     assert seen == ["first reply", "watch", "second reply"]

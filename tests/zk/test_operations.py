@@ -30,7 +30,7 @@ T0, T1, T2 = tps(0, 1, 2)
 
 
 def owning(client: Client, *partitions: TopicPartition) -> None:
-    """The member claims these partitions."""
+    """Let the member claim these partitions."""
     threads = dict.fromkeys(partitions, client.thread)
     client.run(claim(client.me, threads, {}, ask=frozenset(), all_or_nothing=False))
     assert client.owners().keys() >= set(partitions)
@@ -180,7 +180,7 @@ def read_again(client: Client, earlier: ViewRead) -> ViewRead:
 
 
 def test_a_second_reading_reads_only_new_registrations(client: Client) -> None:
-    """If names only came and went, a member reads the listing and the new registrations."""
+    """After joins and departures, a member reads the listing and only the new registrations."""
     names = [paths.member(client.group, f"g_{name}") for name in ("stays", "goes", "comes")]
     for path in names[:2]:
         client.peer.create(path, b"{}", ephemeral=True)
@@ -365,7 +365,7 @@ def test_more_than_a_thousand_owner_nodes_are_claimed_and_released(client: Clien
 
 
 def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
-    """A number, a negative number, a missing znode and a malformed one are told apart."""
+    """A number, a negative number, a missing znode and a malformed znode are distinguished."""
     client.write(T0, b"42")
     client.write(T1, b"-1")
     client.write(T2, b"4 2")

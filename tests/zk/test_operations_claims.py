@@ -1,4 +1,5 @@
-"""Claims: free partitions at once, owned ones never, all or nothing, and blockers."""
+"""Claims: a free partition is claimed at once, and never one that another session owns; an eager
+claim takes all partitions or none; other owners are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def run_claim(
     whole: bool = False,
     before: Races | None = None,
 ) -> Outcome:
-    """Claim for one thread; look up who the blockers are, unless told otherwise."""
+    """Claim for one thread; unless `ask` is false, look up the owners that block the claim."""
     threads = dict.fromkeys(partitions, thread or client.thread)
     asked = frozenset(partitions) if ask else frozenset()
     return client.run(claim(client.me, threads, {}, ask=asked, all_or_nothing=whole), before=before)
@@ -36,8 +37,8 @@ def claimed(outcome: Outcome) -> Claimed:
 
 
 def with_parents(client: Client) -> None:
-    """Create the parents of owner znodes, so that the first batch lists and the next one
-    creates.
+    """Create the parents of owner znodes, so that a claim's first batch lists owners and the next
+    one creates owner znodes.
     """
     client.peer.ensure_path(paths.owners_of(client.group, "t"))
 
@@ -113,7 +114,8 @@ def test_a_blocker_that_vanishes_during_the_claim_is_not_missed(client: Client) 
 
 
 def test_a_topic_without_rights_is_denied_and_delays_no_other(client: Client) -> None:
-    """Partitions of a topic without rights are denied by name; others are claimed."""
+    """Partitions of a topic that the member may not write are reported as denied; others are
+    claimed."""
     other = TopicPartition("u", 0)
     with_parents(client)
     client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
@@ -170,7 +172,8 @@ def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then
 
 
 def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
-    """Eager: claims that may not be deleted after a failed claim are reported as owned."""
+    """Eager: if owner znodes may not be deleted after a failed claim, they are reported as
+    owned."""
     many = tps(*range(1200))
     with_parents(client)
 
@@ -188,7 +191,7 @@ def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
 
 
 def test_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
-    """Eager: an owner znode from a lost reply counts as claimed, together with all others."""
+    """Eager: an owner znode whose creation got no reply counts as claimed, with all others."""
     run_claim(client, T0)
     outcome = claimed(run_claim(client, T0, T1, whole=True))
     assert outcome.claimed.keys() == {T0, T1}

@@ -74,7 +74,7 @@ def test_an_offset_node_that_exists_already_is_foreign(client: Client) -> None:
 
 
 def test_a_deleted_offset_node_is_reported_as_foreign(client: Client) -> None:
-    """A deleted offset znode is reported as such."""
+    """A deleted offset znode is reported as deleted."""
     write(client, t0=(10, None))
     client.peer.delete(client.offset(T0))
     assert committed(write(client, t0=(12, 0))).foreign == {T0: StoredOffset(None, None)}

@@ -1,4 +1,5 @@
-"""The state of a simulated group as JSON: once as a whole, and then the changes of each move.
+"""The state of a simulated group as JSON: first the whole state (a picture), then the changes of
+each move (a frame).
 
 A picture has members, partitions, the tree of znodes, the state of ZooKeeper, and counters. A frame
 holds only the parts that a move has changed, so a page can play, scrub and export a run without the
@@ -44,8 +45,8 @@ from zkconsumer.sim.znodes import Change, End
 NOBODY, STRANGER = -1, -2
 
 SHOWN_MESSAGES = 4
-"""Maximum number of requests, and of inbox items, that the view of a member names. The view counts
-the others. """
+"""Maximum number of requests, and of inbox items, that the view of a member names. The view has the
+number of the others. """
 
 SHOWN_DATA = 200
 """Number of characters of a znode's payload that a picture contains; the rest is cut off."""
@@ -73,7 +74,7 @@ class Camera(RequestCounter):
         self.unowned_s = 0.0
         self.index: dict[TopicPartition, int] = {}
         self.held: frozenset[int] = frozenset()
-        self.waits: dict[tuple[int, bool], int] = {}  # see `LabStage._waits`
+        self.waits: dict[tuple[int, bool], int] = {}  # described at `LabStage._waits`
         self._now = 0.0
         self._seen = 0
         self._owners: dict[TopicPartition, int] = {}
@@ -92,7 +93,7 @@ class Camera(RequestCounter):
         self._touched: set[TopicPartition] = set()
 
     def copy(self) -> Camera:
-        """Return a copy of the camera; both continue independently."""
+        """Return a copy of the camera. The camera and its copy continue independently."""
         twin = object.__new__(type(self))
         twin.__dict__.update(
             {
@@ -235,7 +236,8 @@ class Camera(RequestCounter):
     # ---- views -----------------------------------------------------------------------------------
 
     def _print(self, world: World, who: int) -> tuple[object, ...]:
-        """Return values that differ if two views of a member differ; they are faster to compute."""
+        """Return values that differ if the member's view has changed, and that take less time to
+        compute than the view."""
         member, link = world.members[who], world.links[who]
         return (
             link.joined,
@@ -372,7 +374,7 @@ def _zookeeper(world: World) -> JsonObject:
 
 
 def explain(world: World, tp: TopicPartition) -> str:
-    """Return why a thread should own a partition, and who owns it."""
+    """Return why a thread should own a partition, and which thread owns it."""
     subscriptions: JsonObject = {}
     nodes = world.zookeeper.nodes
     prefix = f"{paths.ids(world.GROUP)}/"

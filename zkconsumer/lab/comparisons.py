@@ -27,10 +27,11 @@ SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
 """Protocol that uses ZooKeeper -> whether its simulated members are JVM members."""
 
 SETTLING_S = 12.0
-"""Seconds after the longest session timeout until the next step: three back-offs fit into them."""
+"""Seconds to wait after the longest session timeout before the next step; long enough for three
+back-offs."""
 
 MAX_STEPS = 8
-"""Upper bound of the steps of a script: each is up to a minute of virtual time."""
+"""Maximum number of steps of a script. Each step takes up to a minute of virtual time."""
 
 MOST_MEMBERS, MOST_PARTITIONS = 16, 60
 """Upper bounds of a comparison, which draws a lane for each partition on each protocol."""
@@ -53,7 +54,7 @@ def steps_of(script: str, members: int) -> list[Step]:
 
 
 def spacing(steps: Sequence[Step], protocols: Sequence[str]) -> float:
-    """Return the seconds between two steps: enough for the slowest protocol to settle."""
+    """Return the seconds between two steps, in which even the slowest protocol settles."""
     slowest = max(PROTOCOLS[one].session_s for one in protocols)
     return max(slowest, *(step.frozen_s for step in steps)) + SETTLING_S
 
@@ -141,7 +142,7 @@ def _wait(stage: AnyStage, until: float) -> None:
 
 
 def condensed(frames: Iterable[JsonObject], begin: float) -> Iterator[JsonObject]:
-    """Merge frames in which no owner changes; their times count from `begin`."""
+    """Merge frames in which no owner changes; the times of the result count from `begin`."""
     kept: JsonObject = {}
     for frame in frames:
         kept = _joined(kept, {**frame, "t": round(frame["t"] - begin, 4)})
@@ -181,7 +182,8 @@ class Cost:
         protocol: the name of the protocol.
         rebalances: rounds in which members got a new assignment.
         moved: partitions that got another owner.
-        without_need: moved partitions beyond the minimum that a balanced assignment requires.
+        without_need: moved partitions beyond the minimum number that a balanced assignment
+            requires.
         revoked: partitions that a living member revoked, including those that it got back.
         unowned_s: partition-seconds in which a partition had no living owner, because a dead or
             frozen member still counted as a member.

@@ -67,10 +67,12 @@ Value: TypeAlias = Any
 """A state, event or command; its class depends on the group protocol."""
 
 DELAY_S = 10.0
-"""Seconds by which the move "delay" delays a message: three heartbeats of the classic protocol."""
+"""Seconds by which the move "delay" delays a message: as long as three heartbeat intervals of the
+classic protocol."""
 
 ROUND_TRIP_S = 0.005
-"""Virtual seconds; the sentence of a move does not mention a shorter advance of the clock."""
+"""Virtual seconds. If the clock advances by less than this, the sentence of the move does not
+mention it."""
 
 IDLE_S = 30.0
 """Virtual seconds after which the move `time` ends even if nothing visible has changed. Without
@@ -80,7 +82,8 @@ PATIENCE_S = 120.0
 """Virtual seconds within which a group settles at first; its first rebalance takes 3 s."""
 
 SERVE, RECEIVE, TIME = Do.SERVE.value, Do.RECEIVE.value, Do.TIME.value
-"""The ordinary moves: a request arrives, a reply arrives, the next due time comes."""
+"""The ordinary moves: a request arrives, a reply arrives, or the time advances to the next
+timer."""
 
 
 # ---- the picture ---------------------------------------------------------------------------------
@@ -90,7 +93,7 @@ class CoordinatedCamera(Watcher):
     """Watches a world, and turns each move into a frame.
 
     Attributes:
-        has_seen: whether something has happened since it was last set to False.
+        has_seen: whether something visible has happened since the attribute was last set to False.
         waiting: the messages in transit after the last frame, by member.
     """
 
@@ -161,7 +164,8 @@ class CoordinatedCamera(Watcher):
         self._events, self._got, self._sent, self._words = [], [], [], []
 
     def happened(self, world: World) -> str:
-        """Return what the users got, or which requests members have sent, as a sentence."""
+        """Return a sentence that says what the users got, or which requests the members have
+        sent."""
         if self._got:
             name = world.members[self._got[0].who].name
             partitions = listed({str(one.tp) for one in self._got})
@@ -502,7 +506,7 @@ class CoordinatedStage:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and perform everything that becomes due."""
+        """Let time pass, and perform every entry of the queue that becomes due."""
         end = self.now + seconds
         while self.world.next_moment() <= end:
             self.step()
@@ -531,7 +535,8 @@ class CoordinatedStage:
         self.on_move()
 
     def _clock(self, before: float) -> str:
-        """Return the new time as a sentence; "" if only a round trip has passed, with an effect."""
+        """Return the new time as a sentence; "" if the move had a visible effect and took no longer
+        than a round trip."""
         is_short = self.now - before <= ROUND_TRIP_S
         return "" if is_short and self.camera.happened(self.world) else f"it is {self.now:.2f} s"
 
@@ -556,7 +561,8 @@ class CoordinatedStage:
             _ORDERS[move.do](world, move.who)
 
     def _let_time_come(self) -> None:
-        """Perform entries of the queue until one has a visible effect, or a message is next."""
+        """Perform entries of the queue until one has a visible effect, or the next entry is a
+        message."""
         self.camera.has_seen = False
         until = self.now + IDLE_S
         while self._is_time_next() and not self.camera.has_seen and self.now < until:
@@ -631,7 +637,7 @@ class CoordinatedStage:
             raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
 
     def choices(self) -> tuple[list[Move], object, list[Move]]:
-        """Return the ordinary moves, the one that is next, and all other moves."""
+        """Return the ordinary moves, the move that `step` would perform, and all other moves."""
         return self.possible(), self.next(), self.faults()
 
     # ---- texts -----------------------------------------------------------------------------------

@@ -3,18 +3,14 @@
 The server passes commands from the page to `Engine.command`, and so does a Web Worker with Pyodide.
 `open` opens a simulated group that uses ZooKeeper, or one that uses a group coordinator.
 
-| Command (`do`) | Keys | Events |
-|---|---|---|
-| `catalogue` | | `catalogue`: scenarios, tours, strategies, releases, limits |
-| `open` | `world` or `scenario`; `moves`, `cut` | `run`, `frames` |
-| `tour` | `tour` | `run`, `frames`, `tour`: its steps |
-| `table` | `table` | `table`: a counted lesson |
-| `step` | `run`; `count`, or `until`: `owner`, `rest` or seconds | `frames` |
-| `act` | `run`, `at`, `move` | `frames`; before them `run` if the past is changed |
-| `choices` | `run`, `at` | `choices`: what can happen next |
-| `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
-| `trace` | `run` | `trace`: the run as JSON lines |
-| `compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
+| Command (`do`) | Keys | Events | |---|---|---| | `catalogue` | | `catalogue`: scenarios, tours,
+strategies, releases, limits | | `open` | `world` or `scenario`; `moves`, `cut` | `run`, `frames` |
+| `tour` | `tour` | `run`, `frames`, `tour`: its steps | | `table` | `table` | `table`: the table of
+a lesson | | `step` | `run`; `count`, or `until`: `owner`, `rest` or seconds | `frames` | | `act` |
+`run`, `at`, `move` | `frames`; before them `run` if `at` is not the last move | | `choices` |
+`run`, `at` | `choices`: what can happen next | | `explain` | `run`, `at`, `partition` |
+`explained`: why a thread owns a partition | | `trace` | `run` | `trace`: the run as JSON lines | |
+`compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
 
 Each command returns the event `error` if it is refused.
 """
@@ -50,7 +46,7 @@ from zkconsumer.trace import text as trace_text
 
 MAX_RUNS = 24
 """Maximum number of runs of one page. A further run replaces the oldest one. If the user returns to
-the replaced run, the page reopens it from its address.
+a run that was replaced, the page opens it again from the moves in the page's address.
 """
 
 MAX_STEPS = 2_000
@@ -134,7 +130,7 @@ class Engine:
                 raise ConfigError(
                     f"there is no scenario {str(scenario)[:60]!r}",
                     where="scenario",
-                    remedy="choose one of the list",
+                    remedy="choose one from the list",
                 )
             run = open_scenario(number, SCENARIOS[scenario])
         else:
@@ -160,7 +156,7 @@ class Engine:
             raise ConfigError(
                 f"there is no tour {str(name)[:60]!r}",
                 where="tour",
-                remedy="choose one of the list",
+                remedy="choose one from the list",
             )
         tour = TOURS[name]
         opened = self._open({"scenario": tour.scenario} if tour.scenario else {"world": tour.world})
@@ -266,7 +262,7 @@ class Engine:
         return [{"event": "explained", "partition": partition, "text": stage.explain(partition)}]
 
     def _trace(self, command: JsonObject) -> list[JsonObject]:
-        """Perform the moves again with a recorder."""
+        """Perform the moves of a run again with a recorder, and return them as a trace."""
         run = self._run(command)
         lines: list[str] = []
         stage = new_stage(run.spec, run.scenario)
@@ -277,7 +273,7 @@ class Engine:
         return [{"event": "trace", "run": run.number, "text": "\n".join([*lines, ""])}]
 
     def _compare(self, command: JsonObject) -> list[JsonObject]:
-        """Return the same script on several protocols."""
+        """Run a script on several protocols; return the runs and their table."""
         given = {"members": 3, "partitions": 12, "protocols": list(SIMULATED), **command}
         names, script = given["protocols"], given.get("script", DEFAULT_SCRIPT)
         if not isinstance(names, list) or not isinstance(script, str):

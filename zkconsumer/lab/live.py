@@ -1,4 +1,5 @@
-"""A live group as a picture and frames. The lab follows the group with an observer, and only reads.
+"""A live group as a picture and frames. The lab follows the group with an observer, and writes
+nothing.
 
 One thread follows the group's znodes. Another reads the logs' ends, `doctor` and the topics every
 few seconds. Both turn changes into messages for the pages. Messages are numbered, so that a page
@@ -91,7 +92,7 @@ class GroupPicture:
     # ---- changes ---------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Add the time that has passed to the partition-seconds without an owner."""
+        """Add the time since the last call to the partition-seconds without an owner."""
         holes = sum(row[1] == NOBODY for row in self.partitions)
         self.unowned_s += max(0.0, now - self._now) * holes
         self._now = max(self._now, round(now, 3))
@@ -290,7 +291,8 @@ class LiveGroup:
         self._started = time.monotonic()
         self._news = threading.Condition()
         self._messages: deque[tuple[int, list[JsonObject]]] = deque(maxlen=MAX_MESSAGES)
-        self._number = int(time.time() * 1000)  # greater than any number of an earlier server
+        # The first number is greater than any number of an earlier server.
+        self._number = int(time.time() * 1000)
         self._findings: list[JsonObject] | None = None
         self._closed = threading.Event()
         self._is_read = False
@@ -324,7 +326,8 @@ class LiveGroup:
             return [one for one in self._messages if one[0] > number]
 
     def command(self, command: JsonObject) -> list[JsonObject]:
-        """Explain a partition, or refuse: the lab only reads a live group."""
+        """Explain a partition. Refuse all other commands, because the lab only reads a live
+        group."""
         if command.get("do") == "catalogue":
             return Engine().command(command)
         try:

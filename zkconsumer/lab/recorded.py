@@ -1,7 +1,6 @@
-"""A trace of members or of the simulator, as a picture and frames.
-
-A production trace has a member's own steps only, so its picture shows phases; a trace of the
-simulator also has writes, watches and deliveries. `trace/__init__.py` describes the format.
+"""A trace of members or of the simulator, as a picture and frames. The trace of a production member
+has only the steps of this member, so the picture shows phases. A trace of the simulator also has
+writes, watches and deliveries. `trace/__init__.py` describes the format.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Recording:
 
 
 class _FrameBuilder:
-    """The state of a trace's members and partitions after the frames so far."""
+    """The members and partitions of a trace, in their state after the frames so far."""
 
     def __init__(self, entries: Sequence[Mapping[str, Json]]) -> None:
         names = [str(one["settings"]["consumer"]) for one in entries if "settings" in one]

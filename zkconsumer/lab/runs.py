@@ -1,8 +1,8 @@
 """One run of the lab: a world, the moves so far, and a frame for each of them.
 
 A run can be continued from any of its moves: `at` returns the world as it was at that move. A world
-is copied every few moves; `at` performs the moves after the nearest copy again. A world with JVM
-members cannot be copied, so its moves are performed again from the start.
+is copied every few moves; `at` performs only the moves after the nearest copy again. A world with
+JVM members cannot be copied, so its moves are performed again from the start.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class LabStage(Stage):
         self.on_move()
 
     def scene(self, *settled: int) -> None:
-        """Begin as a story does, with these members settled."""
+        """Begin as a story does, after these members have settled."""
         self.start(*settled)
 
     # ---- moves -----------------------------------------------------------------------------------
@@ -168,7 +168,8 @@ class LabStage(Stage):
     def _drop(self, move: Move) -> None:
         """Let the messages before this one arrive; then break the connection.
 
-        The client notices it at once. Until then it could still handle what it has received.
+        The client notices the break at once, because otherwise it could still handle the messages
+        that it has received.
         """
         do = Do.SERVE if move.do == DROP_REQUEST else Do.RECEIVE
         for one in (*[do] * int(move.value), Do.CUT, Do.NOTICE):
@@ -234,7 +235,7 @@ class LabStage(Stage):
         return action.do is Do.SERVE or (bool(inbox) and _is_message(inbox[0]))
 
     def choices(self) -> tuple[list[Move], object, list[Move]]:
-        """Return the ordinary moves, the one that is next, and all other moves."""
+        """Return the ordinary moves, the move that `step` would perform, and all other moves."""
         world, chosen = self.world, self.next()
         others: list[Action] = [*possible(world), *repairs(world)]
         others += [one for one in world.enabled() if one.do is Do.JOIN]
@@ -249,11 +250,12 @@ class LabStage(Stage):
         return sentence(self.world, move)
 
     def explain(self, number: int) -> str:
-        """Return why a thread should own a partition, and who owns it."""
+        """Return why a thread should own a partition, and which thread owns it."""
         return explain(self.world, list(self.world.log_end)[number])
 
     def next(self) -> Action | None:
-        """Return the next action: drawn by the seed, or with seed 0, that of the longest wait."""
+        """Return the next action. With seed 0 it is the action that has waited longest; otherwise
+        the seed's random numbers choose it."""
         if not self._seed:
             return super().next()
         actions = self.possible()

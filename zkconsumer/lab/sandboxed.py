@@ -35,7 +35,7 @@ JOINED = 3
 
 PARTITIONS = 6
 SESSION_S = 6.0
-"""The session timeout of all members, which is also that of simulated worlds."""
+"""The session timeout of all members; simulated worlds have the same."""
 
 POLL_INTERVAL_S = 0.1
 """Seconds between two checks of the members' processes."""
@@ -207,7 +207,8 @@ class SandboxGroup(LiveGroup):
     # ---- processes -------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        """Let the first members join, so that the page shows how the group begins."""
+        """Let the first members join while the page is open, so that the page shows how the group
+        begins."""
         try:
             for who in range(JOINED):
                 if not self._closed.is_set():

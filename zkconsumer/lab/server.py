@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 WEB = Path(__file__).parent / "web"
 
 MAX_TABS = 16
-"""Maximum number of engines. A tab whose engine was removed reopens its run from its address."""
+"""Maximum number of engines. A browser tab whose engine was removed opens its run again from the
+moves in its address."""
 
 MAX_BODY = 1_000_000
 """Upper bound of a command, in bytes; a larger one is refused. The longest command contains an
@@ -100,7 +101,8 @@ class Tabs:
 
 
 def new_engine() -> Engine:
-    """Return an engine. Its import takes half a second, so the server starts without it."""
+    """Return an engine. Importing the engine takes half a second, so the server starts without
+    it."""
     from zkconsumer.lab.engine import Engine  # noqa: PLC0415 - half a second
 
     return Engine()
@@ -243,7 +245,7 @@ def allowed_hosts(host: str, port: int) -> frozenset[str]:
 
 
 class _Server(uvicorn.Server):
-    """Imports the engine as soon as it serves the page's files."""
+    """Serves the page's files, and imports the engine at the first request."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

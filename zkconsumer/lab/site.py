@@ -2,7 +2,7 @@
 
 The site contains Pyodide, which is CPython as WebAssembly. The build fetches it with npm at a
 pinned hash; it is not part of the package. The site's worker imports the same modules as the
-server, so visitors run the production code of members.
+server, so the members in a visitor's browser run the production code.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def build(directory: Path, *, runtime: Path | None = None) -> None:
 def compile_modules(directory: Path) -> None:
     """Replace the source of the modules that the engine imports by compiled code.
 
-    Otherwise the visitor's browser compiles them at each visit, which takes half of the start-up
-    time. The site's own Python compiles them in Node.js; without Node.js they keep their source.
+    Otherwise the visitor's browser would compile the modules at each visit, which takes half of the
+    start-up time. The site's own Python compiles the modules in Node.js; without Node.js the site
+    contains their source.
 
     Raises ConfigError if the site's Python does not run.
     """

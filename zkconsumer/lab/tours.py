@@ -1,8 +1,8 @@
 """Guided tours: text, questions and answers at chosen moves of a run.
 
 A tour names a scenario, or a world and a script. Each of its steps names the situation in which it
-is shown; `located` finds the move. The learner may act at any step, which forks the run, and
-return.
+is shown; `located` finds the move. At any step, the learner may act, which forks the run, and then
+return to the tour.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zkconsumer.sim.stage import Stage
 
 Frames = Sequence[Mapping[str, Json]]
 Where = Callable[[Frames], int]
-"""Returns the number of moves after which the situation is reached."""
+"""Finds the number of moves after which the situation is reached."""
 
 
 # ---- situations ----------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def happens(*event: Json, after: int = 1) -> Where:
 
 
 def _nth(frames: Frames, number: int, fits: Callable[[Mapping[str, Json]], bool]) -> int:
-    """Return the number of frames up to the n-th that matches; the number of all frames if none
-    does.
+    """Return the number of frames up to and including the n-th matching frame; if there are fewer
+    matches, the number of all frames.
     """
     found = [at for at, frame in enumerate(frames, 1) if fits(frame)]
     return found[number - 1] if len(found) >= number else len(frames)

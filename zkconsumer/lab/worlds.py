@@ -17,8 +17,8 @@ from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 
 MAX_MEMBERS = 64
 MAX_PARTITIONS = 2000
-"""Upper bounds of a world; a larger world is refused. The page can draw this many cells in one
-frame."""
+"""Upper bounds of a world; a larger world is refused. The page can draw this number of cells within
+one frame."""
 
 MAX_MOVES = 10_000
 """Upper bound of the moves of one run; then a run ends. The page keeps all of them in memory."""
@@ -33,7 +33,7 @@ SPARE_MEMBERS = 3
 UNLIMITED_FAULTS = dict.fromkeys(
     [*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9
 )
-"""Upper bound of each fault, so high that the user can cause it any number of times."""
+"""Upper bound of the number of each fault; it is so high that it never limits the user."""
 
 EXCLUDED_FAULTS = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
 """Faults that the lab leaves out: the worlds have no operator's tool, and no access control lists.
@@ -303,7 +303,8 @@ def parse_move(token: str) -> Move:
 
 
 def write_moves(moves: list[Move | None]) -> str:
-    """Return moves as text; consecutive None (steps chosen by the rule) are written as a count."""
+    """Return moves as text; consecutive None values (steps that the run chose itself) are written
+    as a count."""
     parts: list[str] = []
     steps = 0
     for move in [*moves, Move("")]:

@@ -16,8 +16,8 @@ from zkconsumer.sandbox.server import JavaServer
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1")
 
 # A killed broker stays registered until its session expires, and a new broker with the same id
-# exits at its start during that time. This is the wait for the expiry beyond the session timeout,
-# in seconds.
+# exits at its start during that time. The seconds to wait for the expiry after the session timeout
+# has passed.
 _EXPIRY_SLACK_S = 10.0
 
 # Few threads, small buffers and small internal topics: a sandbox's broker serves one user.
@@ -41,7 +41,8 @@ _SETTINGS: dict[str, object] = {
     "delete.topic.enable": "true",
     "auto.create.topics.enable": "false",
     "controlled.shutdown.enable": "true",
-    # With the default of 5 s a broker that is stopped in its first second would wait for 5 s.
+    # With the default of 5 s, the stop of a broker that has run for less than a second would take 5
+    # s.
     "controlled.shutdown.retry.backoff.ms": 200,
 }
 

@@ -30,8 +30,8 @@ _guard: subprocess.Popen[bytes] | None = None
 
 
 def start_time(pid: int) -> str | None:
-    """Return an identifier of the process's start, which differs between processes with the same
-    pid. Return None if the process has ended or is a zombie.
+    """Return a string that identifies the start of the process and differs between processes with
+    the same pid. Return None if the process has ended or is a zombie.
     """
     if Path("/proc/self/stat").exists():
         try:

@@ -39,7 +39,8 @@ from zkconsumer.errors import SandboxError
 
 Progress = Callable[[str], None]
 
-# 16 threads download 32 jars in 2.6 s, 8 threads in twice that time; more threads are not faster.
+# 16 threads download 32 jars in 2.6 s, and 8 threads need twice as long. More than 16 threads are
+# not faster.
 _THREADS = 16
 
 # Attempts per jar, with pauses of 1 and 2 s. After the last one the error is raised.
@@ -127,7 +128,8 @@ def resolve_jars(
     directory: Path | None = None,
     progress: Progress = to_stderr,
 ) -> tuple[Path, ...]:
-    """Do the same as `resolve`, for jars that are in no lock file of this package."""
+    """Return the files of jars that are in no lock file of this package; download missing ones as
+    `resolve` does."""
     jars = tuple(jars)
     cache = directory or cache_directory()
     with _filling:

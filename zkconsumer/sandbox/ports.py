@@ -32,8 +32,8 @@ _held: deque[socket.socket] = deque(maxlen=64)
 def free_port() -> int:
     """Return a port on which nothing listens now, and which no other sandbox received recently.
 
-    Another process may take the port before the server does. The caller then tries again with
-    another port.
+    Another process may take the port before the server does. In that case the caller should try
+    again with another port.
     """
     for _ in range(_TRIES):
         port = random.choice(RANGE)
@@ -65,7 +65,7 @@ def _hold(port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Set the option as the servers do: connections of a server that has just ended are ignored.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -90,7 +90,7 @@ class Process:
         try:
             os.kill(self.pid, number)
         except ProcessLookupError:
-            return  # an adopted process that ended this very moment
+            return  # an adopted process that has just ended
         if number in (signal.SIGSTOP, signal.SIGCONT):
             self._stopped = number == signal.SIGSTOP
 
@@ -153,7 +153,8 @@ def launch(
     keep: Callable[[Process], object],
     out: Path | None = None,
 ) -> None:
-    """Start a process that `keep` receives and the guard watches, or leave no process behind.
+    """Start a process, pass it to `keep`, and put it on the guard's list; if a step fails, leave no
+    process behind.
 
     Without `uninterrupted`, Ctrl-C between the start of the process and the call of `keep` would
     leave the process behind.
@@ -212,7 +213,7 @@ class Startable(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start the object completely; after an error nothing of it runs."""
+        """Start the object completely; after an error none of its processes runs."""
 
     @abstractmethod
     def stop(self) -> None:

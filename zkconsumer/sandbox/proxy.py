@@ -18,8 +18,7 @@ WATCH_EVENT, PING = -1, -2
 """
 
 NO_FRAME = 1 << 26
-"""Size in bytes that no frame reaches. The bytes of a four-letter word exceed it if read as a
-length."""
+"""Size in bytes that no frame reaches. A four-letter word read as a length exceeds this size."""
 
 
 class Wire(Enum):
@@ -31,7 +30,7 @@ class Wire(Enum):
 
 
 class Proxy:
-    """A proxy before one server, as a context manager. `address` is for the client's connect
+    """A proxy before one server, as a context manager. Put `address` into the client's connect
     string.
 
     Attributes:
@@ -136,7 +135,8 @@ class Proxy:
         self.end(client, server)
 
     def _frames(self, source: socket.socket) -> Iterator[bytes]:
-        """Yield the frames that arrive until the connection ends; the first one is a handshake."""
+        """Yield the frames that arrive until the connection ends. The first frame is the handshake
+        of the session."""
         pending = b""
         while chunk := self._receive(source):
             pending += chunk

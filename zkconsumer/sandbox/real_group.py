@@ -33,18 +33,19 @@ JVM_RELEASE = "1.1.1"
 """Kafka's release of the JVM members: the last one that contains the ZooKeeper consumer."""
 
 BACKOFF_S, COMMIT_S = 2.0, 5.0
-"""Back-off and commit interval of both kinds of members, in seconds; the simulator has the same."""
+"""The back-off, and also the commit interval, of all members in seconds. The simulator uses the
+same value."""
 
 
 class MemberKind(Enum):
-    """The program that a member runs; the lab's JSON contains the values."""
+    """The program that a member runs. The values appear in the lab's JSON."""
 
     ZKCONSUMER = "zk"
     JVM = "jvm"
 
 
 class MemberState(Enum):
-    """The state of a member's process; the lab's JSON contains the values."""
+    """The state of a member's process. The values appear in the lab's JSON."""
 
     AWAY = "away"
     UP = "up"
@@ -54,7 +55,8 @@ class MemberState(Enum):
 
 
 class MemberProcess:
-    """One member: its process, which may be started several times, and its proxy.
+    """One member: its process, which can be started several times, and the proxy between it and
+    ZooKeeper.
 
     Attributes:
         name: the consumer id in ZooKeeper.
@@ -99,7 +101,8 @@ class MemberProcess:
         return MemberState.LEFT if self._leaving else MemberState.DEAD
 
     def start(self) -> None:
-        """Start the process, which joins the group. Raises RefusedError if the process runs."""
+        """Start the process, which joins the group. Raises RefusedError if the process is running
+        already."""
         if self.state in (MemberState.UP, MemberState.FROZEN):
             raise RefusedError(f"{self.name} runs already")
         self._release()
@@ -138,7 +141,7 @@ class MemberProcess:
         self._frozen = False
 
     def end(self) -> None:
-        """End the process, even if it is frozen or hangs."""
+        """End the process, even if it is frozen or does not respond."""
         if self._process is not None:
             self._process.kill()
         self._release()

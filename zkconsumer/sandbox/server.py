@@ -57,7 +57,8 @@ def options(known: Path, *, record: Path | None) -> tuple[str, ...]:
 
 @contextmanager
 def recording(known: Path) -> Iterator[Path]:
-    """Yield a path; if a file exists there at the end, it becomes the archive `known`."""
+    """Yield a path. If a file exists at this path when the block ends, the file becomes the archive
+    `known`."""
     known.parent.mkdir(parents=True, exist_ok=True)
     fresh = known.with_suffix(f".{os.getpid()}")
     try:
@@ -136,7 +137,7 @@ class JavaServer(Startable):
     def _prepare(self) -> Path:
         """Write the configuration for the current port, and return its file.
 
-        This may wait for conditions that must hold before the process starts.
+        The method may wait for conditions that must hold before the process starts.
         """
 
     @abstractmethod
@@ -203,7 +204,8 @@ class JavaServer(Startable):
         self.await_ready()
 
     def launch(self) -> None:
-        """Do the first half of `start`: create the process, which does not accept clients yet."""
+        """Do the first half of `start`: create the process, without waiting until it accepts
+        clients."""
         if self.alive:
             return
         if self.attach():
@@ -443,7 +445,7 @@ class _Record(NamedTuple):
 
 
 class _PortTaken(SandboxError):
-    """Another process took the port that was chosen before the server could."""
+    """Another process took the chosen port before the server could bind it."""
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -3,8 +3,8 @@ cluster.
 
 Three things stop a plain `pip install pyspark` from running. Its launcher requires a Java module
 that small runtimes lack. Its Python workers are the `python3` on PATH. The driver binds to the
-address to which the host's name resolves. A fourth thing makes it slow: its Python workers import
-pyspark from a zip file, which has no compiled modules.
+address to which the host's name resolves. A fourth thing makes Spark slow: its Python workers
+import pyspark from a zip file without compiled modules.
 
 `SparkCluster` is a standalone cluster: a master and its workers, each in a JVM of its own, with
 pyspark's jars only. Executors are child processes of the workers and end with them: a worker ends

@@ -1,8 +1,8 @@
 """Topics of a cluster in ZooKeeper mode, and messages for them.
 
 Topics are created as `kafka-topics.sh --zookeeper` created them (kafka.admin.AdminUtils): the
-assignment is written to `/brokers/topics/TOPIC`, and the controller does the rest. That works with
-every release from 0.8.2 to 3.9, without an admin protocol.
+assignment is written to `/brokers/topics/TOPIC`, and the controller does the rest. This way works
+with every release from 0.8.2 to 3.9, and needs no admin protocol.
 """
 
 from __future__ import annotations
@@ -287,9 +287,9 @@ def produce(
         zookeeper_connect: where the brokers are registered.
         name: the topic; it must exist.
         messages: the values in order; a number n means the n values `0`, `1`, ... `n-1`.
-        key: the key of every message; it determines the partition as in the Java producer
-            (murmur2).
-        partition: the partition of all messages, instead of that choice.
+        key: the key of every message; it determines the partition as in the Java producer (murmur2
+            hash).
+        partition: the partition of all messages; None: the key determines it.
 
     Returns:
         Partition and offset of each message, in the given order.
@@ -311,7 +311,8 @@ def produce_keyed(
     *,
     partition: int | None = None,
 ) -> list[Placed]:
-    """Do the same as `produce`, with a separate key for each message: pairs of key and value."""
+    """Produce messages as `produce` does, but with a separate key for each: `messages` are pairs of
+    key and value."""
     from confluent_kafka import KafkaException, Producer
 
     from zkconsumer.kafka.client_settings import Brokers, broker_settings

@@ -18,7 +18,7 @@ from zkconsumer.sandbox.server import START_LIMIT_S, JavaServer
 
 ZOOKEEPER_RELEASES = ("3.4.6", "3.4.14", "3.5.10", "3.6.4", "3.8.4", "3.9.6")
 """The available releases. Kafka 0.8.2 to 2.3 shipped with 3.4.6 to 3.4.14, Kafka 2.4 with 3.5, 2.7
-with 3.6, and 3.4 to 3.9 with 3.8. The default is 3.8.4; the newest release is 3.9.6.
+with 3.6, and 3.4 to 3.9 with 3.8. The default release is 3.8.4, and the newest one is 3.9.6.
 """
 
 DEFAULT_ZOOKEEPER = "3.8.4"
@@ -128,7 +128,8 @@ class ZooKeeperServer(JavaServer):
     def _options(self) -> tuple[str, ...]:
         return (
             "-Dzookeeper.forceSync=no",
-            # Peers on the loopback interface answer at once or not at all; the default is 5 s.
+            # Other servers on the loopback interface answer at once or not at all; ZooKeeper's
+            # default is 5 s.
             "-Dzookeeper.cnxTimeout=500",
             # ZooKeeper 3.4 registers log4j's MBeans, which reload4j does not have.
             "-Dzookeeper.jmx.log4j.disable=true",

@@ -1,4 +1,4 @@
-"""Record sets of every format become the rows that were written; malformed ones, errors."""
+"""Record sets of every format become the rows that were written; malformed sets cause errors."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_the_sizes_of_batches(engine: Engine) -> None:
 
 
 def test_control_batches_are_holes(engine: Engine) -> None:
-    """Markers of transactions are not rows, and the next fetch begins behind them."""
+    """Markers of transactions are not rows, and the next fetch begins after them."""
     marker = batch([Record(1, b"\0\0\0\1", b"\0\0\0\0\0\0", 7)], is_control=True)
     data = batch([Record(0, None, b"a", 7)]) + marker
     assert rows_of(data, engine) == ([(0, None, b"a", 7, 0)], "")

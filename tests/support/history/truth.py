@@ -172,7 +172,7 @@ class Truth:
                 self._owner(moment, change, TopicPartition(at.name, at.partition))
             elif at.kind is Kind.OFFSET:
                 self._offset(moment, change, TopicPartition(at.name, at.partition), edited=edited)
-            # A transaction of several changes has as many states.
+            # A transaction of several changes causes one state for each change.
             if self._now is not before:
                 self._now = replace(self._now, zxid=moment.zxid, t_ms=moment.t_ms)
                 self.states.append(self._now)
@@ -335,7 +335,7 @@ class Truth:
                 yield "owner without a registration", one.czxid
 
     def _stuck(self) -> Iterator[Row]:
-        """Yield what persisted while neither members nor owners nor topics changed."""
+        """Yield the incidents that lasted while neither members nor owners nor topics changed."""
         for state, end in self._spans():
             wanted = self.wanted(state) if end - state.t_ms >= STUCK_MS and state.members else None
             if not wanted:
@@ -617,7 +617,8 @@ class Rebalances:
         self._result.equal(f"{name} moved without need", needless, row.moved_without_need)
 
     def _settled(self, name: str, row: Rebalance, states: Sequence[State]) -> None:
-        """Check that the owners fit the assignment since the row's time, or not at the end."""
+        """Check that the owners equal the assignment since the row's `settled_ms`, or that they
+        differ at the end if the row has none."""
         truth, after = self._truth, states[-1]
         wanted = truth.wanted(after)
         if wanted is None or not after.topics:

@@ -1,9 +1,10 @@
 """Random scripts of requests to a group coordinator, and the machine that answers them.
 
 `ScriptedClients` are a few clients of one group. Most of the time they do what a client would do
-after the answers so far, and sometimes something odd. `play` runs them against the real coordinator
-(`support.jvm.live_coordinator`) or the machine. It returns a script: every event with the answers
-that it caused, and the group's state after it. `replayed` runs the events of a script again.
+after the answers so far, and sometimes they send an unusual request. `play` runs them against the
+real coordinator (`support.jvm.live_coordinator`) or the machine. It returns a script: every event
+with the answers that it caused, and the group's state after it. `replayed` runs the events of a
+script again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TOPICS = ("t0", "t1", "t2")
 
 
 class Backend(Protocol):
-    """A coordinator that a script runs on."""
+    """A coordinator on which a script runs."""
 
     def begin(self, config: Mapping[str, Any], group: str) -> None:
         """Start with an empty log, as leader of the group's partition."""
@@ -632,7 +633,7 @@ def plain(partitions: Iterable[TopicPartition]) -> list[list[Any]]:
 
 
 def short(answer: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is empty; a generation of -1 stands for none."""
+    """Leave out empty values, and a generation of -1, which stands for "none"."""
     return {
         name: value
         for name, value in answer.items()

@@ -76,8 +76,8 @@ def archive(release: str) -> Path:
 def recording(zookeeper: str, directory: Path, releases: Iterable[str]) -> Iterator[None]:
     """Let a member join and leave for each release that has no class-data archive, to record it.
 
-    Later members start with half the work. The recording members start together before the block;
-    its end waits for them.
+    Later members of this release then need half the processor time to start. The recording members
+    start together before the block; its end waits for them.
     """
     with ExitStack() as stack:
         members = []

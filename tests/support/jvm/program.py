@@ -65,7 +65,8 @@ class JvmConnector:
 
     @property
     def records(self) -> bool:
-        """Return whether this process waits for the JVM's end, when the JVM writes an archive."""
+        """Return whether this process must wait until the JVM has ended, because the JVM then
+        writes an archive."""
         return bool(self._request["record"])
 
     def boot(self) -> None:
@@ -184,7 +185,8 @@ class JvmConnector:
 
 
 class Listener:
-    """A ConsumerRebalanceListener. It raises nothing, or the connector would never settle."""
+    """A ConsumerRebalanceListener. It never raises an exception, because the connector would then
+    never settle."""
 
     def __init__(self, connector: JvmConnector) -> None:
         self._connector = connector

@@ -69,7 +69,8 @@ class World:
                     zk.create(one["path"], data)
 
     def ensure(self, *groups: str) -> None:
-        """Create groups of other recorded runs, which had neither offsets nor members."""
+        """Create the groups of other recorded runs; these groups had neither offsets nor
+        members."""
         with session(self.connect) as zk:
             for group in groups:
                 zk.ensure_path(f"/consumers/{group}")

@@ -288,8 +288,8 @@ class Reader:
 
     @property
     def news(self) -> list[StreamReport]:
-        """Return the reports except retried errors: on a busy machine a look-up may take too
-        long."""
+        """Return the reports except errors that are retried, because on a busy machine a look-up
+        may take too long."""
         return [one for one in self.reports if one.kind is not ReportKind.FETCH_TROUBLE]
 
     def tp(self, partition: int) -> TopicPartition:

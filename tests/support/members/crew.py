@@ -97,7 +97,7 @@ class Observed:
 
     @property
     def rebalances(self) -> float:
-        """Return how often the member has read the group so far."""
+        """Return the number of times that the member has read the group so far."""
         return self.metrics()["rebalances"]
 
     def metrics(self) -> dict[str, float]:
@@ -332,7 +332,8 @@ class Crew:
         )
 
     def _rest(self, *members: MemberProcess | LocalMember) -> None:
-        """Wait until the group has been settled for a while, because the status lags behind."""
+        """Wait until the group has been settled for a while, because the members report their
+        status late."""
         since = [0.0]
 
         def rests() -> bool:

@@ -45,7 +45,7 @@ def emit(event: str, **fields: Any) -> None:
 
 def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -> None:
     """Consume with confluent-kafka."""
-    from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - the JVM needs it not
+    from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - the JVM client does not need it
 
     properties = request["properties"]
     is_cooperative = properties.get("group.protocol") == "consumer" or (
@@ -78,7 +78,7 @@ def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Ev
 
 def jvm(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -> None:
     """Consume with `KafkaConsumer`."""
-    import jpype  # noqa: PLC0415 - confluent-kafka needs it not
+    import jpype  # noqa: PLC0415 - confluent-kafka does not need it
 
     jpype.startJVM(
         *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xrs"),

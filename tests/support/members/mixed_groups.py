@@ -27,7 +27,7 @@ from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import ALL, Observer
 
 SESSION_S = int(PROPERTIES["zookeeper.session.timeout.ms"]) / 1000
-# For zkconsumer's members, the counterpart of the JVM's `PROPERTIES`.
+# The settings of zkconsumer's members that correspond to the JVM members' `PROPERTIES`.
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
     "auto_commit_interval_s": int(PROPERTIES["auto.commit.interval.ms"]) / 1000,

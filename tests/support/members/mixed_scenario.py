@@ -25,11 +25,12 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
-# In the order in which assignors sort them: zkconsumer's members are between the JVM's.
+# The names in the order in which assignors sort them: zkconsumer's members are between the JVM
+# members.
 FIRST, OURS, SECOND, OURS_TOO, THIRD = NAMES = ("a-jvm", "b-ours", "c-jvm", "d-ours", "e-jvm")
 ALL_OURS = frozenset({OURS, OURS_TOO})
 
-EXPIRES, GOES_ON = "its session expires", "it goes on"
+EXPIRES, GOES_ON = "its session expires", "the frozen JVM member continues"
 
 STANDSTILL_S = 10.0  # Seconds for which a JVM member is frozen: longer than three sessions.
 MESSAGES = 20_000  # Minimum number of messages that are produced during a scenario.
@@ -57,7 +58,7 @@ class Record:
         uncommitted: messages that the stored offsets did not cover when all members had left.
         repeated: messages that were delivered more than once, by (preceding event, first receiver,
             second receiver).
-        zombie: the same for messages that a member without a session received.
+        zombie: like `repeated`, for messages that a member without a session received.
         between_ours: those of `repeated` that two live members of zkconsumer received.
         moves_back: offset znodes whose value was lowered.
         trouble: the failed rebalances that a JVM member logged, by name.
@@ -105,7 +106,8 @@ class Scenario:
         self.jvm = Group(
             self.stage, setup, f"{name}-jvm", ours=(), directory=directory, stack=stack
         )
-        # In seconds of `boottime`: when THIRD may have had no session, and the end of OURS_TOO.
+        # In seconds of `boottime`: the times at which THIRD may have had no session, and the time
+        # at which OURS_TOO was killed.
         self._without_session: list[tuple[float, float]] = []
         self._killed_at = 0.0
         self._events: list[tuple[float, str]] = []
@@ -144,7 +146,7 @@ class Scenario:
 
         yield "two join", each(Group.join, FIRST, OURS)
         yield "a JVM member joins", each(Group.join, SECOND)
-        yield "one of ours joins", each(Group.join, OURS_TOO)
+        yield "a zkconsumer member joins", each(Group.join, OURS_TOO)
         yield "a JVM member leaves", each(Group.leave, SECOND)
         yield "a JVM member is killed", each(Group.kill, FIRST)
         yield "another JVM member joins", each(Group.join, THIRD)
@@ -152,12 +154,12 @@ class Scenario:
         yield "partitions are added", lambda: self.stage.grow(self._first, 12)
         yield "a topic is created", lambda: self.stage.create(self._created, 5)
         self._killed_at = boottime()
-        yield "one of ours is killed", each(Group.kill, OURS_TOO)
+        yield "a zkconsumer member is killed", each(Group.kill, OURS_TOO)
         began = boottime()
-        yield "a JVM member stands still", each(Group.freeze, THIRD)
+        yield "a JVM member freezes", each(Group.freeze, THIRD)
         wait_for(lambda: boottime() > began + STANDSTILL_S, "the freeze of the JVM member to end")
         yield GOES_ON, each(Group.thaw, THIRD)
-        yield "the last of ours leaves", each(Group.leave, OURS)
+        yield "the last zkconsumer member leaves", each(Group.leave, OURS)
 
     def _both(self, act: Callable[[Group], object]) -> None:
         for done in [self._pool.submit(act, group) for group in (self.mixed, self.jvm)]:
@@ -213,7 +215,8 @@ class Scenario:
         )
 
     def _history(self, group: Group) -> Differences:
-        """Compare the group's tables with ZooKeeper's log and with what members of ours say."""
+        """Compare the group's tables with ZooKeeper's log and with the records of zkconsumer's
+        members."""
         log = self._sandbox.zookeeper.directory / "data" / "version-2"
         setup = group.setup
         return compared(

@@ -197,7 +197,7 @@ class TracedMember:
 
     @property
     def settled(self) -> bool:
-        # A settled member reads back the partitions that it has kept.
+        # A settled member reads back the owner znodes of the partitions that it has kept.
         return self.state.phase in (Phase.SETTLED, Phase.VERIFYING)
 
     def do(self, command: cmd.Command) -> None:
@@ -388,7 +388,7 @@ class Replay:
         return overlap_s > 0
 
     def _excuse(self, record: Record, overlapping: Counter[tuple[float, float]], who: int) -> None:
-        """Check that late messages were in process at the user while the process was frozen."""
+        """Check that the user was processing late messages while the process was frozen."""
         late = self.late[-1]
         freeze = max((one for one in record.frozen if one[1] <= late.t), default=None)
         streams = sum(self.members[who].settings.subscription.values())
@@ -399,7 +399,7 @@ class Replay:
             self._doubt(late.partition, "I2", said)
 
     def _doubt(self, tp: TopicPartition, invariant: str, text: str) -> None:
-        """Record a violation, unless another client's act turns out to be its cause."""
+        """Record a violation. It is dropped if another client's act turns out to be its cause."""
         self._doubts.append((tp, InvariantViolation(invariant, text)))
 
     def _forced_ends(self, who: int, record: Record) -> dict[int, float]:

@@ -128,7 +128,7 @@ def sources(spark: SparkSession) -> set[int]:
     return {pid for pid in children(driver_of(spark)) if RUNNER in command(pid)}
 
 
-def wait(condition: Callable[[], object], what: str = "what this line says") -> None:
+def wait(condition: Callable[[], object], what: str = "the condition on this line") -> None:
     """Wait as long as a query may take on a very busy machine."""
     wait_for(condition, what, LIMIT_S)
 

@@ -1,6 +1,6 @@
 """Planted faults in the machines of the later protocols, which the monitor must notice.
 
-Every mutant replaces functions or table entries, in this process and while its context lasts.
+Every mutant replaces functions or table entries in this process, until its `with` block ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Planted faults: each removes one thing that the protocol needs, and a monitor must notice it.
+"""Planted faults. Each fault removes one property that the protocol needs, and the monitor must
+detect the violation.
 
-Every mutant replaces functions of the production code, in this process and while its context lasts.
+Every mutant replaces functions of the production code in this process, until its `with` block ends.
 Some mutants are faults that other clients still have (`who`). Others are defects that the simulator
 has found in this project's code.
 """

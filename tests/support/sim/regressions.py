@@ -1,4 +1,5 @@
-"""Code without one of the fixes in tests/sim/found: the recorded run breaks its promise."""
+"""The code without one of the fixes: with it, the recorded run of tests/sim/found breaks its
+promise."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ REGRESSIONS = {
     ),
     "a-broken-connection-cuts-a-hand-over-short": Mutant(
         "a broken connection cuts a hand-over short",
-        "its commit waits while partitions are gone",
+        "the partitions are released while the hand-over's commit waits",
         _hand_over_cut_short_is_forgotten,
     ),
     "a-hand-over-waits-behind-a-commit-that-kafka-refused": Mutant(
@@ -74,12 +75,12 @@ REGRESSIONS = {
     ),
     "a-claim-that-cannot-be-rolled-back": Mutant(
         "a claim that cannot be rolled back",
-        "the claim forgets what it cannot delete",
+        "a failed claim forgets owner znodes that it cannot delete",
         _roll_back_forgets,
     ),
     "a-topic-is-deleted-while-the-group-is-read": Mutant(
         "a topic is deleted while the group is read",
-        "an overtaken reading counts as fresh",
+        "a reading of the group that is out of date counts as current",
         _stale_reading_clears,
     ),
 }

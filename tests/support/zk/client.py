@@ -47,7 +47,7 @@ class Client:
         self.group, self.peer = group, peer
         self.thread = f"{consumer}-0"
         self.watches: list[tuple[str, str]] = []
-        self.reads: list[str] = []  # paths that `run` has read since the test emptied the list
+        self.reads: list[str] = []  # the paths that `run` has read since the test emptied this list
         # The requests to Kafka, and its replies.
         self.asked: list[OffsetRequest] = []
         self.kafka = Reply(Code.OK, NotStored({}, {}))

@@ -72,12 +72,13 @@ class Watch:
     """Collects the events of one-shot watches, as (type, path)."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
-    # Lets virtual time pass; on a real server it passes by itself.
+    # Lets virtual time pass; on a real server, time passes by itself.
     pass_time: Callable[[], None] | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __call__(self, event: WatchedEvent) -> None:
-        # kazoo also calls a watch when the connection ends: that is no event of the server's.
+        # kazoo also calls a watch when the connection ends. This call is not an event of the
+        # server, so ignore it.
         if event.type != "NONE":
             with self._changed:
                 self.events.append((event.type, event.path))
@@ -236,8 +237,8 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
 
 
 def is_back(session: Session) -> bool:
-    """Return whether requests are answered again; a cut that the client has not noticed counts as
-    no."""
+    """Return whether requests are answered again; return False while the client has not noticed a
+    cut."""
     try:
         session.exists("/")
     except ZkError:

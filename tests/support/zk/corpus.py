@@ -81,7 +81,7 @@ def write(connect: str, release: str, name: str) -> None:
     for number in range(40):
         one.set(f"{root}/both", b"%d" % number)
     one.set_acls(f"{root}/both", [*OPEN, make_acl("ip", "127.0.0.1", read=True)])
-    # The server refuses these writes: no such node, and node exists.
+    # The server refuses these two writes: one with "no node", one with "node exists".
     for path in (f"{root}/none/child", f"{root}/live"):
         with suppress(KazooException):
             one.create(path, b"")

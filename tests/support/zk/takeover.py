@@ -26,7 +26,7 @@ def expire(server: str, identity: tuple[int, bytes]) -> None:
         identity: The session's number and password, as kazoo's `client_id`.
 
     Raises:
-        AssertionError: The session's own client was served first every time.
+        AssertionError: In every attempt, the server served the session's own client first.
     """
     for _ in range(TAKE_OVERS):
         if _is_closed(server, identity):

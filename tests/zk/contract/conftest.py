@@ -12,17 +12,18 @@ from support.zk.servers import release_number, zookeeper_releases
 
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
-# What the tests run on by default: the simulated server is modelled on the default release.
+# The servers on which the tests run by default; the simulated one is modelled on the default
+# release.
 DEFAULT = ("simulated", "sandbox", "container")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "since(release): ZooKeeper behaves so from that release on")
-    config.addinivalue_line("markers", "until(release): ZooKeeper behaves so before that release")
+    config.addinivalue_line("markers", "since(release): run on this release and later ones only")
+    config.addinivalue_line("markers", "until(release): run on earlier releases only")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test runs on the default release and the ones of `--zookeeper`, by its marks."""
+    """Run every test on the default release and on those of `--zookeeper`, if its marks permit."""
     if "server" not in metafunc.fixturenames:
         return
     others = (one for one in zookeeper_releases(metafunc.config) if one != DEFAULT_ZOOKEEPER)

@@ -98,7 +98,7 @@ def test_a_change_of_rights_is_no_change_of_the_node(server: Server) -> None:
 
 
 def test_rights_end_with_their_node(server: Server) -> None:
-    """A re-created znode has the ACL with which it is created."""
+    """A re-created znode has the ACL of the new create, not that of the deleted znode."""
     session = server.session()
     session.create("/a", acl=CLOSED)
     session.delete("/a")
@@ -107,7 +107,7 @@ def test_rights_end_with_their_node(server: Server) -> None:
 
 
 def test_a_rolled_back_delete_leaves_the_rights(server: Server) -> None:
-    """A refused transaction leaves the ACL."""
+    """A refused transaction does not change the ACL."""
     session = server.session()
     session.create("/a", acl=READ_ONLY)
     codes = session.multi(Op("delete", "/a"), create("/a"), Op("check", "/nowhere"))

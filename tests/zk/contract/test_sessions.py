@@ -18,7 +18,7 @@ def test_a_session_that_pings_lives(server: Server) -> None:
 
 
 def test_the_end_of_a_session_leaves_the_nodes_of_others(server: Server) -> None:
-    """Persistent znodes, and all znodes of other sessions, stay."""
+    """When a session ends, persistent znodes and all znodes of other sessions stay."""
     leaver, stayer = server.session(), server.session()
     leaver.create("/persistent")
     leaver.create_ephemeral("/leaver")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.zk.contract import OK, Op, Server, Watch, ZkError, claim, create, refusal
 
-# Together more than jute.maxbuffer, each alone less.
+# Two of these payloads together exceed jute.maxbuffer; a single one does not.
 HALF = b"x" * 600_000
 
 
@@ -178,7 +178,7 @@ def test_nothing_is_created_below_an_ephemeral_of_the_same_multi(server: Server)
 
 
 def test_an_empty_multi_succeeds(server: Server) -> None:
-    """No elements, no results."""
+    """A transaction without elements has no results."""
     assert server.session().multi() == []
 
 

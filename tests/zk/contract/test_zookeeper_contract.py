@@ -1,6 +1,7 @@
-"""What zkconsumer relies on of ZooKeeper, each sentence shown on real servers.
+"""The properties of ZooKeeper on which zkconsumer relies, each shown on real servers.
 
-The design stands on these: one that fails on some server means that the design does, too.
+The design depends on all of them: if one of them does not hold on a server, zkconsumer does not
+work there.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ def test_another_session_may_delete_an_ephemeral_node(server: Server) -> None:
 
 
 def test_ephemerals_survive_a_reconnection(server: Server) -> None:
-    """After a reconnect, the session has the same number and its znodes."""
+    """After a reconnect, the session has the same number and still has its znodes."""
     proxy = server.proxy()
     session = server.session_behind(proxy)
     session.create_ephemeral("/id")
@@ -265,7 +266,7 @@ def test_ephemerals_survive_a_reconnection(server: Server) -> None:
 
 
 def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None:
-    """Its ephemeral znodes vanish, and its client gets a new session."""
+    """When a session expires, its ephemeral znodes vanish, and its client gets a new session."""
     session, other = server.session(timeout_s=20.0), server.session()
     session.create_ephemeral("/id")
     before = session.id
@@ -378,7 +379,7 @@ def test_a_watch_of_a_missing_node_fires_on_its_creation(server: Server) -> None
 
 
 def test_a_watch_fires_once(server: Server) -> None:
-    """Of two writes, a watch fires only for the first."""
+    """A watch fires only for the first of two writes."""
     session, other = server.session(), server.session()
     session.create("/a")
     watch = Watch()
@@ -390,7 +391,7 @@ def test_a_watch_fires_once(server: Server) -> None:
 
 
 def test_a_children_watch_fires_for_names_only(server: Server) -> None:
-    """It fires for a child's creation or deletion, not for its data or children."""
+    """A watch of children fires when a child is created or deleted, not when the child changes."""
     session, other = server.session(), server.session()
     session.multi(create("/ids"), create("/ids/a"))
     quiet, joined, left = Watch(), Watch(), Watch()
@@ -461,7 +462,8 @@ def test_an_event_arrives_before_the_reply_that_shows_the_change(server: Server)
 
 
 def test_a_denied_element_refuses_the_multi(server: Server) -> None:
-    """NoAuth for one znode leaves the others unchanged, and names the element."""
+    """If one znode of a transaction gets NoAuth, the others stay, and the reply names the
+    element."""
     session = server.session()
     session.create("/denied", b"1", acl=READ_ONLY)
     session.create("/offset", b"1")
