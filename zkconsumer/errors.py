@@ -44,14 +44,14 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def escaped_and_cut(text: str, limit: int = MAX_DISPLAYED) -> str:
-    """Return a text from another client for display: escaped, and cut after `limit` characters."""
+    """Return text from another client for display: escaped, and cut after `limit` characters."""
     if len(text) <= limit:
         return escaped(text)
     return f"{escaped(text[:limit])}... ({len(text)} characters)"
 
 
 def quoted(text: str) -> str:
-    """Return the first 80 characters of a text from another client, in quotes and in ASCII."""
+    """Return the first 80 characters of text from another client, in quotes and in ASCII."""
     literal = ascii(text[:80])
     return literal if len(literal) <= 80 and len(text) <= 80 else literal[:80] + "..."
 
@@ -140,7 +140,8 @@ class ZkConsumerError(Exception):
 
 
 class ConfigError(ZkConsumerError):
-    """A property is missing, invalid, or contradicts another (JVM: InvalidConfigException)."""
+    """A property is missing or invalid, or contradicts another one (JVM:
+    InvalidConfigException)."""
 
 
 class InvalidNameError(ConfigError):
@@ -185,7 +186,7 @@ class ConsumerTimeoutError(ZkConsumerError):
 class RebalanceBlockedError(ZkConsumerError):
     """Another client owns this member's partitions (JVM: ConsumerRebalanceFailedException).
 
-    A stream without a partition raises it once. The member keeps retrying.
+    A stream without a partition raises this error once. The member keeps retrying.
     """
 
     retriable = True
@@ -217,7 +218,8 @@ class NotOwnedError(ZkConsumerError):
 
 
 class ZooKeeperUnreachableError(ZkConsumerError):
-    """No session within `zookeeper.connection.timeout.ms`, or the client failed permanently."""
+    """No ZooKeeper session began within `zookeeper.connection.timeout.ms`, or the client failed
+    permanently."""
 
     retriable = True
 
@@ -322,7 +324,7 @@ class DamagedFileError(HistoryError):
 
     Attributes:
         file: the name of the file.
-        offset: the number of the byte at which the damage was found.
+        offset: the byte offset at which the damage was found.
     """
 
     def __init__(self, what: str, *, file: str, offset: int, remedy: str) -> None:

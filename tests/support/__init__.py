@@ -1,1 +1,1 @@
-"""Helpers that several rooms of the suite share; README.md describes them."""
+"""Helpers that several directories of tests share; README.md describes them."""

@@ -41,7 +41,7 @@ def test_select_returns_the_ready_sockets() -> None:
 
 
 def test_wakes_are_counted() -> None:
-    """Every wake that was written is read, although not each one sends a byte."""
+    """Every wake-up is noticed, although not every wake-up sends a byte."""
     handler = InOrderHandler()
     reading, writing = handler.create_socket_pair()
     with closing(reading), closing(writing):

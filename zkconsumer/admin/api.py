@@ -246,7 +246,8 @@ class Admin:
         )
 
     def plan_undo(self, backup: Path) -> Plan:
-        """Plan to restore every znode of a backup that `apply` wrote. Raises BadFileError."""
+        """Plan to restore every znode of a backup that `apply` wrote, even if members have written
+        since. Raises BadFileError."""
         done = load_plan(backup)
         kafka = BrokerOffsets.of(self._connection) if done.kafka else None
         return plan_undo(self._connection, done, kafka=kafka)

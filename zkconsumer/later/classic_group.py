@@ -158,7 +158,8 @@ def _current(group: ClassicGroup, member: Member) -> Joined:
 
 
 def _updated(member: Member, received: Received, request: JoinGroup) -> Member:
-    """Return the member with its JoinGroup parked; an earlier parked request is never answered."""
+    """Return the member with its JoinGroup parked. An earlier parked request of the member is never
+    answered."""
     return replace(
         member,
         protocols=request.protocols,
@@ -288,7 +289,7 @@ def _complete(group: ClassicGroup, now: Now) -> Step:
     if leader is not None and leader.join is None:
         leader = next((one for one in group.in_order() if one.join is not None), None)
     if leader is None:
-        return _wait_for_joins(group, now), ()  # only static members remain, and none has joined
+        return _wait_for_joins(group, now), ()  # only static members remain; none has joined
     group = replace(
         group,
         leader=leader.member,
@@ -424,7 +425,7 @@ def _lost_join(member: Member) -> tuple[Reply, ...]:
 
 
 def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
-    """Return why offsets are not stored; `Error.NONE` if they are.
+    """Return the error for which a commit is refused; `Error.NONE` if the commit is accepted.
 
     The check of the generation prevents a zombie from overwriting the offsets of its successor.
     """
@@ -472,7 +473,8 @@ def expire(group: ClassicGroup, timer: Timer, now: Now) -> Step:
 def _join_expired(group: ClassicGroup, now: Now) -> Step:
     if group.initial is None or not group.newcomer or not group.initial.remaining_s:
         return _complete(group, now)
-    # A member has joined during the delay, so more may follow: wait for another part of it.
+    # A member has joined during this part of the delay, so more members may follow: wait for
+    # another part.
     delay_s, remaining_s = group.initial
     group = replace(group, newcomer=False)
     next_s = min(now.settings.initial_delay_s, remaining_s)
@@ -518,7 +520,8 @@ def unload(group: ClassicGroup, now: Now) -> Step:
 
 
 def loaded(group: ClassicGroup, now: Now) -> Step:
-    """Continue with a group read from the log; rebalance if it is larger than permitted."""
+    """Continue with a group that was read from the log; rebalance if the group has more members
+    than permitted."""
     if len(group.members) > now.settings.max_size:
         return _prepare(group, now)
     return group, ()

@@ -6,8 +6,8 @@ assignor that the coordinator names. The machine models `AbstractCoordinator` an
 `ConsumerCoordinator` of Kafka 3.9.1.
 
 A real member has two threads. `_user_thread` does the work of the user's thread in `poll`, and
-`_heartbeat_thread` the work of the heartbeat thread. Both run after each event, the user's thread
-only while the user polls. `ANSWERS` names the handler of each response.
+`_heartbeat_thread` the work of the heartbeat thread. After each event both run, but `_user_thread`
+only while the user is in `poll`. `ANSWERS` names the handler of each response.
 
 Differences from Kafka: a listener takes no time, a retry has no jitter, and a member asks the first
 of several equally loaded brokers for the coordinator.
@@ -121,7 +121,7 @@ def _answered(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.Answered)
     sent, link = connection.answered(state.link, event.number)
     if sent is None:
-        return state, ()  # the connection on which it was sent is closed
+        return state, ()  # the connection on which the request was sent is closed
     state = replace(state, link=link)
     return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
 
@@ -255,7 +255,8 @@ def _joining(state: State) -> bool:
 
 
 def _rejoin(state: State, now: float) -> Step:
-    """Join if the membership, or the leader's metadata, requires it (`joinGroupIfNeeded`)."""
+    """Join if the state of the membership, or a change of the leader's metadata, requires a join
+    (`joinGroupIfNeeded`)."""
     if state.is_leader and state.planned != _subscribed(state):
         state = replace(state, rejoin=True)
     if not state.rejoin or _joining(state) or now < state.retry_at:
@@ -315,7 +316,7 @@ def _commit_before_join(state: State, now: float) -> Step:
     """Commit the positions, and wait for the answer up to the rebalance timeout."""
     settings = state.settings
     if state.commit is not None and state.commit not in state.link.sent:
-        state = replace(state, commit=None)  # its connection was lost: commit again
+        state = replace(state, commit=None)  # the connection of the commit was lost: commit again
     if state.commit_until is None:
         state = replace(state, commit_until=now + settings.poll_s)
     is_over = state.commit_until is not None and now >= state.commit_until
@@ -340,7 +341,7 @@ def _may_commit(state: State) -> bool:
 def _revoke_before_join(state: State) -> Step:
     """Call the listener, and stop the delivery of the partitions to revoke.
 
-    These are all partitions in eager mode and after a lost generation.
+    In eager mode, and after a lost generation, these are all partitions.
     """
     is_lost = state.generation == NO_GENERATION or state.member == UNKNOWN_MEMBER
     state = replace(state, prepared=True, commit=None, commit_until=None, is_leader=False)
@@ -445,7 +446,8 @@ def _synced(state: State, sent: InFlightRequest, response: msg.Response, now: fl
 
 
 def _rebalance_failed(state: State, error: Error, now: float) -> Step:
-    """Join again, at once or after a back-off; other errors end the member."""
+    """Join again, at once or after a back-off, if the error permits a retry; all other errors end
+    the member."""
     state = replace(state, rejoin=True)
     if error in COORDINATOR_MOVED:
         state = replace(state, link=connection.forget_coordinator(state.link))
@@ -527,7 +529,7 @@ def _heartbeat_answered(
         link = connection.forget_coordinator(state.link)
         return replace(state, link=link, heartbeat_at=now + BACKOFF_S), ()
     if sent.membership != state.membership:
-        return state, ()  # the answer concerns an earlier membership
+        return state, ()  # the answer belongs to an earlier membership
     state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
     if error is Error.FENCED_INSTANCE_ID:
         return _rebalance_failed(state, error, now)
@@ -539,7 +541,8 @@ def _is_stable(state: State) -> bool:
 
 
 def _auto_commit(state: State, now: float) -> Step:
-    """Commit when the interval is over; not in a rebalance, which would refuse the commit."""
+    """Commit when the interval has passed, but not during a rebalance, in which the coordinator
+    would refuse the commit."""
     interval = state.settings.auto_commit_s
     if interval is None or now < state.auto_commit_at:
         return state, ()
@@ -567,7 +570,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
     if state.commit is not None and state.commit not in state.link.sent:
         if error in RETRIABLE:
             return _retry(replace(state, commit=None), error, now), ()
-        # The commit was stored, or refused permanently: in both cases the join follows.
+        # The commit was stored, or refused permanently. In both cases the member joins next.
         state = replace(state, commit=None, commit_until=now)
     if error is Error.REBALANCE_IN_PROGRESS:
         return replace(state, rejoin=True), ()
@@ -594,7 +597,7 @@ def _closing(state: State, now: float) -> Step:
     """Commit, revoke and leave (`ConsumerCoordinator.close`)."""
     is_late = state.closing is not None and now >= state.closing
     if state.commit is not None and state.commit not in state.link.sent:
-        state = replace(state, commit=None)  # its connection was lost: commit again
+        state = replace(state, commit=None)  # the connection of the commit was lost: commit again
     if not is_late and state.commit is not None:
         return state, ()
     if not is_late and state.commit_until is None and _may_commit(state):

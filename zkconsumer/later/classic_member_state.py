@@ -13,10 +13,11 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Mode(Enum):
-    """The time at which a member revokes (`ConsumerPartitionAssignor.RebalanceProtocol`)."""
+    """When a member revokes partitions (`ConsumerPartitionAssignor.RebalanceProtocol`)."""
 
-    EAGER = "eager"  # all partitions before each join
-    COOPERATIVE = "cooperative"  # only partitions that the new assignment removes; then joins again
+    EAGER = "eager"  # it revokes all partitions before each join
+    # It revokes only partitions that the new assignment removes, and then joins again.
+    COOPERATIVE = "cooperative"
 
 
 COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
@@ -79,14 +80,15 @@ class State:
         is_leader: whether the member computed the current assignment.
         planned: the topics on which the leader's assignment is based.
         rejoin: whether the member must join (again).
-        prepared: whether it has committed and revoked for the next join.
+        prepared: whether the member has committed and revoked partitions for the next join.
         commit: the number of the commit that precedes the join.
         commit_until: when the member stops waiting for that commit.
         retry_at: the earliest time of the next JoinGroup, commit or OffsetFetch.
         received: the assignment that the user's thread has not applied yet.
         owned: the assigned partitions.
         loading: owned partitions whose stored offset is not known yet.
-        positions: partition -> offset of the next message, where it is known.
+        positions: partition -> offset of the next message; partitions with an unknown position are
+            absent.
         sticky: the last assignment and its generation: the user data of the assignor `sticky`.
         polling: whether the user's thread is in `poll`.
         poll_until: the time by which the user must call `poll` again.
@@ -125,5 +127,5 @@ class State:
 
     @property
     def membership(self) -> tuple[object, ...]:
-        """The current membership; a response to a request of an earlier one is outdated."""
+        """The current membership. A response to a request of an earlier membership is ignored."""
         return self.member, self.generation, self.protocol

@@ -23,10 +23,10 @@ from zkconsumer.protocol.later.subscriptions import Topic
 class TimerPurpose(Enum):
     """The purposes of a group's timers."""
 
-    JOIN = "join"  # the rebalance waits no longer for members to join
-    SYNC = "sync"  # the rebalance waits no longer for members to sync
-    SESSION = "session"  # a member has sent nothing for its session timeout
-    REVOKE = "revoke"  # a member of KIP-848 has not revoked partitions in its rebalance timeout
+    JOIN = "join"  # the end of the wait for JoinGroup requests
+    SYNC = "sync"  # the end of the wait for SyncGroup requests
+    SESSION = "session"  # the end of a member's session
+    REVOKE = "revoke"  # the end of the time in which a KIP-848 member must revoke partitions
 
 
 class Timer(NamedTuple):
@@ -47,7 +47,8 @@ class Due(NamedTuple):
 
 
 class InitialDelay(NamedTuple):
-    """The current part of the first rebalance's delay, and the upper bound of its extension."""
+    """The initial delay of the first rebalance: the part that is running, and the time by which it
+    can still be extended."""
 
     delay_s: float
     remaining_s: float
@@ -63,8 +64,8 @@ class Member:
         assignment: the member's assignment in this generation, from the leader.
         join: the number of the parked JoinGroup request; None if there is none.
         sync: the number of the parked SyncGroup request; None if there is none.
-        new: the member has never completed a rebalance. It cannot send heartbeats yet, so its
-            parked JoinGroup does not prove that it is alive.
+        new: whether the member has never completed a rebalance. If so, it cannot send heartbeats
+            yet, so its parked JoinGroup does not prove that it is alive.
     """
 
     member: str
@@ -89,7 +90,8 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        """Whether a parked request proves that the member is alive; it does not for a new one."""
+        """Whether a parked request proves that the member is alive; False for a member that has
+        never completed a rebalance."""
         return not self.new and (self.join is not None or self.sync is not None)
 
 
@@ -118,10 +120,11 @@ class ClassicGroup:
         since_s: when the phase began.
         members: the members by member id, in the order in which they entered the hash map.
         peak: the largest number of members so far, which is the size of the hash map.
-        pending: member ids that the coordinator chose and whose members have not joined yet.
+        pending: member ids that the coordinator has chosen, and with which no member has joined
+            yet.
         unsynced: members that have not sent SyncGroup in this generation.
         subscribed: the topics of all members; None if the coordinator does not know them.
-        newcomer: a member was added during the initial delay, so the delay may be extended.
+        newcomer: whether a member was added during the initial delay, which may extend the delay.
         initial: the initial delay that runs; None in any other rebalance.
         timers: the running timers with their ends.
         record: the record in `__consumer_offsets`; None for a group that only stores offsets.
@@ -154,7 +157,8 @@ class ClassicGroup:
         return [member for _, member in order.items()]
 
     def static_member(self, instance: str | None) -> str | None:
-        """Return the member id of a static member; None if the group has none of this instance."""
+        """Return the member id of the static member with this `group.instance.id`; None if the
+        group has no such member."""
         if instance is None:
             return None
         found = (name for name, one in self.members.items() if one.instance == instance)
@@ -162,7 +166,8 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Whether every member has a parked JoinGroup, and no member id waits for its member."""
+        """Whether every member has a parked JoinGroup, and every member id that the coordinator
+        chose has been used to join."""
         return not self.pending and all(one.join is not None for one in self.members.values())
 
     @property
@@ -212,7 +217,8 @@ class ClassicGroup:
 
 
 def _capacity(peak: int) -> int:
-    """Return the size of a hash map that has contained `peak` members; it never shrinks."""
+    """Return the capacity of a hash map that has contained `peak` members; the capacity never
+    shrinks."""
     capacity = 16
     while peak > capacity * 3 // 4:
         capacity *= 2
@@ -231,7 +237,7 @@ Step = tuple[ClassicGroup, tuple[Reply, ...]]
 
 
 def then(step: Step, following: Callable[[ClassicGroup], Step]) -> Step:
-    """Continue with another handler; the replies of both remain."""
+    """Call another handler on the result so far, and return the replies of both."""
     group, replies = step
     group, more = following(group)
     return group, replies + more
@@ -293,7 +299,8 @@ def remove(group: ClassicGroup, member: str) -> ClassicGroup:
 
 
 def topics_of(group: ClassicGroup) -> frozenset[str] | None:
-    """Return the topics of all members in the chosen assignor; None if they are not readable."""
+    """Return the topics to which all members subscribe, by their metadata for the chosen assignor;
+    None if these cannot be decoded."""
     if group.protocol_type != CONSUMER:
         return None
     if not group.members:

@@ -33,11 +33,11 @@ class InFlightRequest:
     """A request without a response yet.
 
     Attributes:
-        broker: the broker that received it.
+        broker: the broker to which the request was sent.
         request: the request.
         until: the time, in seconds, at which the client stops waiting for the response.
         membership: the member's id, generation and protocol when the request was sent. The handler
-            of the response compares them with the present ones.
+            of the response compares them with the member's present values.
     """
 
     broker: int
@@ -58,7 +58,8 @@ class Connection:
         number: the number of the next request.
         attempts: failed look-ups since the last success.
         next_look_up: the time of the next look-up, in seconds.
-        last_lost: the broker whose connection was lost last; other brokers are asked first.
+        last_lost: the broker whose connection was lost last; the member prefers to ask other
+            brokers.
     """
 
     brokers: tuple[int, ...] = ()
@@ -114,7 +115,7 @@ def look_up(connection: Connection, group: str, now: float) -> tuple[Connection,
 
 
 def found(connection: Connection, answer: FoundCoordinator, now: float) -> Connection:
-    """Note the coordinator that a response names; after an error, delay the next look-up."""
+    """Record the coordinator that a response names; after an error, delay the next look-up."""
     if answer.error is not Error.NONE:
         return failed(connection, now)
     return replace(connection, coordinator=answer.broker, attempts=0)
@@ -152,7 +153,7 @@ def dropped(connection: Connection, broker: int, now: float) -> Connection:
 
 
 def forget_coordinator(connection: Connection) -> Connection:
-    """Look for the coordinator again, and ignore the old one's responses."""
+    """Look for the coordinator again, and ignore responses from the old coordinator."""
     left = {
         number: one
         for number, one in connection.sent.items()

@@ -65,7 +65,8 @@ class ConsumerMember:
         rebalance_s: the time in which the member must revoke partitions.
         topics: the subscription.
         assignor: the coordinator's assignor that the member prefers.
-        current: its epoch, and the partitions that it may consume and those that it must revoke.
+        current: the member's epoch, the partitions that it may consume, and the partitions that it
+            must revoke.
     """
 
     member: str
@@ -94,7 +95,7 @@ class ConsumerGroup:
         target: the target assignment by member id.
         members: the members by member id.
         metadata: the subscribed topics at the time of the last assignment.
-        refresh: when the topics are next compared with the cluster's.
+        refresh: the time of the next comparison of `metadata` with the cluster's topics.
         timers: the running timers with their ends.
         revoking: the member epoch of each rebalance timeout.
     """
@@ -201,7 +202,7 @@ def _heartbeat(
     fresh: str,
     now: Now,
 ) -> tuple[ConsumerGroup, ConsumerGroupAnswer]:
-    """Update the member, assign if anything has changed, and let the member reconcile."""
+    """Update the member; compute a new target if anything has changed; let the member reconcile."""
     if group is None and request.epoch != JOIN_EPOCH:
         raise RefusedError(Error.GROUP_ID_NOT_FOUND)
     group = group or ConsumerGroup(request.group)
@@ -277,7 +278,8 @@ def _member(
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeat) -> None:
-    """Refuse a wrong epoch, except the previous one of a member that has lost the last reply."""
+    """Refuse a wrong epoch. Accept the previous epoch of a member that may have lost the last
+    reply."""
     current = member.current
     if request.epoch == current.epoch:
         return
@@ -313,7 +315,8 @@ def _assign_if_changed(
     member: ConsumerMember,
     now: Now,
 ) -> ConsumerGroup:
-    """Increase the group epoch if a subscription or a topic has changed, and then assign."""
+    """Increase the group epoch if a subscription or a topic has changed; then compute the target
+    assignment."""
     changed = member.topics != before.topics
     expired = now.now_s >= group.refresh.at_s or group.epoch < group.refresh.epoch
     if changed or expired:
@@ -434,14 +437,14 @@ def _watch_revocation(
 
 
 def commit_error(group: ConsumerGroup, request: OffsetCommit) -> Error:
-    """Return why offsets are not stored; `Error.NONE` if they are."""
+    """Return the error for which a commit is refused; `Error.NONE` if the commit is accepted."""
     if request.generation < 0 and not group.members:
         return Error.NONE
     return _epoch_error(group, request.member, request.generation)
 
 
 def fetch_error(group: ConsumerGroup, request: OffsetFetch) -> Error:
-    """Return why offsets are not returned; `Error.NONE` if they are."""
+    """Return the error for which a read of offsets is refused; `Error.NONE` if it is accepted."""
     if request.member is None and request.epoch < 0:
         return Error.NONE
     return _epoch_error(group, request.member or "", request.epoch)

@@ -1,8 +1,8 @@
 """A member of KIP-848's protocol as a state machine: `step(state, event) -> (state, commands)`.
 
-The member sends one kind of request, ConsumerGroupHeartbeat. The answers carry its epoch and its
-target assignment. The member commits, revokes lost partitions, starts new ones, and reports this to
-the coordinator in its next heartbeat. The machine models `MembershipManagerImpl` and
+The member sends one kind of request, ConsumerGroupHeartbeat. The answers contain the member's epoch
+and its target assignment. The member commits, revokes lost partitions, starts new ones, and reports
+this to the coordinator in its next heartbeat. The machine models `MembershipManagerImpl` and
 `HeartbeatRequestManager` of Kafka 3.9.1.
 
 A real member has two threads. `_background` does the work of the background thread. `_user_thread`
@@ -68,7 +68,7 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(frozen=True, slots=True)
 class LocalAssignment:
-    """An assignment with the member's number for it, which distinguishes equal assignments."""
+    """An assignment, with a number by which the member distinguishes equal assignments."""
 
     number: int = -1
     partitions: Partitions = frozenset()
@@ -85,12 +85,13 @@ class State:
         current: the last assignment that the member has completed.
         resolving: the target to which the member is moving; None: it is not moving.
         committed: whether the commit before the move has ended.
-        commit: the number of that commit, or of the last one.
+        commit: the number of the commit before the move, or of the last commit.
         commit_until: when the member no longer waits for that commit.
         last_reported: the topics and the assignment that the member's last heartbeat reported.
         owned: the partitions that the member may deliver.
         loading: owned partitions whose stored offset is not known yet.
-        positions: partition -> offset of the next message, where it is known.
+        positions: partition -> offset of the next message; partitions with an unknown position are
+            absent.
         polling: whether the user's thread is in `poll`.
         poll_until: the time by which the user must call `poll` again.
         interval_s: the interval of heartbeats.
@@ -136,7 +137,8 @@ def step(state: State, event: ev.Event) -> Step:
     result = then(HANDLERS[type(event)](state, event), lambda s: _time_outs(s, event.now))
     result = then(result, lambda s: _background(s, event.now))
     result = then(result, lambda s: _user_thread(s, event.now))
-    return then(result, lambda s: _background(s, event.now))  # for instance, to acknowledge at once
+    # The background thread runs again, for example to acknowledge a completed move at once.
+    return then(result, lambda s: _background(s, event.now))
 
 
 def next_deadline(state: State, now: float) -> float:
@@ -180,7 +182,7 @@ def _answered(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.Answered)
     sent, link = connection.answered(state.link, event.number)
     if sent is None:
-        return state, ()  # the connection on which it was sent is closed
+        return state, ()  # the connection on which the request was sent is closed
     state = replace(state, link=link)
     return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
 

@@ -62,7 +62,7 @@ class Partition:
     """A partition of `__consumer_offsets` that the broker leads.
 
     Attributes:
-        loading: the broker still reads the partition.
+        loading: whether the broker is still reading the partition.
         groups: the groups by group id.
         offsets: the offsets by group id.
         expiry_s: when the coordinator next searches for expired offsets.

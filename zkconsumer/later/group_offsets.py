@@ -35,12 +35,13 @@ def fetch(offsets: Offsets, request: OffsetFetch) -> OffsetsFetched:
 
 
 class Expiry(NamedTuple):
-    """When the offsets of a group expire.
+    """The conditions under which the offsets of a group expire.
 
     Attributes:
         since_s: the start of the retention of all offsets, which is when the group became empty;
             None if the retention of each offset starts at its commit.
-        subscribed: returns whether the group subscribes to a topic, whose offsets never expire.
+        subscribed: returns whether the group subscribes to a topic; offsets of such a topic never
+            expire.
     """
 
     since_s: float | None

@@ -27,7 +27,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Polls(Event):
-    """The user's thread calls `poll` and stays in it until `Busy`.
+    """The user's thread calls `poll`, and stays in `poll` until `Busy`.
 
     A real consumer returns from `poll` with messages and is called again. The machines treat these
     calls as one, as long as the user needs no time for the messages.

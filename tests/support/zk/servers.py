@@ -1,4 +1,4 @@
-"""ZooKeeper servers that several rooms share.
+"""ZooKeeper servers that several directories of tests share.
 
 One runs in a container of the project's own image; the others are one of each release.
 """

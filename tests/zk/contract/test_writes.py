@@ -10,7 +10,7 @@ HALF = b"x" * 600_000
 
 
 def test_data_is_kept_byte_by_byte(server: Server) -> None:
-    """Payloads with every byte value, with none and with a million bytes are read back."""
+    """Payloads with each byte value, without bytes, and with a million bytes are read back."""
     session = server.session()
     for number, data in enumerate((bytes(range(256)), b"", b"x" * 1_000_000)):
         session.create(f"/{number}", data)

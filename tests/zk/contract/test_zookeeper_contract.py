@@ -60,7 +60,7 @@ def test_a_multi_sees_its_own_earlier_elements(server: Server) -> None:
 
 
 def test_delete_and_create_in_one_multi_replace_a_node(server: Server) -> None:
-    """One transaction moves a claim within a member: same path, other czxid."""
+    """One transaction moves a claim to another thread: the path stays, and the czxid changes."""
     session = server.session()
     session.create_ephemeral("/p0", b"thread-0")
     before = session.get("/p0")[1]
@@ -79,7 +79,7 @@ def test_all_of_a_multi_has_one_zxid(server: Server) -> None:
 
 
 def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
-    """A claim that checks the member's id znode fails if that is gone."""
+    """A claim that checks the member's id znode fails if the id znode is gone."""
     session = server.session()
     codes = session.multi(Op("check", "/id"), claim("/p0"))
     assert codes == ["NoNode", "RuntimeInconsistency"]
@@ -145,7 +145,7 @@ def test_a_re_created_node_has_a_greater_czxid(server: Server) -> None:
 
 
 def test_a_delete_of_another_version_is_refused(server: Server) -> None:
-    """A delete with a version does not delete a znode written since."""
+    """A delete with a version does not delete a znode that was written since."""
     session = server.session()
     session.create("/a")
     session.set("/a", b"x")
@@ -333,7 +333,7 @@ def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server)
 
 
 def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Server) -> None:
-    """A retried set gets BadVersion; value and version + 1 show whose it was."""
+    """A retried set gets BadVersion; the value, and a version higher by one, show who wrote."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/offset", b"1")

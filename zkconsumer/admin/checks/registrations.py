@@ -117,7 +117,7 @@ NO_BROKERS, SHORT_RETRIES = "no-brokers", "short-retries"
 
 
 def of_members(examined: ExaminedGroup) -> Iterator[Finding]:
-    """Yield what is wrong with registrations, first those that fail every member."""
+    """Yield what is wrong with registrations; faults that make every rebalance fail come first."""
     for consumer, error in examined.wanted.faults.items():
         thrown = error.thrown if isinstance(error, MalformedZnodeError) else ""
         yield _finding(
@@ -170,7 +170,7 @@ def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: 
 
 
 def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
-    """Yield the members that compute another assignment than the rest of the group."""
+    """Yield a finding for each member whose assignment differs from that of the other members."""
     for consumer, why in examined.disagreements.items():
         yield Finding(
             Severity.ERROR,

@@ -46,7 +46,7 @@ POSITION: Final = 0  # the start of the batch's records or compressed bytes
 END: Final = 1  # the end of these bytes
 FORMAT: Final = 2  # 0, 1 or 2
 CODEC: Final = 3
-BASE: Final = 4  # added to each record's offset; for a compressed old message, its offset
+BASE: Final = 4  # format v2: added to each record's offset; compressed old message: its offset
 TIME: Final = 5  # the base of the records' times (format v2), or the time of all records, in ms
 TIME_TYPE: Final = 6  # NO_TIME, CREATE_TIME, APPEND_TIME or OWN_TIME
 COUNT: Final = 7  # number of records; 0 in the old formats, which do not count them
@@ -77,7 +77,7 @@ FILLED: Final = 3  # rows filled in the columns
 KEY_NULLS: Final = 4
 VALUE_NULLS: Final = 5
 TIME_NULLS: Final = 6
-KEY_NEEDS: Final = 7  # the bytes, by column, of a record for which there is no room
+KEY_NEEDS: Final = 7  # the size in bytes, by column, of the next record if it does not fit
 VALUE_NEEDS: Final = 8
 HEADER_NEEDS: Final = 9
 CURSOR: Final = 10
@@ -476,7 +476,7 @@ def _add(
     cursor: Array,
     out: Columns,
 ) -> None:
-    """Copy key, value and headers into the row `FILLED`."""
+    """Copy key, value and headers into row number `cursor[FILLED]` of the columns."""
     row = cursor[FILLED]
     used = out.key_ends[row]
     copy(data, key_at, max(key_size, 0), out.keys, used)
@@ -496,7 +496,8 @@ def _add(
 
 @_inlined
 def _add_time(offset: int, time: int, time_type: int, cursor: Array, out: Columns) -> None:
-    """Write offset and time into the row `FILLED`, and complete the row."""
+    """Write offset and time into row number `cursor[FILLED]` of the columns, and complete the
+    row."""
     row = cursor[FILLED]
     is_known = time_type != NO_TIME and -MAX_TIME <= time <= MAX_TIME
     out.offsets[row] = offset
@@ -548,8 +549,9 @@ def compiled() -> Loops:
         long(seen, longs, long, longs, long, long, columns),
         long(seen, long, long),
     )
-    # `_nrt` is off, because the functions create no arrays. With it, each call would count the
-    # references to all arrays that it passes, which takes 20 times as long as one record.
+    # `_nrt` is off, because the functions create no arrays. With `_nrt`, each call would count
+    # references to all arrays that are its arguments, which takes 20 times as long as parsing one
+    # record.
     options = {"nogil": True, "cache": True, "_nrt": False, "error_model": "numpy"}
     make = [njit([one], **options) for one in signatures]
     with warnings.catch_warnings():
