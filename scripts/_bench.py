@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 @dataclass(frozen=True)
 class Result:
-    """One measured value. `goal` is a text such as `>= 0.9`, or empty."""
+    """A measured value. `goal` is a string such as `>= 0.9`, or empty."""
 
     case: str
     metric: str
@@ -139,7 +139,8 @@ def raw_rate(bootstrap: str, load: Load) -> float:
     """Return the messages per second of confluent-kafka's `consume(chunk)` alone, after the first
     chunk.
 
-    It never requests more messages than exist, because such a request would wait for a second.
+    The reader never requests more messages than exist, because such a request would wait for a
+    second.
     """
     consumer = Consumer(
         {

@@ -2,8 +2,8 @@
 
     python _bench_brokers.py TOPIC PARTITIONS
 
-It prints its address, and ends when its standard input is closed. A real broker opens files for
-each partition and needs minutes to create 10,000 of them.
+The program prints the cluster's address, and ends when its standard input is closed. A real broker
+opens files for each partition and needs minutes to create 10,000 of them.
 """
 
 from __future__ import annotations

@@ -216,8 +216,8 @@ def prepare(sandbox: Sandbox, load: Load) -> None:
 def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
     """Measure the time from the grant of a partition with data to the first message.
 
-    The stream already waits at the end of another partition. This is the slower of the two kinds of
-    idle streams.
+    The stream already waits at the end of another partition. Such a stream is the slower one of the
+    two kinds of idle streams.
     """
     took: list[float] = []
     for number in range(repeats):

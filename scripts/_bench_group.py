@@ -141,7 +141,7 @@ def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> 
 class PlanMany:
     """Measures the seconds to plan a batch with one message in each of many partitions.
 
-    It calls the reader as Spark does: `latestOffset` with its JSON, and `partitions` with the
+    The case calls the reader as Spark does: `latestOffset` with its JSON, and `partitions` with the
     pickled tasks.
     """
 

@@ -10,8 +10,8 @@ of `--rounds` interleaved rounds. The file is in the page cache.
   process: seconds, and its largest resident set.
 - `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
   `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads the whole log.
-- `incidents`: the tables of random groups, compared with what really happened. It runs only with
-  `--case incidents`; scripts/_bench_history_truth.py says how.
+- `incidents`: the tables of random groups, compared with what really happened. This case runs only
+  with `--case incidents`; scripts/_bench_history_truth.py describes it.
 """
 
 from __future__ import annotations

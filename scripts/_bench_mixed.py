@@ -82,8 +82,8 @@ CASES = ("join", "leave")
 
 
 class Watch(Observer):
-    """An observer that only detects the end of a case. It reads seldom, so that it does not disturb
-    the group.
+    """An observer that detects the end of a case. It reads seldom, in order not to disturb the
+    group.
     """
 
     look_s = 0.05
@@ -101,11 +101,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Change:
-    """One join or leave.
+    """The result of one join or leave.
 
-    It contains its duration, the seconds that zkconsumer's member needed to release and to serve,
-    and the number of existing owner znodes that prevented claims of JVM members: zkconsumer's and
-    JVM members'.
+    The result has the duration, the seconds that zkconsumer's member needed to release and to
+    serve, and the number of existing owner znodes that prevented claims of JVM members, separately
+    for znodes of zkconsumer's member and of JVM members.
     """
 
     settled_s: float

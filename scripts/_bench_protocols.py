@@ -11,7 +11,8 @@ killed.
 partition-seconds without a living owner in that time. `moved` is the number of partitions whose
 owner has changed. The owners are read every 20 ms: on ZooKeeper from the owner znodes, in the
 classic protocol from the reports of the members' listeners. `predicted` is the value that
-`zkconsumer compare` computes. It does not include the processing time of real clients and servers.
+`zkconsumer compare` computes. The predicted value does not include the processing time of real
+clients and servers.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Figures:
 
 
 class Group:
-    """One group of real members of one client."""
+    """A group of real members of one client."""
 
     def __init__(self, client: str, sandbox: Sandbox, place: Path, zookeeper: KazooClient) -> None:
         self._client, self._sandbox, self._place = client, sandbox, place

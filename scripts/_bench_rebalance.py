@@ -201,7 +201,7 @@ class Observer:
 
 
 class Bench:
-    """One size of group: its processes, and its figures by case and metric."""
+    """The benchmark of one size of group: the processes, and the figures by case and metric."""
 
     def __init__(self, sandbox: Sandbox, topic: str, partitions: int, members: int) -> None:
         self._connect, self._topic = sandbox.zookeeper_connect, topic

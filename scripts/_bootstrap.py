@@ -28,9 +28,9 @@ SERVES = {
     "sandbox,spark": ("sandbox,spark", "sandbox"),
     "test": ("test", "sandbox,spark", "sandbox"),
 }
-# Pinned versions with hashes; `scripts/lock` writes them. One lock contains setuptools, which
-# builds packages that have no wheel. Each other lock belongs to one extra. The first line of a lock
-# names its Python versions.
+# Pinned versions with hashes; `scripts/lock` writes them. The lock `build` contains setuptools,
+# which builds packages that have no wheel. Each of the other locks belongs to one extra. The first
+# line of a lock names its Python versions.
 LOCKS = "scripts/locks"
 BUILD_LOCK = "build.txt"
 # The entries of a lock are divided among this many calls of pip. Each call fetches one file after

@@ -1,7 +1,8 @@
 """A Docker engine for the container tests: one that already runs, or a temporary one.
 
 The temporary engine is Debian's `docker.io`, started on a private socket in a temporary directory,
-so it needs no init system and no group. It is stopped by its pid and leaves nothing behind.
+so it needs no init system and no group. The temporary engine is stopped by its pid and leaves
+nothing behind.
 """
 
 from __future__ import annotations

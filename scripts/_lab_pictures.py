@@ -1,7 +1,7 @@
 """Write the README's pictures of the lab: docs/images/lab.png and docs/images/lab.svg.
 
 The first is a screenshot of the page in Chromium. The second is an animation of a rebalance: a
-member joins, and another one is killed. Both show simulated groups, whose members run the
+member joins, and another one is killed. Both pictures show simulated groups, whose members run the
 production code.
 """
 

@@ -5,8 +5,8 @@ usage: scripts/lock [--upgrade]
               it is still permitted
 
 A lock lists every package with its version and the hashes of its files, for each Python in PYTHONS
-and for every system. It names no package index: pip uses the user's. uv resolves the versions
-in a temporary environment.
+and for every system. A lock names no package index, so pip uses the index that the user has
+configured. uv resolves the versions in a temporary environment.
 """
 
 from __future__ import annotations

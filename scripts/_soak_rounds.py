@@ -2,9 +2,9 @@
 
 `run` starts the servers and, for each group, a process that runs this file. The groups of a machine
 share the servers. Each group has a separate process, so that the traffic, the proxies and the judge
-of one group do not delay those of another. It reads one line per round (seed and seconds) from
-standard input, and writes one JSON object per line to standard output: `say` for each fault, and
-`ended` for each round.
+of one group do not delay those of another. The process of a group reads one line per round (seed
+and seconds) from standard input, and writes one JSON object per line to standard output: `say` for
+each fault, and `ended` for each round.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ each of which is applied as a whole or not at all. Each change is a compare-and-
 
 A transaction contains two kinds of writes besides its changes:
 
-- A *guard* fails the transaction if a group has a member at that moment. It deletes the parent of
-  the registrations, which ZooKeeper refuses while the parent has children, and creates it again
-  with the same data and access control list. No other client sees the time between, since a
-  transaction is atomic. No member's watch fires: a member watches the parent only while its
-  registration is below the parent, and then the guard fails.
+- A *guard* fails the transaction if a group has a member at that moment. The guard deletes the
+  parent of the registrations, which ZooKeeper refuses while the parent has children, and creates
+  the parent again with the same data and access control list. No other client sees the parent
+  missing, since a transaction is atomic. No member's watch fires: a member watches the parent only
+  while its registration is below the parent, and then the guard fails.
 - An *edit mark* is a znode that is created in the same transaction as new offsets. A zkconsumer
   member that finds it adopts the new offset instead of overwriting it (`member.offset_ledger`).
 

@@ -36,8 +36,8 @@ from zkconsumer.protocol.requests import Node, Right
 from zkconsumer.zk.client import ZooKeeperClient
 
 MAX_DELETED: Final = 10_000
-"""Default for the number of znodes that a plan may delete; a larger plan is refused. It limits the
-damage of a mistyped command."""
+"""Default for the number of znodes that a plan may delete; a larger plan is refused. The limit
+reduces the damage of a mistyped command."""
 
 Targets = Mapping[str, Mapping[TopicPartition, int | None]]
 """Group -> partition -> its new offset; None deletes the offset."""

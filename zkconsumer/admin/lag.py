@@ -86,8 +86,9 @@ class PartitionLag:
     def committed(self) -> int | str | None:
         """The committed offset; None without one; a string says why it is unknown.
 
-        It is Kafka's offset if there is one, and else ZooKeeper's, as in `ConsumerGroupCommand`
-        (0.9 to 1.1). If Kafka's offset is unknown, ZooKeeper's is used if there is one.
+        If Kafka has an offset, the result is Kafka's offset, and otherwise ZooKeeper's, as in
+        `ConsumerGroupCommand` (0.9 to 1.1). If Kafka's offset is unknown, ZooKeeper's is used if
+        there is one.
         """
         if isinstance(self.in_kafka, OffsetAndMetadata):
             return self.in_kafka.offset

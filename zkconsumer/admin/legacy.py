@@ -1,7 +1,7 @@
 """ZooKeeper as Kafka's old tools read and write it (`kafka.utils.ZkUtils`, Kafka 0.8.2 to 1.1).
 
-`ZkUtils` reads with the old tools' requests. It keeps ZooKeeper's order of children, since the
-tools print in that order, and raises the JVM's exceptions, since the tools print their texts.
+`ZkUtils` reads with the old tools' requests. `ZkUtils` keeps ZooKeeper's order of children, since
+the tools print in that order, and raises the JVM's exceptions, since the tools print their texts.
 zkconsumer's own tools read groups with `admin.groups`.
 
 `read_export` reads files of ExportZkOffsets. `committed` looks for offsets first in Kafka and then

@@ -240,8 +240,8 @@ class LaterGroup:
 def with_later_consumers(group: GroupInput, owners: Owners, assignor: Assignor) -> LaterGroup:
     """Return what each thread would own if it were one consumer of Kafka's later protocols.
 
-    A KafkaConsumer belongs to one thread, so each thread of the group becomes one member. It
-    subscribes to the topics of the thread, and has no previous assignment.
+    A KafkaConsumer belongs to one thread, so each thread of the group becomes one member. Each such
+    member subscribes to the topics of the thread, and has no previous assignment.
 
     Raises:
         ConfigError: no thread of the group can be read.

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from zkconsumer.protocol.filters import TopicFilter
     from zkconsumer.protocol.model import TopicPartition
 
-# The maximum number of messages of one poll. They are written and flushed together, so an error
-# redelivers at most one poll's messages.
+# The maximum number of messages of one poll. The messages of a poll are written and flushed
+# together, so after an error at most one poll's messages are redelivered.
 BATCH = 500
 # Seconds that a poll waits for messages before the thread checks whether it should stop.
 TURN_S = 0.25

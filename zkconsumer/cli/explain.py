@@ -214,7 +214,7 @@ def coordinator(
 ) -> None:
     """Show the partition of __consumer_offsets whose leader coordinates a group.
 
-    It is the absolute value of the hash code of the name (Java's String.hashCode), modulo the
+    The partition is the absolute value of the name's hash code (Java's String.hashCode), modulo the
     number of partitions. The smallest hash code counts as 0. No server is asked.
 
     Example: zkconsumer explain coordinator billing

@@ -6,10 +6,10 @@ A file is written under a hidden name. A complete file goes through these steps,
 2. it is renamed to `TOPIC-PARTITION-FIRST..LAST.FORMAT`, and the directory is synced;
 3. the offset after LAST is committed.
 
-So a committed message is always in a file with its final name. A process that is killed before step
-2 leaves a hidden file, which the next run removes. A process that is killed between the steps 2 and
-3 leaves a file whose messages the group reads again. `Directory.overlapping` finds such a file by
-its name.
+So a committed message is always in a file that has its final name. A process that is killed before
+step 2 leaves a hidden file, which the next run removes. A process that is killed between the steps
+2 and 3 leaves a file whose messages the group reads again. `Directory.overlapping` finds such a
+file by its name.
 """
 
 from __future__ import annotations

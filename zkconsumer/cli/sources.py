@@ -1,8 +1,8 @@
 """The sources of settings in their order of precedence, and the file of contexts.
 
-A context has a name, ZooKeeper's address, a properties file and a group. The file
-`contexts.json` in the user's configuration directory holds all contexts and the name of the
-current one. It holds no secrets: these belong in the properties file of the context.
+A context has a name, ZooKeeper's address, a properties file and a group. The file `contexts.json`
+in the user's configuration directory holds all contexts and the name of the current one. The file
+holds no secrets, which belong in the properties file of the context.
 """
 
 from __future__ import annotations

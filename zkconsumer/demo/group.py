@@ -195,8 +195,8 @@ def print_result(result: Result, out: IO[str]) -> None:
 
 
 GROUP, TOPIC = "demo", "orders"
-# The session timeout in seconds. It is half the JVM's default, so that the killed member's session
-# expires sooner.
+# The session timeout in seconds. The timeout is half the JVM's default, so that the killed member's
+# session expires sooner.
 SESSION_TIMEOUT_S = 3.0
 # Seconds between two events; during them the view shows the group at work.
 _PAUSE_S = 1.5

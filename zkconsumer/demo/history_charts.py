@@ -1,6 +1,6 @@
 """Charts of the tables of a history, as SVG elements for the page of its report.
 
-pygal draws them in pure Python, without a display. It is in the extra `charts`.
+pygal draws them in pure Python, without a display. pygal is in the extra `charts`.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ UNTOUCHED_MEMBERS = 2
 """Number of members that no fault removes."""
 
 SESSION_S = 4.0
-"""The session timeout in seconds. It is shorter than the JVM's default of 6 s, so that more
-sessions expire."""
+"""The session timeout in seconds. The timeout is shorter than the JVM's default of 6 s, so that
+more sessions expire."""
 
 FOREIGN_OWNER_S = 12.0
 """Seconds for which another client keeps a partition. They exceed the 10 s after which the history

@@ -1,7 +1,7 @@
 """The pipeline demo: a Spark query and a JVM consumer in one group, and its course of events.
 
-The JVM consumer is Kafka's own console consumer, which writes message values to a file. It prints
-nothing but the values, so each value identifies its message.
+The JVM consumer is Kafka's own console consumer, which writes message values to a file. The
+consumer prints nothing but the values, so each value must identify its message.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class ConsoleConsumer(Startable):
 
 
 GROUP, TOPIC = "pipeline", "orders"
-# The session timeout in seconds. It is half the JVM's default, so that the killed query's session
-# expires sooner.
+# The session timeout in seconds. The timeout is half the JVM's default, so that the killed query's
+# session expires sooner.
 SESSION_TIMEOUT_S = 3.0
 # Seconds from batch to batch: the duration of a batch on an idle machine with two cores.
 TRIGGER_S = 0.5

@@ -1,8 +1,8 @@
 """The Spark query of the pipeline: `python -m zkconsumer.demo.pipeline_query SETTINGS`.
 
-It is one member of the legacy group. For each batch it writes the rows, and their number per second
-and partition, to directories named after the batch, so that a replayed batch overwrites itself.
-SIGTERM stops the query and then Spark.
+The query is one member of the legacy group. For each batch it writes the rows, and their number per
+second and partition, to directories named after the batch, so that a replayed batch overwrites
+itself. SIGTERM stops the query and then Spark.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STREAMS = 3
 # Maximum number of messages in a batch. A batch should be shorter than the release grace (4 s),
 # also the first one, whose messages were produced while Spark started.
 MAX_OFFSETS = 20_000
-# Spark's error if a Python process needs more than ten seconds to start. This happens on a busy
-# machine, and no option changes the limit; the query is then started again.
+# Spark's error if a Python process needs more than ten seconds to start. The error occurs on a busy
+# machine, and no option changes the limit, so the query is started again.
 _SLOW = "failed to connect back"
 
 

@@ -187,8 +187,8 @@ def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
 
 
 # ---- compiled -----------------------------------------------------------------------------------
-# Each function reads a field at an offset. It returns the offset after the field, or -1 if the
-# field is malformed.
+# Each function reads a field at an offset. The function returns the offset after the field, or -1
+# if the field is malformed.
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -1,7 +1,8 @@
 """Turn transactions into the history of groups: sessions, members, owners, rebalances and commits.
 
-`GroupHistory` takes rows in the order of their zxids and fills `Tables`. It keeps the present state
-of each group but no transactions, so its memory depends on the number of events other than commits.
+`GroupHistory` takes rows in the order of their zxids and fills `Tables`. `GroupHistory` keeps the
+present state of each group but no transactions, so its memory depends on the number of events other
+than commits.
 """
 
 from __future__ import annotations

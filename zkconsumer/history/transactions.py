@@ -456,8 +456,8 @@ def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
 def complete_at(window: bytes, at: int) -> int:
     """Return the true end of the transaction at `at` if only its length is wrong, else -1.
 
-    A torn transaction has no end that fits its checksum. This distinguishes a wrong length, which
-    is damage, from a torn transaction, which is a normal end of a log.
+    A torn transaction has no end that fits its checksum. So the function distinguishes a wrong
+    length, which is damage, from a torn transaction, which is a normal end of a log.
     """
     (checksum,) = struct.unpack_from(">Q", window, at)
     for size in range(_HEADER, min(len(window) - at - OVERHEAD, MAX_SEARCH)):

@@ -43,7 +43,8 @@ from zkconsumer.protocol.model import TopicPartition
 LOOKUP_S: Final = 0.5
 
 # Time limit, in seconds, of each request of a resolver to one broker. If the broker does not answer
-# in time, the stream asks again after `refresh.leader.backoff.ms`. It does not block meanwhile.
+# in time, the stream asks again after `refresh.leader.backoff.ms`. The stream does not block
+# meanwhile.
 RESOLVE_S: Final = 2.0
 
 # Seconds for which a resolver keeps its client after the last look-up. The time is long enough for
@@ -187,8 +188,8 @@ class Fetcher(Protocol):
     def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
         """Look up the first or the next offset of each partition's log; returns at once.
 
-        Any thread may complete the future. It fails with a FetchError only if no broker client can
-        be made, no file descriptor is left, or the brokers refuse the connection.
+        Any thread may complete the future. The future fails with a FetchError only if no broker
+        client can be made, no file descriptor is left, or the brokers refuse the connection.
         """
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -201,8 +202,8 @@ class Fetcher(Protocol):
 class _Errors:
     """Turns the errors of one client into faults; the client calls `report`.
 
-    It has no reference to the client, so a fetcher is destroyed as soon as no code refers to it,
-    for example if Ctrl-C interrupts the code that has just made the fetcher. If the garbage
+    This object has no reference to the client, so a fetcher is destroyed as soon as no code refers
+    to it, for example if Ctrl-C interrupts the code that has just made the fetcher. If the garbage
     collector destroyed the client later, it would swallow a KeyboardInterrupt that arrives then.
 
     Attributes:

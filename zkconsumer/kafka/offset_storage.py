@@ -62,8 +62,8 @@ _PERMANENT: Final[Mapping[int, str]] = {
 }
 """Errors of a commit that no retry can solve, and their remedies.
 
-The JVM retries after all of these errors except for metadata that are too large. It treats a commit
-with such metadata as stored, so `commitOffsets` returns without an error.
+The JVM retries after all of these errors except for metadata that are too large. The JVM treats a
+commit with such metadata as stored, so `commitOffsets` returns without an error.
 """
 
 

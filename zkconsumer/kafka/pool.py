@@ -17,8 +17,8 @@ fetch and starts the new one, so no message is fetched twice.
 **A message is delivered only under the assignment for which it was fetched.** Each assignment of a
 partition is a new `_Route`. The stream's thread sets `live = False` when it unassigns the
 partition, and takes no message of a route that is not live. The fetch thread looks up the route
-after it has fetched. It applies commands between two fetches, and after an unassign the client
-returns nothing that it fetched before. So the following sequence is harmless:
+after it has fetched. The fetch thread applies commands between two fetches, and after an unassign
+the client returns nothing that it fetched before. So the following sequence is harmless:
     1. The fetch thread fetches messages of the old assignment.
     2. The stream's thread unassigns the partition and assigns it at another offset. The old route
        is not live, and the new route waits in the queue of commands.
@@ -35,9 +35,9 @@ next offset.
 the stream's queue, and the coordinator sets the same event, so an idle stream causes no wake-ups.
 
 **A fetch thread replaces a failed client without involving the streams.** Each route knows the next
-offset, so the fetch thread continues from there with a new client. It does so when all brokers have
-been down (`LOST_AFTER_S`), when their addresses have changed, and when messages have been available
-for a long time and none was fetched.
+offset, so the fetch thread continues from there with a new client. The fetch thread takes a new
+client when all brokers have been down (`LOST_AFTER_S`), when their addresses have changed, and when
+messages have been available for a long time and none was fetched.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A real group that the lab has started: its picture, and actions on it.
 
 The page follows the group like any live group. Its actions have the names of the simulator's moves,
-but they are real: signals to processes, broken connections, deleted znodes, restarted servers. They
-affect only what `RealGroup` has started. Members, group and topic have the same names as in a
-simulated world, so the same moves can be compared.
+but they are real: signals to processes, broken connections, deleted znodes, restarted servers. The
+actions affect only processes and servers that `RealGroup` has started. Members, group and topic
+have the same names as in a simulated world, so the same moves can be compared.
 """
 
 from __future__ import annotations

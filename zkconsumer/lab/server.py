@@ -1,8 +1,8 @@
 """The lab's server: the page, commands by POST, and a live group's events by server-sent events.
 
-It listens on 127.0.0.1 unless configured otherwise. A request with another host or origin is
-refused, so that a foreign page cannot reach the lab through the visitor's browser. Each command
-needs the token of this server; only the page of the same origin can read it.
+The server listens on 127.0.0.1 unless it is configured otherwise. A request with another host or
+origin is refused, so that a foreign page cannot reach the lab through the visitor's browser. Each
+command needs the token of this server; only the page of the same origin can read it.
 """
 
 from __future__ import annotations

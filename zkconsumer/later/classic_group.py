@@ -7,8 +7,8 @@ rebalance, and SyncGroup when the leader has sent the assignment. Until then the
 in the state.
 
 Source: `GroupMetadataManager` of Kafka 3.9.1. `group.coordinator.new.enable` switches this
-coordinator on in 3.9; from 4.0 on it is the only one. It handles the classic protocol like the
-coordinator before it (`kafka.coordinator.group.GroupCoordinator`).
+coordinator on in 3.9; from 4.0 on it is the only one. This coordinator handles the classic protocol
+like its predecessor (`kafka.coordinator.group.GroupCoordinator`).
 """
 
 from __future__ import annotations

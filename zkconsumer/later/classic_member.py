@@ -41,7 +41,7 @@ Step = tuple[State, Commands]
 JOIN_LAPSE_S = 5.0
 """The extra time, in seconds, that a member waits for the response to JoinGroup.
 
-It begins after the rebalance timeout (Kafka: `JOIN_GROUP_TIMEOUT_LAPSE`).
+This extra time begins after the rebalance timeout (Kafka: `JOIN_GROUP_TIMEOUT_LAPSE`).
 """
 
 CLOSE_S = 30.0

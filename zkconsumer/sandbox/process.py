@@ -23,8 +23,8 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard
 from zkconsumer.sandbox.guard import start_time
 
-# Seconds between two checks of a condition. This is short compared with the 0.4 s that the fastest
-# server needs to start.
+# Seconds between two checks of a condition. The interval is short compared with the 0.4 s that the
+# fastest server needs to start.
 _POLL_INTERVAL_S = 0.02
 
 

@@ -202,7 +202,7 @@ class BatchReader(Pickled, DataSourceReader):
 class PushingBatchReader(BatchReader):
     """A batch reader that reads only messages that can pass the query's filters.
 
-    This is a separate class, because Spark refuses a reader that accepts filters while
+    The class is separate, because Spark refuses a reader that accepts filters while
     `spark.sql.python.filterPushdown.enabled` is false, which is the default in Spark 4.3.
     """
 

@@ -114,8 +114,8 @@ class IdleDelay:
     def hold(self) -> None:
         """Sleep for `IDLE_DELAY_RATIO` times the processor time used since the last call.
 
-        This includes Spark's own handling of the answer: for 10,000 partitions the answer is 250 KB
-        of JSON.
+        That time includes Spark's own handling of the answer, which has 250 KB of JSON for 10,000
+        partitions.
         """
         spent_s = time.process_time()
         pause_s = 0.0 if self._before_s is None else IDLE_DELAY_RATIO * (spent_s - self._before_s)

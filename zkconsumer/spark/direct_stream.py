@@ -81,8 +81,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._without_news: StreamOffset | None = None
         # With Trigger.AvailableNow: the run reads up to these offsets.
         self._targets: Positions | None = None
-        # Partitions of the checkpoint that were deleted or unsubscribed. If such a partition exists
-        # again, it is a new partition.
+        # Partitions of the checkpoint that were deleted or unsubscribed. If such a partition
+        # appears again, it counts as new and is read from its beginning.
         self._gone: set[TopicPartition] = set()
         self._checked_at = float("-inf")
         self._short = ShortLogs()

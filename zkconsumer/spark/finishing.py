@@ -1,7 +1,7 @@
 """Commit the offsets of finished batches of Spark's own Kafka source to a legacy group in
 ZooKeeper.
 
-This serves queries that keep `format("kafka")` (Spark: `KafkaMicroBatchStream`) and whose
+These functions serve queries that keep `format("kafka")` (Spark: `KafkaMicroBatchStream`) and whose
 monitoring reads `/consumers/<group>/offsets`. The checkpoint remains the source of truth. Offsets
 are written only after their batch is finished, and only forward, so a replayed batch or a crash in
 between changes nothing. The query does not become a group member: two queries with one group would
@@ -51,8 +51,8 @@ _COLUMNS = ("topic", "partition", "offset")
 
 
 def ranges_of(batch: DataFrame) -> list[OffsetRange]:
-    """Return the offset range of each partition's rows in a batch, in order. This reads all rows
-    once.
+    """Return the offset range of each partition's rows in a batch, in order. The function reads all
+    rows once.
 
     Raises:
         SparkSourceError: the rows lack a column topic, partition or offset.
@@ -101,8 +101,8 @@ def committing(
 
 
 class Committing:
-    """The function that `committing` returns. It can be pickled, because Spark Connect runs it in
-    another process.
+    """The function that `committing` returns. The function can be pickled, because Spark Connect
+    runs it in another process.
     """
 
     def __init__(self, process: Process, config: ConsumerConfig) -> None:

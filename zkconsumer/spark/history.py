@@ -63,8 +63,8 @@ Value: TypeAlias = Any
 MOMENTS: Final = frozenset(
     {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}
 )
-"""Columns with a time since the epoch. They are timestamps in Spark; `column_name` returns their
-names."""
+"""Columns with a time since the epoch. In Spark these columns have the type timestamp;
+`column_name` returns their names."""
 
 _TYPES: Final[Mapping[type, DataType]] = {
     int: LongType(),

@@ -1,8 +1,8 @@
 """The functions of `pyspark.streaming.kafka` (Spark 1.3 to 2.4, removed in 3.0), to ease porting.
 
-They return DataFrames with the columns of `format("zkconsumer")` and decoded `key` and `value`,
-where the originals returned DStreams and RDDs of pairs. Arguments, defaults and TypeErrors are
-those of `KafkaUtils` in Spark 2.4, with three exceptions. A decoder is a function of a column;
+The functions return DataFrames with the columns of `format("zkconsumer")` and decoded `key` and
+`value`, where the originals returned DStreams and RDDs of pairs. Arguments, defaults and TypeErrors
+are those of `KafkaUtils` in Spark 2.4, with three exceptions. A decoder is a function of a column;
 `udf(old_decoder, "string")` converts an old decoder. There is no storageLevel, because no data are
 stored between Kafka and the query. There are no messageHandler and leaders, because a row has all
 columns and leaders are looked up.
@@ -101,8 +101,8 @@ def create_direct_stream(
 
     Without a checkpoint the query starts at `from_offsets` and reads only the partitions named
     there. Without `from_offsets` it starts at the ends of the logs, or at their beginnings with
-    `auto.offset.reset=smallest`. It ignores the group's stored offsets; with `mirrorOffsets` in
-    `kafka_params` it writes them.
+    `auto.offset.reset=smallest`. The query ignores the group's stored offsets; with `mirrorOffsets`
+    in `kafka_params` it writes them.
 
     Args:
         kafka_params: properties of the old consumer, including `zookeeper.connect`.
@@ -167,7 +167,8 @@ def create_rdd(
 def offset_ranges(batch: DataFrame) -> list[OffsetRange]:
     """`rdd.offsetRanges()`: return the offset ranges of a batch, for use in `foreachBatch`.
 
-    This reads all rows of the batch, so call `persist()` on it first. See `finishing.ranges_of`.
+    The function reads all rows of the batch, so call `persist()` on the batch first. See
+    `finishing.ranges_of`.
     """
     return [OffsetRange(*one) for one in ranges_of(batch)]
 

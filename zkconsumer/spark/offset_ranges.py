@@ -37,9 +37,9 @@ class OffsetRange(NamedTuple):
 StreamOffset = dict[str, dict[str, list[int]]]
 """The form of a batch in Spark's checkpoint: `{"topic": {"0": [start, end]}}`.
 
-It describes a batch completely: a replay needs neither the previous batch nor the group's owners. A
-partition without new messages has `[end, end]`. A third number distinguishes a repeated batch from
-its original.
+The form describes a batch completely: a replay needs neither the previous batch nor the group's
+owners. A partition without new messages has `[end, end]`. A third number distinguishes a repeated
+batch from its original.
 """
 
 

@@ -103,7 +103,7 @@ Subscription = Topics | Matching | Assigned
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """The options of a query. They can be pickled, and their repr shows no credentials.
+    """The options of a query. Options can be pickled, and their repr shows no credentials.
 
     `parse` creates them; `for_stream` or `for_batch` then checks and completes them.
 

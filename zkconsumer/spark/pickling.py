@@ -22,7 +22,7 @@ Unpickled: TypeAlias = Any
 def unpickled(packed: bytes) -> Unpickled:
     """Return the object that `Pickled` packed.
 
-    This runs where the package may be missing, so the function imports everything itself. The
+    The function runs where the package may be missing, so it imports everything itself. The
     environment variable suppresses Python's traceback (`pyspark.util.handle_worker_exception`); the
     worker then ends.
 

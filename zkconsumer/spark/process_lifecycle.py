@@ -57,7 +57,7 @@ def begin(stop: Callable[[], None]) -> None:
 def end_on_sigterm(stop: Callable[[], None]) -> None:
     """Call `stop` on a separate thread when this process receives SIGTERM, and then exit.
 
-    This must be called on the main thread. When the signal arrives, the main thread may be inside a
+    Call this function on the main thread. When the signal arrives, the main thread may be inside a
     call that nothing interrupts, so a Python signal handler would run too late. Libraries have
     already started threads, so the signal cannot be blocked in all of them either. But the
     interpreter writes the signal's number to a socket at once, whichever thread receives the
@@ -152,8 +152,8 @@ def errors_as_text() -> Iterator[None]:
 
     Spark sends a worker's traceback to the JVM unless the environment variable
     `SPARK_HIDE_TRACEBACK` is set (`pyspark.util.handle_worker_exception`). The worker ends after
-    the error, so the variable hides no other traceback. This also works as a decorator of
-    functions, but not of generators.
+    the error, so the variable hides no other traceback. The context manager also works as a
+    decorator of functions, but not of generators.
     """
     try:
         yield
@@ -196,7 +196,8 @@ def load(reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Return `reader.load()` for a format of this package.
 
     Raises:
-        SparkSourceError: Spark did not find the package. This replaces DATA_SOURCE_NOT_FOUND.
+        SparkSourceError: Spark did not find the package. This error replaces Spark's
+            DATA_SOURCE_NOT_FOUND.
         PySparkException: the format raised an error with its reason.
     """
     try:

@@ -2,9 +2,9 @@
 
 A task uses neither groups nor ZooKeeper. The driver gives it ranges and the brokers' addresses
 (`planned`), and every reader's `read` passes them to `read_task`. Each attempt of a task reads
-exactly its ranges. It skips offsets that log compaction or transaction markers leave without a
-message. Messages that are no longer in the log cause an error or a warning (`failOnDataLoss`;
-Spark: `org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer`).
+exactly its ranges. The task skips offsets that have no message because of log compaction or
+transaction markers. Messages that are no longer in the log cause an error or a warning
+(`failOnDataLoss`; Spark: `org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer`).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ ENOUGH_BYTES: Final = 1 << 19
 # Seconds that one call waits for a message. If no message arrives, the reader checks for problems.
 WAIT_S: Final = 0.1
 
-# Time that a broker may hold back the answer to a fetch at the log's end (ms). It is short, because
-# a range ends at an offset that existed when the batch was planned: the answer waits only if
+# Time that a broker may hold back the answer to a fetch at the log's end (ms). The time is short. A
+# range ends at an offset that existed when the batch was planned, so the broker waits only if
 # trailing offsets have no message, or if the leader lags.
 FETCH_WAIT_MS: Final = 10
 
@@ -219,7 +219,8 @@ def _kafka_fetcher(settings: Settings) -> Fetcher:
 
 
 class _Reader:
-    """Reads the ranges of one task. It reuses the consumer of an earlier task if there is one."""
+    """Reads the ranges of one task. The reader reuses the consumer of an earlier task if there is
+    one."""
 
     make = staticmethod(_kafka_fetcher)
 
@@ -592,9 +593,10 @@ def _keep_consumer(
 def _close_idle() -> None:
     """Close consumers that no task has used for `IDLE_S`, until the process ends.
 
-    This runs beside the task's thread without a lock: the thread that pops a consumer owns it. A
-    race is possible: this thread reads an old entry; a task takes that consumer and keeps it again;
-    then this thread pops the newer entry. It puts the newer entry back.
+    The function runs on a separate thread without a lock: a consumer belongs to the thread that
+    pops it. A race is possible: this thread reads an old entry; a task takes that consumer and
+    keeps it again; then this thread pops the newer entry. In this case this thread puts the newer
+    entry back.
     """
     while True:
         time.sleep(IDLE_S / 4)
@@ -612,7 +614,8 @@ def _close_idle() -> None:
 
 
 class RangesPartition(InputPartition):
-    """The ranges of one task, and how to read them. It contains no ZooKeeper credentials."""
+    """The ranges of one task, and how to read them. The object contains no ZooKeeper
+    credentials."""
 
     def __init__(self, ranges: Ranges, settings: ReadSettings) -> None:
         self.ranges, self.settings = ranges, settings

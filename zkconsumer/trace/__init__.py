@@ -38,7 +38,7 @@ VERSION = 2
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits of a state's digest.
 
-It is enough to distinguish states, but does not protect against forgery.
+This length is enough to distinguish states, but does not protect against forgery.
 """
 
 

@@ -2,8 +2,8 @@
 
 The writes come from the simulator's own history, or from the test suite's own reader of ZooKeeper's
 logs. The claims, registrations and commits come from the members themselves. `differences` compares
-them with the tables. It follows the definitions of docs/history.md directly: it keeps the whole
-state after each transaction, and searches all of these states for each question.
+them with the tables. This module follows the definitions of docs/history.md directly: it keeps the
+whole state after each transaction, and searches all states for each question.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Moment:
-    """One transaction: its changes, its refusal, or the begin of a session."""
+    """A transaction: its changes, its refusal, or the beginning of a session."""
 
     zxid: int
     t_ms: int
@@ -50,7 +50,7 @@ class Moment:
 
 @dataclass
 class MemberReports:
-    """What the members report, by the zxids in the replies that they received."""
+    """The events that the members report, by the zxids in the replies that the members received."""
 
     claimed: set[tuple[str, TopicPartition, int]] = field(default_factory=set)
     registered: set[tuple[str, int]] = field(default_factory=set)
@@ -71,7 +71,7 @@ class MemberReports:
                 self.committed.update((session, tp) for tp in versions)
 
     def with_zxids(self, zxids: Mapping[int, int]) -> MemberReports:
-        """Return the same reports with other zxids."""
+        """Return these reports with their zxids replaced."""
         return replace(
             self,
             claimed={(who, tp, zxids[czxid]) for who, tp, czxid in self.claimed},
@@ -92,7 +92,7 @@ class State:
 
 @dataclass
 class Interval:
-    """One life of an owner znode."""
+    """An owner znode from its creation to its deletion."""
 
     tp: TopicPartition
     thread: str
@@ -123,7 +123,7 @@ class Run:
 
 
 class Truth:
-    """What happened, from the moments in their order."""
+    """The events of a group, derived from its transactions in their order."""
 
     def __init__(
         self,
@@ -422,7 +422,8 @@ def _end(change: Change, session: int) -> str:
 
 @dataclass
 class Differences:
-    """Rows that the tables lack (`missed`) and rows that never happened (`invented`)."""
+    """The result: rows that the tables lack (`missed`), and rows of events that never happened
+    (`invented`)."""
 
     missed: list[str] = field(default_factory=list)
     invented: list[str] = field(default_factory=list)
@@ -443,7 +444,8 @@ class Differences:
 
 
 def differences(truth: Truth, found: Described, reports: MemberReports) -> Differences:
-    """Compare all tables with what happened, and with what the members report."""
+    """Compare all tables with the events of the group, and with the events that the members
+    report."""
     tables, result = found.tables, Differences()
     result.invented += [f"problem: {one}" for one in found.problems]
     compare_rows(truth, tables, result)
@@ -512,7 +514,7 @@ def incident(row: Incident) -> Row:
 
 
 def compare_members(reports: MemberReports, tables: Tables, result: Differences) -> None:
-    """Compare the tables with what the members report."""
+    """Compare the tables with the events that the members report."""
     owned = {
         (one.consumer, TopicPartition(one.topic, one.partition), one.czxid)
         for one in tables.ownership

@@ -2,9 +2,9 @@
 
 `ScriptedClients` are a few clients of one group. Most of the time they do what a client would do
 after the answers so far, and sometimes they send an unusual request. `play` runs them against the
-real coordinator (`support.jvm.live_coordinator`) or the machine. It returns a script: every event
-with the answers that it caused, and the group's state after it. `replayed` runs the events of a
-script again.
+real coordinator (`support.jvm.live_coordinator`) or the machine. The result is a script: every
+event with the answers that it caused, and the group's state after the event. `replayed` runs the
+events of a script again.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class ScriptedClients:
     def _usual(self, client: _Client) -> Event | None:
         chance = self._chance
         if client.waits is not None:
-            # Some requests are never answered: the member was removed while they were parked.
+            # A request is never answered if its member was removed while the request was parked.
             if chance.random() < 0.7:
                 return None
             return chance.choice([self._heartbeat, self._leave, self._join, self._sync])(client)

@@ -16,7 +16,8 @@ ASSIGNORS = (
     *("uniform", "server-range"),
 )
 
-# These three have one hash code, so names of them collide and can turn bins into trees.
+# These three strings have the same hash code, so names that consist of them collide, and can turn
+# bins into trees.
 EQUAL_HASHES = ("Aa", "BB", "C#")
 HOSTILE = (*EQUAL_HASHES, "t", "x", "é", "\U0001f600", "\uffff", " ", "0", "Z", '"', "\\")
 

@@ -4,9 +4,9 @@
 timer and clock are proxies of this module. So a script decides when time passes, when a partition
 of `__consumer_offsets` is read, and when another broker takes it over.
 
-Run as a process, because a JVM lives until its process ends: a line of its standard input is the
-request for one script (`support.jvm.coordinator_scripts`), and a line of its standard output is the
-script with every answer.
+The module runs as a separate process, because a JVM lives until its process ends: a line of its
+standard input is the request for one script (`support.jvm.coordinator_scripts`), and a line of its
+standard output is the script with every answer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Timer:
 
 
 class LiveCoordinator:
-    """One broker with the real coordinator. Numbers identify requests, as in `group_events`."""
+    """A broker with the real coordinator. Numbers identify requests, as in `group_events`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         start()

@@ -4,9 +4,9 @@
     try: member.wait("joined"); ...
     finally: member.end()
 
-It has the interface of the member processes in `crew.py`: `wait`, `of`, `last`, `delivered`,
-`tell` ("commit", "session", "consume 5", ...), `leave`, `kill`, `freeze`, `thaw`, `end`. If the
-test's process is killed, the sandbox's guard ends the member.
+A `JvmMember` has the interface of the member processes in `crew.py`: `wait`, `of`, `last`,
+`delivered`, `tell` ("commit", "session", "consume 5", ...), `leave`, `kill`, `freeze`, `thaw`,
+`end`. If the test's process is killed, the sandbox's guard ends the member.
 """
 
 from __future__ import annotations

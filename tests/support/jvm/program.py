@@ -185,8 +185,8 @@ class JvmConnector:
 
 
 class Listener:
-    """A ConsumerRebalanceListener. It never raises an exception, because the connector would then
-    never settle."""
+    """A ConsumerRebalanceListener. The listener never raises an exception, because the connector
+    would then never settle."""
 
     def __init__(self, connector: JvmConnector) -> None:
         self._connector = connector

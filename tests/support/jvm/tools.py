@@ -35,7 +35,7 @@ def captured(release: str) -> list[dict[str, Any]]:
 
 
 class World:
-    """One release's chroot, and the directory DIR of the captures."""
+    """The chroot of one release, and the directory DIR of the captures."""
 
     def __init__(self, sandbox: Sandbox, release: str, directory: Path) -> None:
         self.sandbox, self.release, self.directory = sandbox, release, directory

@@ -55,7 +55,7 @@ class Log(Protocol):
 
 @dataclass
 class MemoryLog(Log):
-    """One topic in memory; an appended message wakes the threads that wait for it."""
+    """A topic in memory. An appended message wakes the threads that wait for messages."""
 
     topic: str
     changed: threading.Condition = field(default_factory=threading.Condition)

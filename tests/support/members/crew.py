@@ -223,7 +223,8 @@ class LocalMember(Observed):
 
 
 class Crew:
-    """One group: `join` members, `settle`, do what the test is about, and `finish`."""
+    """A group. A test calls `join` for members, then `settle`, does its own actions, and ends with
+    `finish`."""
 
     def __init__(
         self, zookeeper: str, bootstrap: str, group: str, directory: Path, stack: ExitStack

@@ -70,7 +70,7 @@ def view(
 
 
 class Member:
-    """One machine, its clock, and all commands that it has returned."""
+    """A state machine, its clock, and all commands that the machine has returned."""
 
     def __init__(self, **settings: Any) -> None:
         defaults: dict[str, Any] = {
@@ -90,7 +90,8 @@ class Member:
     # ---- events ----------------------------------------------------------------------------------
 
     def send(self, kind: type[ev.Event], **fields: Any) -> tuple[cmd.Command, ...]:
-        """Step with one event; return its commands. Positions are collected as in production."""
+        """Call `step` with an event, and return the commands. Positions are collected as in
+        production."""
         self.state, commands = step(self.state, kind(now=self.now, **fields))
         done: list[cmd.Command] = []
         for command in commands:

@@ -35,7 +35,8 @@ SETTINGS: Mapping[str, Any] = {
     "zookeeper_session_timeout_s": SESSION_S,
     "zookeeper_connection_timeout_s": LIMIT_S,
 }
-# One change causes two or three rebalances; after so many seconds without a log line, none follows.
+# A change causes two or three rebalances. After this number of seconds without a log line, no
+# further rebalance follows.
 QUIET_S = 0.7
 # Seconds between two checks of a group; a check takes a dozen requests.
 LOOK_S = 0.25

@@ -7,8 +7,8 @@ a violation. All records have clocks of one machine.
 Three things differ from a simulated world, where everything happens at one instant:
 
 - A message is logged a little after it was handed out. If it is logged after its ownership or lease
-  has ended, the replay reports it as handed out at that end. This is allowed within LATE_S, or for
-  a process that was frozen.
+  has ended, the replay reports it as handed out at that end. Such a delay is allowed up to LATE_S,
+  or for a process that was frozen.
 - After a newer owner's first message, the older owner must deliver no message (I2). The exception
   is one message, or one batch, that each stream's user was processing while the process was frozen.
 - If another client ends a session, the session is over for the monitor at once. Its member learns
@@ -52,7 +52,7 @@ MILLISECOND_S = 0.001
 
 
 class Step(NamedTuple):
-    """One line of a trace, decoded and replayed."""
+    """A line of a trace, decoded and replayed."""
 
     t: float
     before: State
@@ -239,7 +239,7 @@ class Server:
 
 
 class Replay:
-    """One run; `run` raises InvariantViolation (or TraceError) at a violation.
+    """The replay of one run. `run` raises InvariantViolation (or TraceError) at a violation.
 
     Args:
         records: the records of the members with a trace; other members never began.
@@ -399,7 +399,8 @@ class Replay:
             self._doubt(late.partition, "I2", said)
 
     def _doubt(self, tp: TopicPartition, invariant: str, text: str) -> None:
-        """Record a violation. It is dropped if another client's act turns out to be its cause."""
+        """Record a violation. The violation is dropped if another client's act turns out to be its
+        cause."""
         self._doubts.append((tp, InvariantViolation(invariant, text)))
 
     def _forced_ends(self, who: int, record: Record) -> dict[int, float]:

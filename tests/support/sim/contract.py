@@ -54,7 +54,7 @@ class SimProxy:
 
 
 class SimSession:
-    """One session that behaves as kazoo's; see `zk.contract.Session`."""
+    """A session that behaves as kazoo's client does; see `zk.contract.Session`."""
 
     def __init__(
         self, server: SimServer, directory: str, proxy: SimProxy, *, timeout_s: float

@@ -28,7 +28,7 @@ Step = tuple[State, ev.Commands]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted fault, and the protocol whose runs catch it."""
+    """A planted fault, and the protocol whose runs must detect it."""
 
     name: str
     protocol: str

@@ -2,8 +2,8 @@
 detect the violation.
 
 Every mutant replaces functions of the production code in this process, until its `with` block ends.
-Some mutants are faults that other clients still have (`who`). Others are defects that the simulator
-has found in this project's code.
+Some mutants are faults that other clients still have (`who`). Other mutants are defects that the
+simulator has found in this project's code.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted fault; `patches` returns (where, name, replacement) for each function.
+    """A planted fault. `patches` returns (where, name, replacement) for each function.
 
-    `near` is the seed that caught it in the last recorded run, or 0. Tests start at this seed.
+    `near` is the seed that detected the fault in the last recorded run, or 0. Tests start at this
+    seed.
     """
 
     name: str

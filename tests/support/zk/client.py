@@ -41,7 +41,7 @@ def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
 
 
 class Client:
-    """One member's session. `peer` is another client, which acts for other members and tools."""
+    """The session of a member. `peer` is another client, which acts for other members and tools."""
 
     def __init__(self, connect: str, group: str, peer: KazooClient, consumer: str) -> None:
         self.group, self.peer = group, peer

@@ -58,7 +58,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Op:
-    """One element of a `multi`."""
+    """An element of a `multi`."""
 
     kind: Literal["create", "set", "delete", "check"]
     path: str
@@ -95,7 +95,8 @@ class Watch:
 
 
 class Session:
-    """One session. Every call is one request; it raises ZkError, and never retries."""
+    """A session. Every call sends one request without a retry, and raises ZkError if ZooKeeper
+    refuses the request."""
 
     def __init__(self, address: str, directory: str, *, timeout_s: float) -> None:
         self._address = address

@@ -24,7 +24,8 @@ CHECKSUM = 8  # bytes before the length of each entry
 
 
 class Entry(NamedTuple):
-    """One transaction: `t_ms` is the server's wall clock; `call` is 0 if no client requested it."""
+    """A transaction. `t_ms` is the server's wall clock. `call` is 0 if no client requested the
+    transaction."""
 
     zxid: int
     session: int
@@ -102,7 +103,7 @@ def is_refused(entry: Entry) -> bool:
 
 
 class Written(NamedTuple):
-    """One change, or the beginning of a session (None), with its time on the wall clock.
+    """A change, or the beginning of a session (None), with its time on the wall clock.
 
     `forced`: a client requested the end of the session, either its own or another session.
     """

@@ -1,6 +1,7 @@
 """ZooKeeper servers that several directories of tests share.
 
-One runs in a container of the project's own image; the others are one of each release.
+One server runs in a container of the project's own image; the others are one server of each
+release.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ _CLOSE_XID = 1
 def expire(server: str, identity: tuple[int, bytes]) -> None:
     """End the session with this number and password, as a timeout would.
 
-    A second connection takes the session over and closes it. Both requests leave in one write:
-    a client that waits for the first answer may lose the session to its own client in between.
+    A second connection takes the session over and closes it. Both requests are sent in one write.
+    If the second connection waited for the first answer, the session's own client could take the
+    session back in between.
 
     Args:
         server: The server's `host:port`; other servers and a chroot after it are ignored.

@@ -123,7 +123,7 @@ def test_compare_and_set_refuses_who_has_not_seen_the_last_write(server: Server)
 
 
 def test_a_set_raises_the_version_by_one(server: Server) -> None:
-    """Each write raises the version by one and leaves the czxid."""
+    """Each write raises the version by one, and does not change the czxid."""
     session = server.session()
     session.create("/offset", b"1")
     before = session.get("/offset")[1]

@@ -1,7 +1,7 @@
 """`zkconsumer legacy NAME [old arguments]`: Kafka's old tools, with the same output byte for byte.
 
 The exit codes are those of the old tools. The exit code is 1 if the JVM would end with an
-exception. It is 3 if ZooKeeper is unreachable; some old tools return 0 in that case.
+exception. The exit code is 3 if ZooKeeper is unreachable; some old tools return 0 in that case.
 """
 
 from __future__ import annotations

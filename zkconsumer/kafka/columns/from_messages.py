@@ -133,8 +133,8 @@ class _Rows:
     def _types(self) -> set[int]:
         """Return the column of timestamp types.
 
-        The type is usually the same for all messages. It changes with the topic's configuration or
-        record format.
+        The type is usually the same for all messages. The type changes only with the topic's
+        configuration or record format.
         """
         return set(map(_first, self._taken["stamp"]))
 

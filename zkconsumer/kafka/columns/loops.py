@@ -1,9 +1,9 @@
 """The loops over the bytes of record sets: find batches, and copy records into columns.
 
 numba compiles these functions (`compiled`). Without numba, Python runs the same functions; tests
-also run them in Python to check the compiled ones. They index only flat arrays, and check every
-length against its bounds before they use it. For malformed bytes they raise nothing and report
-`CORRUPT`.
+also run them in Python to check the compiled ones. The functions index only flat arrays, and check
+every length against its bounds before they use the length. For malformed bytes they raise nothing
+and report `CORRUPT`.
 
 Kafka: `org.apache.kafka.common.record.DefaultRecord` and `DefaultRecordBatch` (format v2),
 `kafka.message.Message` and `kafka.message.ByteBufferMessageSet` (formats v0 and v1), 0.8.2 to 3.9.
