@@ -52,8 +52,7 @@ def kafka(group: Group) -> Iterator[Foreign]:
 
 
 def test_every_kind(group: Group, command: Command) -> None:
-    """Each reset option sets its target offset; a target outside the log becomes the log's nearest
-    end."""
+    """Each reset sets its target offset; one outside the log becomes the nearest end of the log."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     for kind, expected in {

@@ -64,8 +64,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
 
 
 def test_the_groups_of_a_command(tmp_path: Path) -> None:
-    """Without a group, a command that reads uses all groups; one that changes needs
-    --all-groups."""
+    """Without a group, reading uses all groups, and a change needs --all-groups."""
     bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
     assert bare.groups(None, all_groups=False) is None
     assert bare.groups(["a", "b"], all_groups=False) == ["a", "b"]

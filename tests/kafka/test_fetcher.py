@@ -108,8 +108,7 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
 
 
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
-    """`consume` returns as soon as a message arrives, before its timeout and with fewer
-    messages."""
+    """`consume` returns when a message arrives, before its timeout and with fewer messages."""
     fetcher.assign({log.tp(0): 0})
     fetcher.consume(10, 0.1)
     log.append(0, ["a"])

@@ -159,8 +159,7 @@ def test_the_coordinator_has_moved_before_the_join() -> None:
 
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_sync_is_refused(error: Error) -> None:
-    """If its generation has ended, the member joins again; after UNKNOWN_MEMBER_ID without its
-    id."""
+    """After the end of its generation, the member joins again; if its id is unknown, without it."""
     member = Member().joining().completing()
     member.answer(msg.Synced(error), msg.SyncGroup)
     (join,) = member.sent(msg.JoinGroup)

@@ -114,8 +114,7 @@ def test_a_blocker_that_vanishes_during_the_claim_is_not_missed(client: Client) 
 
 
 def test_a_topic_without_rights_is_denied_and_delays_no_other(client: Client) -> None:
-    """Partitions of a topic that the member may not write are reported as denied; others are
-    claimed."""
+    """Partitions of a topic without rights are reported as denied; others are claimed."""
     other = TopicPartition("u", 0)
     with_parents(client)
     client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
@@ -172,8 +171,7 @@ def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then
 
 
 def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
-    """Eager: if owner znodes may not be deleted after a failed claim, they are reported as
-    owned."""
+    """Eager: owner znodes that may not be deleted after a failed claim are reported as owned."""
     many = tps(*range(1200))
     with_parents(client)
 

@@ -311,8 +311,7 @@ def produce_keyed(
     *,
     partition: int | None = None,
 ) -> list[Placed]:
-    """Produce messages as `produce` does, but with a separate key for each: `messages` are pairs of
-    key and value."""
+    """Produce pairs of key and value as `produce` does, each message with its own key."""
     from confluent_kafka import KafkaException, Producer
 
     from zkconsumer.kafka.client_settings import Brokers, broker_settings

@@ -150,8 +150,7 @@ def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engin
 
 @pytest.mark.parametrize("name", list(corpus()))
 def test_a_flipped_bit_gives_no_wrong_row(name: str) -> None:
-    """Both engines agree on a flipped bit; if a batch's checksum covers the bit, no row is
-    wrong."""
+    """Both engines agree on a flipped bit; if a checksum covers the bit, no row is wrong."""
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
     # The checksum does not cover offsets, the leader's epoch and the size.

@@ -16,8 +16,7 @@ def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
 
 
 def test_get_and_exists_set_the_same_watch(server: Server) -> None:
-    """One change calls the watches of `get` and `exists` on a znode; the next change calls
-    neither."""
+    """One change calls the watches of `get` and `exists`; the next change calls neither."""
     session, other = server.session(), server.session()
     session.create("/a")
     by_get, by_exists = Watch(), Watch()

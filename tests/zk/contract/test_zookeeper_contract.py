@@ -462,8 +462,7 @@ def test_an_event_arrives_before_the_reply_that_shows_the_change(server: Server)
 
 
 def test_a_denied_element_refuses_the_multi(server: Server) -> None:
-    """If one znode of a transaction gets NoAuth, the others stay, and the reply names the
-    element."""
+    """If one element of a multi gets NoAuth, all znodes stay, and the reply names the element."""
     session = server.session()
     session.create("/denied", b"1", acl=READ_ONLY)
     session.create("/offset", b"1")
