@@ -1,10 +1,10 @@
 """Leave out of built packages what only readers of the source need, so that the wheel has 1 MB.
 
 Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
-attributes, of private functions and classes, and of internal modules. Of these, `help()` would
-show only the docstrings of internal modules. Empty lines replace them, so that the line numbers of
-tracebacks are those of the repository. The sdist and an editable installation have the modules
-unchanged.
+attributes, of private functions and classes, and of internal modules. The packages of programs
+(`cli`, `demo`, `lab`) keep only the docstrings of decorated functions, such as commands. Empty
+lines replace what is left out, so that the line numbers of tracebacks are those of the repository.
+The sdist and an editable installation have the modules unchanged.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from setuptools.command.build_py import build_py
 PUBLIC = {"__init__", "admin", "aio", "config", "consumer", "errors", "spark"}
 """Packages and modules that users import; their modules keep their docstrings."""
 
+PROGRAMS = {"cli", "demo", "lab"}
+"""Packages of programs, which users do not import; only decorated functions keep docstrings."""
 
-def without_comments(text: str, *, is_public: bool) -> str:
-    """Return the text of a module as the wheel has it."""
+
+def without_comments(text: str, room: str) -> str:
+    """Return the text of a module of the package `room` as the wheel has it."""
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
-    for first, last in _spans(ast.parse(text), is_public=is_public):
+    for first, last in _spans(ast.parse(text), room):
         lines[first - 1 : last] = ["\n"] * (last - first + 1)
     return "".join(lines)
 
 
-def _spans(tree: ast.Module, *, is_public: bool) -> Iterator[tuple[int, int]]:
+def _spans(tree: ast.Module, room: str) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of each docstring to remove."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for place, one in enumerate(body if isinstance(body, list) else ()):
-            is_hidden = place > 0 or _is_private(node, is_public=is_public)
+            is_hidden = place > 0 or _is_private(node, room)
             if is_hidden and len(body) > 1 and _is_text(one):
                 yield one.lineno, one.end_lineno or one.lineno
 
@@ -50,18 +53,18 @@ def _is_text(one: ast.stmt) -> bool:
     return is_constant and isinstance(one.value.value, str)
 
 
-def _is_private(node: ast.AST, *, is_public: bool) -> bool:
+def _is_private(node: ast.AST, room: str) -> bool:
     """Return whether the docstring of a node is left out.
 
     A decorator may use the docstring of its function: the simulator's stories do.
     """
     if isinstance(node, ast.Module):
-        return not is_public
+        return room not in PUBLIC
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
     if node.decorator_list:
         return False
-    return node.name.startswith("_") and not node.name.endswith("__")
+    return room in PROGRAMS or (node.name.startswith("_") and not node.name.endswith("__"))
 
 
 class BuildPy(build_py):
@@ -75,7 +78,7 @@ class BuildPy(build_py):
         room = (*names[1:], module)[0]
         target = Path(copied[0])
         text = target.read_text(encoding="utf-8")
-        target.write_text(without_comments(text, is_public=room in PUBLIC), encoding="utf-8")
+        target.write_text(without_comments(text, room), encoding="utf-8")
         return copied
 
 
