@@ -91,8 +91,8 @@ SCENARIOS = {
         fails={1: "InconsistentGroupProtocolException"},
     ),
     "both clients": Scenario(("join 0", "join 1", "leave 0"), ("jvm", "confluent")),
-    # The leader keeps the stored assignment, and compares later metadata with the new number of
-    # partitions.
+    # The restarted leader keeps the stored assignment. Its first metadata already contain the new
+    # partition, so it sees no change and does not rebalance.
     "a static leader overlooks a partition": Scenario(
         ("join 0", "join 1", "leave 0", "grow", "revive 0"),
         JVM,
@@ -420,7 +420,7 @@ def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
     follow(group, scenario, assignments)
     eventually(lambda: group.states() == states, LIMIT_S)
     assert group.errors() == scenario.fails
-    if "overlooks" in name:  # and does not find it either when it reads the metadata again
+    if "overlooks" in name:  # nor does the next read of metadata start one
         wanted, until = (assignments[-1], states), time.monotonic() + 3 * METADATA_S
         eventually(lambda: time.monotonic() > until or (group.owned(), group.states()) != wanted)
         assert (group.owned(), group.states()) == wanted

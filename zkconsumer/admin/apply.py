@@ -141,7 +141,7 @@ class Guards:
         groups: set[str] = set()
         size = writes = 0
         for one in changes:
-            # A guard takes two writes, and a mark takes two.
+            # A guard needs two writes, and an edit mark needs two.
             extra = 0 if one.group in groups else 4
             size += payload_size(one.write) + 128 * extra
             writes += 1 + extra
@@ -558,7 +558,7 @@ class _Run:
             try:
                 failed = self._store.store(group, offsets)
             except ZkConsumerError as error:
-                self._has_written = True  # Kafka may have stored some of them
+                self._has_written = True  # Kafka may have stored some of the offsets
                 self._end(error)
             self._has_written = self._has_written or len(failed) < len(wanted)
             self._advance(len(wanted) - len(failed))

@@ -363,7 +363,7 @@ def who() -> str:
     """Return `user@host` for the audit line."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in containers
+    except (KeyError, OSError):  # the user id has no name, as in containers
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 

@@ -285,6 +285,6 @@ def main() -> None:
         from zkconsumer.cli.completion import pass_line
 
         pass_line()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # under nohup it is ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
         signal.signal(signal.SIGINT, interrupt)
     app(prog_name="zkconsumer")

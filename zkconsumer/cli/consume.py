@@ -476,8 +476,8 @@ class Run:
                 for worker in workers:
                     worker.join(sink.last_write_s)
             if any(worker.is_alive() for worker in workers):
-                # The pipe's reader has stalled. If the block ends with an exception, no unwritten
-                # batch is committed.
+                # The process that reads from the pipe has stalled. If the block ends with an
+                # exception, no unwritten batch is committed.
                 raise KeyboardInterrupt
         # If no message was written, report what the member was waiting for.
         why = "" if self._written or "" in reasons else f" ({'; '.join(sorted(reasons))})"

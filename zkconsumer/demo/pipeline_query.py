@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Seconds between two checks whether the query still runs.
 _TURN_S = 0.2
 WINDOW = "1 second"
-# The query's threads in the group. The JVM consumer has one, so the query gets three of four
+# The query's threads in the group. The JVM consumer has one thread, so the query gets three of four
 # partitions.
 STREAMS = 3
 # Maximum number of messages in a batch. A batch should be shorter than the release grace (4 s),

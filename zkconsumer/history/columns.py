@@ -235,7 +235,7 @@ def _adler(buffer: Array, at: int, stop: int) -> Number:
 
 @compiled
 def _copy(buffer: Array, at: int, size: int, c: Array, text: int, n: int) -> None:
-    """Copy a text of the row `n`."""
+    """Copy one text field of row number `n`."""
     begin = c.used[text]
     source, target = buffer[at : at + size], c.texts[text, begin : begin + size]
     for i in range(size):

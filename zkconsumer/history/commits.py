@@ -198,7 +198,7 @@ class CommitRuns:
 
 @compiled
 def _hash(text: Array, begin: int, end: int) -> Number:
-    """Return the FNV-1a hash of a text."""
+    """Return the FNV-1a hash of a path."""
     found = np.uint64(14695981039346656037)
     for i in range(begin, end):
         found = (found ^ np.uint64(text[i])) * np.uint64(1099511628211)

@@ -47,7 +47,7 @@ KINDS: Final = {
     "owner without a registration": f"for more than {ORPHAN_MS // 1000} s",
     "damaged": "a file is damaged",
     "unreadable": "a file cannot be read",
-    "missing": "transactions are in no file",
+    "missing": "transactions between those in the files are missing",
     "disagreement": "servers of one ensemble wrote different transactions",
 }
 """Kind of an incident -> what it means."""

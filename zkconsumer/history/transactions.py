@@ -428,7 +428,8 @@ def _rest(window: bytes, at: int, stop: int, kind: int) -> list[tuple[object, ..
 
 
 def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
-    """Return why `decode` stopped at an offset: the reason, the offset of the fault, and a text."""
+    """Return why `decode` stopped at an offset: the reason, the offset of the fault, and a
+    description."""
     if len(window) - at < OVERHEAD:
         return Stop.MORE, at, ""
     checksum, size = struct.unpack_from(">Qi", window, at)

@@ -413,7 +413,7 @@ class Resolver(Generic[C]):
         return answer
 
     def close(self) -> None:
-        """End the thread soon; returns at once. The thread completes running look-ups."""
+        """Make the thread end after its running look-ups; return at once."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -118,7 +118,7 @@ class _Route:
         # Only the fetch thread uses these:
         self.next = offset  # the offset after the last queued message
         self.end = -1  # the log's end, if it is known
-        self.below: _Route | None = None  # another stream's route, which this one replaced
+        self.below: _Route | None = None  # the route of another stream that this route replaced
 
 
 class SharedFetcher:
@@ -274,7 +274,8 @@ class FetcherPool:
         Args:
             connect: makes a client, on a fetch thread; returns None while no broker is registered.
             brokers_moved: whether all brokers' addresses have changed since the last `connect`.
-            trouble: receives a text about temporary errors of the brokers, on a fetch thread.
+            trouble: receives a description of each temporary error of the brokers, on a fetch
+                thread.
             clients: the maximum number of clients.
             max_messages, max_bytes: the limits of the messages prefetched for one stream.
             name: the prefix of the threads' names.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 200
-"""Maximum number of characters of a text of the trace in a frame."""
+"""Maximum number of characters that a frame shows of a string in the trace."""
 
 
 def read_trace(lines: Iterable[str], *, name: str) -> list[JsonObject]:

@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 # not faster.
 _THREADS = 16
 
-# Attempts per jar, with pauses of 1 and 2 s. After the last one the error is raised.
+# Attempts per jar, with pauses of 1 and 2 s. After the last attempt the error is raised.
 TRIES = 3
 
 # Seconds without a byte from the repository after which an attempt has failed.

