@@ -1,7 +1,8 @@
 """The thread that runs a member's turns: it takes items from an inbox and gives them to the loop.
 
 The inbox puts all inputs of a member into one order: ZooKeeper's replies and watch events, the
-streams' reports, and the user's requests. No other thread writes znodes.
+streams' reports, and the user's requests. No other thread writes znodes. This thread is a part of
+the member. It is not Kafka's group coordinator, which is a broker.
 """
 
 from __future__ import annotations

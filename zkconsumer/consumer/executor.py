@@ -98,7 +98,7 @@ class ResumableOperation(Protocol):
 OperationFactory = Callable[
     [commands.Command, MemberIdentity, float], tuple[int, ResumableOperation]
 ]
-"""Creates a command's operation, and the number under which the machine awaits the outcome."""
+"""Creates a command's operation; returns it with the number that the state machine awaits."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Running:
     """An operation that waits for the replies to one batch.
 
     Attributes:
-        op: the number under which the machine awaits the outcome; 0 if it awaits none.
+        op: the number under which the state machine awaits the outcome; 0 if it awaits no outcome.
         session_id: the session in which the operation began.
     """
 
@@ -166,7 +166,7 @@ class Executor:
 
         Args:
             resume: the replies.
-            awaits: tells whether the machine still awaits the operation with this number.
+            awaits: tells whether the state machine still awaits the operation with this number.
 
         Returns:
             The event of the operation's end; None if the operation continues or is no longer
@@ -216,7 +216,7 @@ class Executor:
 def operation(
     command: commands.Command, me: MemberIdentity, now: float
 ) -> tuple[int, ResumableOperation]:
-    """Return a command's operation and its number, which is 0 if the machine awaits no outcome."""
+    """Return a command's operation and its number; 0 if the state machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)

@@ -97,7 +97,7 @@ class GroupMember:
         self.gate = LeaseGate()
         self.coordinator: Coordinator | None = None
         # The session may connect, or its client may die, before the coordinator exists. `start`
-        # reports both to the coordinator.
+        # then reports the connection or the death to the coordinator.
         self._connection: Session | None = None
         self._death: ClientDeath | None = None
         self._session: ZooKeeperSession | None = None
@@ -271,8 +271,8 @@ def _list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, 
 
 logger = logging.getLogger(__name__)
 
-# Minimum time, in seconds, between two rebalances that `peers.nudge` causes. Each of them is a
-# rebalance of the whole group.
+# Minimum time, in seconds, between two rebalances that `peers.nudge` causes. Each of these
+# rebalances concerns the whole group.
 NUDGE_S: Final = 60.0
 
 # Time limit, in seconds, of each reply while `peers.release=auto` reads the group. Without a reply,
@@ -463,8 +463,8 @@ def fetcher_pool(
 ) -> FetcherPool | None:
     """Return the broker clients that the member's streams share; None if each stream has its own.
 
-    `brokers` returns the registered brokers. This function may wait for ZooKeeper, so only
-    background threads call it.
+    `brokers` returns the registered brokers. `brokers` may wait for ZooKeeper, so only background
+    threads call it.
     """
     if streams <= OWN_CLIENTS or config.fetch_engine == "columns":
         return None

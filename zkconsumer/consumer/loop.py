@@ -81,7 +81,7 @@ class LeaveRequested:
 class ReleaseDone:
     """Posts the event that the user has finished all messages of `partitions`.
 
-    Any thread may call it.
+    Any thread may call the callback.
     """
 
     partitions: frozenset[TopicPartition]
@@ -379,7 +379,7 @@ class MemberLoop:
         return self._owning
 
     def _owners_of(self, partition: str) -> list[Key]:
-        """Return the stream that owns a partition; a notice names the partition as `partition`."""
+        """Return the key of the stream that owns the partition with this name in a notice."""
         key = self._owning_streams().by_name.get(partition)
         return [] if key is None else [key]
 

@@ -15,7 +15,7 @@ from zkconsumer.protocol.model import TopicPartition
 class Do(Enum):
     """The kinds of actions: ordinary actions, faults, and the ends of faults.
 
-    The values are written into stories, traces and addresses of the lab, so they do not change.
+    The values are written into stories, traces and URLs of the lab, so they must not change.
     """
 
     JOIN = "join"
@@ -91,7 +91,8 @@ class Do(Enum):
     ADMIT = "admit"  # ZooKeeper accepts the credential again
     FREE_ID = "free_id"  # the other client's registration is deleted
 
-    # Hash by identity: the values are keys of hot dictionaries, and Enum would hash the name.
+    # Hash by identity: the values are keys of often-used dictionaries, and Enum would hash the
+    # name.
     __hash__ = object.__hash__
 
 
@@ -208,8 +209,8 @@ class Plan:
         streams: whether the members' partitions are delivered by production streams.
         queries: how many of the members are queries of Spark, which deliver in batches.
         reset: `auto.offset.reset` of production streams: "smallest" or "largest".
-        stored: the offset that each partition has stored at the start, if not 0; an operator resets
-            it while the first members join.
+        stored: the stored offset of each partition at the start; 0: none is stored. An operator
+            resets the offset while the first members join.
         aim: most faults happen while a member is in this phase; None: faults happen at any time.
         is_ambiguous: use only malformed registrations that some Kafka releases accept and others
             reject.

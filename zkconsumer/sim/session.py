@@ -1,4 +1,4 @@
-"""A simulated ZooKeeper session: what kazoo's threads may do to the coordinator's inbox.
+"""A simulated ZooKeeper session: the effects of kazoo's threads on the coordinator's inbox.
 
 kazoo calls back on two threads. Its connection thread puts changes of the connection into the inbox
 at once. Its completion thread delivers replies and watches one by one and may be late, so a change
@@ -9,8 +9,8 @@ means:
 - "connected" may come while such replies are still queued;
 - the session may have been replaced (`is_over`) before the coordinator learns of any change;
 - "lost" comes after an expiry, or not at all;
-- the client may end for good, which it reports before or after "suspended". Requests that it gets
-  from then on are answered with BROKEN.
+- the client may fail permanently, which it reports before or after "suspended". Requests that it
+  gets from then on are answered with BROKEN.
 
 The replies of one batch arrive together, when the last of them arrives. When the connection breaks,
 a batch whose last reply has not been read is answered with BROKEN, and unread watches are lost.
@@ -36,7 +36,7 @@ class SimSession:
     """One member's ZooKeeper client, and the inbox that it posts to.
 
     Attributes:
-        session_id: the client's session; 0 before the first one.
+        session_id: the client's session; 0 before the first session.
         wire: (ticket, request) of each request that no server has executed, in order.
         partial: ticket -> the replies received so far of an incomplete batch.
         missing: ticket -> the number of replies that the batch still lacks.
@@ -85,7 +85,7 @@ class SimSession:
         return self.session_id != session_id
 
     def submit(self, batch: Batch, done: Done) -> None:
-        """Queue a batch; without a connection it waits for the next connection of this session."""
+        """Queue a batch; without a connection, the session sends it on its next connection."""
         ticket = done.ticket
         if not batch:
             self.post(Resume(ticket, ()))
@@ -157,7 +157,7 @@ class SimSession:
         self._changed(None)
 
     def died(self, death: ClientDied) -> None:
-        """The client ends for good; its two reports come in either order."""
+        """The client fails permanently; its two reports come in either order."""
         self._lose_unread()
         self.has_client = False
         if self.session_id % 2:

@@ -1,8 +1,8 @@
 """A world that a script directs: the script orders some actions, and a fixed rule orders the rest.
 
-The client or server that has waited longest acts next, servers before their clients. Time advances
-only when nothing else can happen. A story on the stage therefore needs no decisions and is the same
-in every run.
+The client or server that has waited longest acts next; servers act before their clients. Time
+advances only when nothing else can happen. A story on the stage therefore needs no decisions and is
+the same in every run.
 """
 
 from __future__ import annotations

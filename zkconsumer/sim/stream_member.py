@@ -130,7 +130,7 @@ class StreamMember(ReportingMember):
     """A member with production streams.
 
     Attributes:
-        users: one for each stream.
+        users: one user for each stream.
     """
 
     def __init__(
@@ -226,8 +226,9 @@ class StreamMember(ReportingMember):
         return user.keep(user.poll() if is_poll else user.next())
 
     def finished_by(self, user: User) -> list[tuple[TopicPartition, int]]:
-        """Return the partitions, with the offset after the last message, that this user's next
-        call finishes.
+        """Return the partitions whose messages this user's next call finishes.
+
+        Each partition comes with the offset after its last message.
         """
         owned = self.state.owned
         return [
@@ -247,7 +248,7 @@ class StreamMember(ReportingMember):
             user.stream.resume(user.stream.paused)
 
     def seek(self, tp: TopicPartition, offset: int, now: float) -> None:
-        """Continue at `offset`. The unfinished message no longer counts: it may be redelivered."""
+        """Continue at `offset`. The unfinished message may then be redelivered."""
         self.turn_at = now
         self.feeds[tp].seek(tp, offset)
         for user in self.users:
@@ -271,7 +272,7 @@ class StreamMember(ReportingMember):
         return any(not one.done() for one in self._asked)
 
     def abandon(self, now: float) -> None:
-        """The timeout of the oldest explicit commit ends."""
+        """The oldest explicit commit reaches its timeout."""
         self.turn_at = now
         oldest = next(one for one in self._asked if not one.done())
         self._asked.remove(oldest)

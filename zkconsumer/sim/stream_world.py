@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StreamWorld(World):
-    """A world whose first members are queries (`sim.query_member`), and the others streams.
+    """A world whose first members are queries (`sim.query_member`); all others have streams.
 
     Attributes:
         checkpoints: query -> its checkpoint.
@@ -65,7 +65,7 @@ class StreamWorld(World):
         )
 
     def _ask_of_query(self, batch: Sequence[Request]) -> list[Reply]:
-        """Send requests of a query itself; without a quorum it gets no connection."""
+        """Send requests of a query itself; without a quorum, the query gets no connection."""
         try:
             return [self.foreign(request) for request in batch]
         except Unreachable:

@@ -1,8 +1,8 @@
 """An operator who applies plans while members run: the production `admin.apply` and its undo.
 
 Every request of the tool is one action of the world, so members join, commit and die between any
-two of them. A reply may be lost, and the tool may be killed between two transactions. Its plan is
-then applied again, or undone from the backup.
+two of them. A reply may be lost, and the tool may be killed between two transactions. The tool's
+plan is then applied again, or undone from the backup.
 
 The production functions wait for replies, and a world has no threads. Each action therefore runs
 the function again, with the replies so far, up to the first request without a reply.
@@ -109,8 +109,9 @@ class Tool:
     # ---- actions of the operator -----------------------------------------------------------------
 
     def begin(self, variant: int) -> None:
-        """Plan to set every stored offset to 0 or to half of its value, and apply the plan as
-        `LIVES[variant]`.
+        """Plan a change of all stored offsets, and apply the plan as `LIVES[variant]`.
+
+        The plan sets each offset to 0 or to half of its value.
         """
         self._begin_plan(Plan.of("offsets reset", "", self._changes()), LIVES[variant])
 
@@ -212,7 +213,7 @@ class Tool:
             return
         assert self.plan is not None
         self.is_over = True
-        # A value that another client wrote in between counts as done if it is the planned one.
+        # If another client wrote the planned value in between, the change counts as done.
         seen = {
             (change.path, change.new.data)
             for change in self._world.zookeeper.history

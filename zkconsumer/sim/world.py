@@ -1,8 +1,9 @@
 """A simulation of members, one ZooKeeper and in-memory logs, in virtual time, with faults.
 
 Every choice (which member continues, what the network does, which fault happens) is an index into
-the list of possible actions. All choices come from one stream of decisions, so a run is determined
-by its decisions: a seed draws them, a list replays them, and a shorter list gives a smaller run.
+the list of possible actions. All choices come from one stream of decisions, so the decisions
+determine a run: a seed draws decisions, a list replays decisions, and a shorter list gives a
+smaller run.
 
 The first half of the module lists the faults that may happen, what each fault does to the world,
 and what ends it. The second half is the world itself.
@@ -43,7 +44,7 @@ BAD_REGISTRATIONS = (
     b"{",
     b'{"version":1,"subscription":{"t{9999999}":1},"pattern":"white_list","timestamp":"1"}',
 )
-"""A registration that no member can read, and one whose evaluation would take too long."""
+"""A registration that no member can read, and a registration that takes too long to evaluate."""
 
 AMBIGUOUS = rb'{"version":1,"subscription":{"t|x\\\\d+":1},"pattern":"white_list","timestamp":"1"}'
 """A registration that the releases of the JVM's consumer read differently; for aimed worlds."""
@@ -151,8 +152,9 @@ def _of_the_tool(world: World) -> dict[Do, Iterable[int]]:
 
 
 def repairs(world: World) -> list[Action]:
-    """Return the actions that would end a fault, in a fixed order; without a quorum only the
-    quorum's return.
+    """Return the actions that would end a fault, in a fixed order.
+
+    Without a quorum, only the return of the quorum is possible.
     """
     wrong = world.active_faults
     if wrong.no_quorum:
@@ -196,11 +198,10 @@ def end_black_hole(world: World, who: int) -> None:
 
 
 def expire(world: World, who: int) -> None:
-    """ZooKeeper ends a live session and its connection; the member handles this event before any
-    other.
+    """End a live session and its connection; the member handles this event before any other.
 
     The lease cannot protect against another client that ends the session: nothing protects the
-    member's partitions until the member knows.
+    member's partitions until the member handles this event.
     """
     world.zookeeper.expire(world.links[who].session)
     world.drop(who)
@@ -224,7 +225,7 @@ def admit(world: World, who: int) -> None:
 
 
 def kill(world: World, who: int) -> None:
-    """The process ends. Requests that it sent may still be executed; its session times out."""
+    """The process ends. Its requests on the wire may still be executed; its session times out."""
     link = world.links[who]
     link.dead, link.lost = True, False
     world.members[who].end_threads()
@@ -233,8 +234,9 @@ def kill(world: World, who: int) -> None:
 def revive(world: World, who: int) -> None:
     """The process starts again under its id; its old session may still be alive.
 
-    Its registration differs from the last one, so that confusing the two is detected as an error.
-    Requests of the old process that no server has executed are lost with its connection.
+    The new registration differs from the last registration, so that a confusion of the two is
+    detected as an error. Requests of the old process that no server has executed are lost with its
+    connection.
     """
     old = world.links[who]
     if old.session:
@@ -448,9 +450,7 @@ def delete_topic(world: World) -> None:
 
 
 def create_topic(world: World) -> None:
-    """The topic is created again; its log continues where the old one ended, so that offsets
-    compare.
-    """
+    """Create the topic again; its log continues at the old log's end, so that offsets compare."""
     world.active_faults.topic_gone = False
     data = world.topic_data(_partitions(world, world.TOPIC))
     world.zookeeper.write(rq.Create(paths.topic(world.TOPIC), data))
@@ -619,7 +619,7 @@ class Watcher:
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
-        """A member's machine has made a step."""
+        """A member's state machine has made a step."""
 
     def delivered(self, world: World, message: Delivered) -> None:
         """A user has got a message."""

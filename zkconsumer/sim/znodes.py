@@ -64,7 +64,8 @@ class Change(NamedTuple):
     """One entry of the log: what one write did to one znode, and in which session.
 
     The changes of one transaction have the same `zxid`. The end of a session is a transaction too:
-    one change for each ephemeral znode, then one with an empty path whose `old` and `new` are None.
+    one change for each ephemeral znode, then one change with an empty path and with None as `old`
+    and `new`.
     """
 
     zxid: int

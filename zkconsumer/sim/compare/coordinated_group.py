@@ -1,4 +1,4 @@
-"""A scripted group with a coordinator: the classic protocol, eager or cooperative, or KIP-848."""
+"""A scripted group with a coordinator: classic protocol (eager or cooperative), or KIP-848."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.sim.coordinated.world import Delivered, Plan, Watcher, World
 
 @dataclass(frozen=True)
 class Protocol:
-    """The set-up of a group of a later protocol."""
+    """The set-up of a group with a coordinator."""
 
     messages: str  # "classic" or "consumer"
     assignors: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ PROTOCOLS = {
 
 
 class _Observer(Watcher):
-    """Passes what it observes to a meter."""
+    """Passes its observations to a meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter

@@ -17,7 +17,7 @@ PER_MEMBER = 2
 WHAT = ("requests", "notifications", "bytes")
 
 TINY = 1e-6
-"""Coefficients below this are rounding errors."""
+"""Coefficients below this value are rounding errors."""
 
 FIT = 0.05
 """A straight line is used if no measured value differs from it by more than this fraction."""
@@ -38,8 +38,8 @@ class Growth:
 class Law:
     """How a cost grows with the number n of members.
 
-    `formula` is the polynomial with the smallest relative error; `error` is its largest relative
-    error at the measured sizes.
+    `formula` is the polynomial with the smallest relative error; `error` is the formula's largest
+    relative error at the measured sizes.
     """
 
     protocol: str

@@ -1,8 +1,8 @@
 """Measure the costs of a script: which member delivers which partition, and when no member does.
 
 A partition counts as unowned while it moves between two members, and while its member is dead or
-frozen. It counts as stopped while a living member has stopped its delivery and delivers it again
-later: this is the cost of a stop-the-world protocol.
+frozen. A partition counts as stopped while a living member has stopped its delivery and delivers it
+again later: this is the cost of a stop-the-world protocol.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Meter:
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self) -> None:
-        """Start to count; keep the present members and their partitions."""
+        """Start to count, from the present members and their partitions."""
         self.moved = self.redelivered = 0
         self.unowned_s = self.stopped_s = self.pause_s = 0.0
 
@@ -97,7 +97,7 @@ class Meter:
         self.changed_at = now
 
     def _pauses(self, now: float, serving: Serving, away: Collection[int]) -> None:
-        """Measure the pauses of living members in which they deliver nothing."""
+        """Measure the pauses in which living members deliver nothing."""
         had, has = set(self._serving.values()), set(serving.values())
         for who in had - has:
             self._idle[who] = now

@@ -25,14 +25,14 @@ MAX_MEMBERS = 200
 200 members takes some minutes."""
 
 MAX_PARTITIONS = 2_000
-"""Highest number of partitions; a higher one is an error. A run with 2,000 partitions takes some
+"""Highest number of partitions; a higher number is an error. A run with 2,000 partitions takes some
 minutes."""
 
 MAX_STEPS = 100
 """Highest number of steps of a script; a longer script is an error."""
 
 MAX_FREEZE_S = 3_600.0
-"""Longest freeze, in seconds; a longer one is an error."""
+"""Longest freeze, in seconds; a longer freeze is an error."""
 
 
 class Action(Enum):
@@ -66,7 +66,7 @@ _STEP = re.compile(r"(join)|(leave|kill) c(\d{1,6})|(freeze) c(\d{1,6}) (\d{1,9}
 def read_script(text: str, members: int) -> list[Step]:
     """Return the steps of `join; kill c2; freeze c1 10s; leave c3`.
 
-    The group begins with the members c1, c2, ...; each `join` adds the next one. A step contains
+    The group begins with the members c1, c2, ...; each `join` adds the next member. A step contains
     the member's number, counted from 0.
 
     Raises:
@@ -249,7 +249,7 @@ class _Run:
 
 
 def pass_time(group: Group, seconds: float) -> None:
-    """Let time pass, with a message for each partition in each second."""
+    """Let time pass, and append a message to each partition every second."""
     end = group.now + seconds
     while group.now < end:
         upto = min(end, float(int(group.now) + 1))

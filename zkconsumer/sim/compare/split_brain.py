@@ -26,7 +26,7 @@ FENCES = {
     ),
     "consumer": "the coordinator refuses an old member epoch; deliveries end with its answer",
 }
-"""Protocol -> what limits the harm that a member does after it lost its partitions."""
+"""Protocol -> what limits the harm by a member that has lost its partitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ AUTO_COMMIT_S = 60.0
 
 
 class _Observer(Watcher):
-    """Passes what it observes to a meter."""
+    """Passes its observations to a meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter

@@ -1,1 +1,1 @@
-"""Groups of the later protocols in virtual time: members, brokers with a coordinator, a network."""
+"""Groups with a broker as coordinator, in virtual time: members, brokers, and a network."""

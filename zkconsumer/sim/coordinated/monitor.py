@@ -8,7 +8,7 @@
   epoch.
 - C4: a member delivers a partition from its stored offset without a gap.
 - C5: only delivered messages are committed.
-- C6: a stored offset never goes back.
+- C6: a stored offset is never lowered.
 - C7: after the last fault the group settles: each partition is delivered by one member, and all
   messages are delivered.
 
@@ -38,7 +38,8 @@ class Monitor(Watcher):
     """Raises `InvariantViolation` when a promise is broken.
 
     Attributes:
-        deliveries: messages that users got; `duplicates` counts those that they got again.
+        deliveries: number of messages that users got; `duplicates`: of these, messages delivered
+            again.
         refused: commits that the coordinator refused.
         rebalances: assignments that members have applied.
     """

@@ -92,7 +92,7 @@ Script = Callable[[Director], None]
 
 @dataclass(frozen=True)
 class Story:
-    """A story: its title, what it shows, the functions that decide in it, and its script.
+    """A story: its title, what it shows, the functions that make the decisions, and its script.
 
     `decided` names two functions: one decides in a classic member, the other in a KIP-848 member.
     """
@@ -492,7 +492,7 @@ def run_story(story: Story, protocol: str, emit: Emit) -> StoryRun:
 def run_story_of_seed(
     seed: int, protocol: str, *, members: int, partitions: int, emit: Emit
 ) -> StoryRun:
-    """Let members join and faults happen as the seed draws them; then end the faults."""
+    """Run the joins and faults that the seed selects; then end the faults."""
     draw = random.Random(seed)
     recorder, monitor = Recorder(emit), Monitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)

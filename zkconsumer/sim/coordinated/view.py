@@ -1,7 +1,7 @@
 """Texts and numbers for the lab's picture of a coordinated group.
 
-They describe the group's state at its coordinator, and the messages in transit. Nothing here
-changes the simulation.
+The texts describe the group's state at its coordinator, and the messages in transit. No function
+here changes the simulation.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Plan:
 
     Attributes:
         protocol: "classic" or "consumer".
-        settings: a change to the members' properties.
+        settings: a function that changes a member's properties.
         delay: returns the seconds that the next message takes.
     """
 
@@ -87,7 +87,7 @@ class Watcher:
     def transition(
         self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
     ) -> None:
-        """A member's machine has made a step."""
+        """A member's state machine has made a step."""
 
     def asked(self, world: World, who: int, request: msg.Request) -> None:
         """A broker has received a member's request."""
@@ -151,7 +151,7 @@ class Member:
         life: number of starts of the process.
         fetching: partition -> position, of the partitions that are delivered.
         held: requests that a slow network holds back; None if the network is not slow.
-        inbox: what arrived while the process was frozen.
+        inbox: events that arrived while the process was frozen.
     """
 
     name: str
@@ -192,8 +192,8 @@ class InTransit:
     """A message between a member and a broker, as an entry of the queue.
 
     Attributes:
-        epoch: the connection's number of re-connections when the message was sent; if it differs
-            from the present number, the message is lost.
+        epoch: the number of the connection's reconnects when the message was sent; if the
+            connection has reconnected since, the message is lost.
         message: the request, or the response to it.
     """
 
@@ -259,7 +259,7 @@ class World:
         return {name: Topic(count) for name, count in counts.items()}
 
     def known(self) -> dict[str, int] | None:
-        """Return the coordinator's members with their generations or epochs, if there is one."""
+        """Return the known members with generation or epoch; None if there is no coordinator."""
         if self.leader is None:
             return None
         broker = self.brokers[self.leader]
@@ -528,7 +528,7 @@ class World:
         self._topics_changed()
 
     def delete_topic(self) -> dict[TopicPartition, int]:
-        """Delete the topic; return what `create_topic` needs to create it again."""
+        """Delete the topic; return the log ends, which `create_topic` needs to create it again."""
         gone, self.log_end = self.log_end, {}
         self._topics_changed()
         for who, member in enumerate(self.members):
