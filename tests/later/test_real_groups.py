@@ -53,6 +53,8 @@ class Scenario:
         poll_s: `max.poll.interval.ms`, which is also the rebalance timeout of a member.
         stops: the member that stops itself in its listener, before it reads the offsets of its
             partitions.
+        upgraded: the members from this number on use KIP-848's protocol, and the others the
+            classic one.
         waits: the virtual seconds to wait after each step; None means the usual times.
     """
 
@@ -63,6 +65,7 @@ class Scenario:
     protocol: str = "classic"
     poll_s: float = 300.0
     stops: int | None = None
+    upgraded: int = 0
     waits: tuple[float, ...] = ()
     fails: Mapping[int, str] = field(default_factory=dict)
 
@@ -89,6 +92,17 @@ SCENARIOS = {
         ("confluent", "jvm"),
         (RANGE, ROUND_ROBIN),
         fails={1: "InconsistentGroupProtocolException"},
+    ),
+    "the strategy of the majority": Scenario(
+        ("join 0", "join 1", "join 2"),
+        ("confluent",) * 3,
+        (ROUND_ROBIN + RANGE, ROUND_ROBIN + RANGE, RANGE + ROUND_ROBIN),
+    ),
+    # Members with both strategies are eager; the last one is cooperative.
+    "members change to the cooperative strategy": Scenario(
+        ("join 0", "join 1", "leave 0", "join 2", "leave 1"),
+        ("jvm",) * 3,
+        (RANGE, COOPERATIVE + RANGE, COOPERATIVE),
     ),
     "both clients": Scenario(("join 0", "join 1", "leave 0"), ("jvm", "confluent")),
     # The restarted leader keeps the stored assignment. Its first metadata already contain the new
@@ -282,7 +296,7 @@ class RealGroup:
             "metadata.max.age.ms": str(int(METADATA_S * 1000)),
             "max.poll.interval.ms": str(int(self._scenario.poll_s * 1000)),
         }
-        if self._scenario.protocol == "consumer":
+        if self._scenario.protocol == "consumer" and who >= self._scenario.upgraded:
             found["group.protocol"] = "consumer"
         else:
             found |= {
@@ -439,3 +453,17 @@ def test_kip_848_of_4_0(name: str, group_for: Make, new_kraft: KraftBroker) -> N
     """The model also predicts groups of librdkafka's members, and of both clients, on 4.0.1."""
     steps, clients = NEW_CONSUMER[name]
     follow_epochs(steps, clients, group_for, new_kraft)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("clients", [BOTH, LIBRDKAFKA, JVM], ids="-".join)
+def test_a_group_changes_its_protocol(
+    clients: tuple[str, ...], group_for: Make, new_kraft: KraftBroker
+) -> None:
+    """If a member of KIP-848's protocol joins a classic group, the group gets its assignments."""
+    steps = CONSUMER["leave"]
+    scenario = Scenario(steps, clients, protocol="consumer", upgraded=1)
+    assignments, _ = predicted(scenario)
+    group = group_for(scenario, new_kraft)
+    follow(group, scenario, assignments)
+    assert group.errors() == {}
