@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
+from typer._click.exceptions import NoArgsIsHelpError, UsageError
 from typer.core import TyperArgument, TyperGroup
 
 from zkconsumer.errors import (
@@ -217,7 +218,21 @@ class _LazyGroup(TyperGroup):
 
             say(error_text(error))
             raise typer.Exit(exit_code(error)) from error
+        except NoArgsIsHelpError:
+            raise
+        except UsageError as error:
+            from zkconsumer.cli.output import say
+
+            say(_usage_text(error))
+            raise typer.Exit(Exit.USAGE) from error
         return result
+
+
+def _usage_text(error: UsageError) -> str:
+    """Return a wrong option or argument as one line, in the form of the other errors."""
+    text = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    command = error.ctx.command_path if error.ctx else "zkconsumer"
+    return f"{text[:1].lower()}{text[1:]}: see `{command} --help`"
 
 
 # Seconds after which a postponed Ctrl-C is sent again.

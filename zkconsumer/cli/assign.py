@@ -185,7 +185,7 @@ def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName
     if release == AUTO:
         raise ConfigError(
             "the release cannot be detected, since the groups of --cases have no owner znodes",
-            remedy="give --release",
+            remedy="give --release, or --assignor for cases of docs/later.md",
         )
     as_release = profile(release)
     documents, rows = [], []
