@@ -304,7 +304,8 @@ class State:
         claim_due: a claim of the missing partitions may succeed.
 
     Deadlines of single phases:
-        grace_at: STOPPING, BEFORE_RELEASE and BEFORE_START: the end of the grace period.
+        grace_at: STOPPING: the end of the user's grace period. BEFORE_RELEASE and BEFORE_START:
+            the end of the wait for the rebalance listener.
         retry_at: REGISTERING and WAITING: the end of the back-off, which a read-back does not
             change.
         verify_at: WAITING and SETTLED: when the partitions in `unverified` are read back.

@@ -132,6 +132,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             most = self._options.max_per_trigger
         else:
             self._mirror_finished(start)
+            # Spark passes `maxOffsetsPerTrigger` as a ReadMaxRows.
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if start == self._without_news and self._cluster.is_fresh and self._targets is None:
             self._pause.hold()
