@@ -28,7 +28,7 @@ class DrivenMember:
 
     def answer(self, response: msg.Response, kind: type[msg.Request]) -> Self:
         """Answer the pending request of this class."""
-        sent = self.state.link.sent
+        sent = self.state.client.sent
         number = next(n for n, one in sent.items() if isinstance(one.request, kind))
         return self.give(ev.Answered, number, response)
 

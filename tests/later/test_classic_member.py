@@ -37,7 +37,7 @@ class Member(DrivenMember):
 
     def searching(self) -> Member:
         self.give(ev.MetadataChanged, (0, 1), {"t": Topic(2)})
-        return self.give(ev.Polls)
+        return self.give(ev.PollStarted)
 
     def joining(self) -> Member:
         return self.searching().answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
@@ -224,17 +224,17 @@ def test_an_old_heartbeat_s_answer_is_ignored() -> None:
 
 def test_a_user_that_does_not_poll_delays_the_join() -> None:
     """The heartbeat's reply reports the rebalance; the member joins at the user's next poll."""
-    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=3.0)
+    member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     assert member.commands == ()
-    assert member.give(ev.Polls).sent(msg.OffsetCommit)
+    assert member.give(ev.PollStarted).sent(msg.OffsetCommit)
 
 
 def test_a_user_that_never_polls_is_no_member_any_more() -> None:
     """After `max.poll.interval.ms` the member leaves; at the next poll all partitions are lost."""
-    member = Member(poll_s=10.0).stable().give(ev.Busy).give(ev.Tick, after_s=10.0)
+    member = Member(poll_s=10.0).stable().give(ev.PollReturned).give(ev.Tick, after_s=10.0)
     assert member.sent(msg.LeaveGroup) and member.state.phase is Phase.UNJOINED
-    assert member.give(ev.Polls).calls() == [Callback.LOST]
+    assert member.give(ev.PollStarted).calls() == [Callback.LOST]
 
 
 def test_the_leader_watches_its_topics() -> None:
@@ -261,9 +261,9 @@ def test_a_coordinator_without_answers_is_looked_up_again() -> None:
     member = Member(session_s=10.0).stable()
     for _ in range(3):
         member.give(ev.Tick, after_s=3.0)
-        assert member.state.link.coordinator == 1
+        assert member.state.client.coordinator == 1
     member.give(ev.Tick, after_s=1.0)
-    assert member.state.link.coordinator is None
+    assert member.state.client.coordinator is None
 
 
 def test_automatic_commits() -> None:

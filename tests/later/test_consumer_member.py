@@ -64,7 +64,7 @@ class Member(DrivenMember):
 
     def joining(self) -> Member:
         self.give(ev.MetadataChanged, (0, 1), {"t": Topic(2)})
-        self.give(ev.Polls)
+        self.give(ev.PollStarted)
         return self.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
 
     def stable(self) -> Member:
@@ -154,18 +154,18 @@ def test_a_commit_with_a_stale_epoch_is_repeated() -> None:
 
 def test_nothing_is_revoked_while_the_user_does_not_poll() -> None:
     """The listener is called in `poll`; until then the member keeps its partitions."""
-    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0).hear(T0)
+    member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0).hear(T0)
     assert member.calls() == [] and member.state.owned == BOTH
     assert member.state.phase is Phase.RECONCILING
-    member.give(ev.Polls)
+    member.give(ev.PollStarted)
     assert (Callback.REVOKED, frozenset({T1})) in member.calls()
 
 
 def test_a_newer_target_replaces_one_that_waits() -> None:
     """The member completes and acknowledges its present target before it starts the next one."""
-    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0).hear(T0)
+    member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0).hear(T0)
     member.give(ev.Tick, after_s=6.0).hear(T0, T1, T2, epoch=2)
-    member.give(ev.Polls)
+    member.give(ev.PollStarted)
     assert member.state.owned == {T0}
     assert member.heartbeat().owned == {T0}
     member.hear(T0, T1, T2, epoch=2)
@@ -194,10 +194,10 @@ def test_a_fenced_member_loses_all_and_joins_again(error: Error) -> None:
 
 def test_a_fenced_member_waits_for_the_user() -> None:
     """While the user does not poll, a fenced member calls no listener and does not join."""
-    member = Member().stable().give(ev.Busy).give(ev.Tick, after_s=6.0)
+    member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0)
     member.hear(error=Error.FENCED_MEMBER_EPOCH)
     assert member.state.phase is Phase.FENCED and member.commands == ()
-    member.give(ev.Polls)
+    member.give(ev.PollStarted)
     assert member.calls() == [(Callback.LOST, BOTH)] and member.heartbeat().epoch == 0
 
 
@@ -215,7 +215,7 @@ def test_a_coordinator_that_loads_is_asked_again() -> None:
     """After COORDINATOR_LOAD_IN_PROGRESS the coordinator gets all fields after the back-off."""
     member = Member().stable().give(ev.Tick, after_s=6.0)
     member.hear(error=Error.COORDINATOR_LOAD_IN_PROGRESS)
-    assert member.state.link.coordinator == 1 and member.commands == ()
+    assert member.state.client.coordinator == 1 and member.commands == ()
     assert member.give(ev.Tick, after_s=0.2).heartbeat().topics == ("t",)
 
 
@@ -276,10 +276,10 @@ def test_a_lost_connection_ends_no_membership() -> None:
 
 def test_a_user_that_never_polls_is_no_member_any_more() -> None:
     """After `max.poll.interval.ms` the member leaves; at the next poll all partitions are lost."""
-    member = Member(poll_s=10.0).stable().give(ev.Busy).give(ev.Tick, after_s=10.0)
+    member = Member(poll_s=10.0).stable().give(ev.PollReturned).give(ev.Tick, after_s=10.0)
     assert member.heartbeat().epoch == msg.LEAVE_EPOCH
     assert member.state.phase is Phase.STALE and member.calls() == []
-    member.hear(epoch=msg.LEAVE_EPOCH, same=True).give(ev.Polls, after_s=60.0)
+    member.hear(epoch=msg.LEAVE_EPOCH, same=True).give(ev.PollStarted, after_s=60.0)
     assert member.calls() == [(Callback.LOST, BOTH)] and member.heartbeat().epoch == 0
 
 

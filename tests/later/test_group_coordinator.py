@@ -10,7 +10,7 @@ from zkconsumer.later import group_phases
 from zkconsumer.later.classic_state import ClassicGroup
 from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.group_coordinator import (
-    Coordinator,
+    GroupCoordinator,
     group_of,
     next_deadline,
     step,
@@ -73,7 +73,7 @@ class Broker:
     """A coordinator with a clock, and the answers received so far."""
 
     def __init__(self, now_s: float = 0.0) -> None:
-        self.state, self.now_s, self.number = Coordinator(), now_s, 0
+        self.state, self.now_s, self.number = GroupCoordinator(), now_s, 0
         self.answers: dict[int, Response] = {}
         self.handle(Elected(PLACE))
 

@@ -22,9 +22,9 @@ from zkconsumer.later.classic_state import (
     JOIN,
     SYNC,
     ClassicGroup,
+    HandlerContext,
     InitialDelay,
     Member,
-    Now,
     Step,
     Timer,
     TimerPurpose,
@@ -64,7 +64,7 @@ SKIP_ASSIGNMENT_SINCE = 9
 """The first version of JoinGroup whose response tells a restarted static leader that it leads."""
 
 
-def step(group: ClassicGroup, received: Received, now: Now) -> Step:
+def step(group: ClassicGroup, received: Received, context: HandlerContext) -> Step:
     """Return the group after a request, and the replies that the request causes.
 
     Raises:
@@ -73,7 +73,7 @@ def step(group: ClassicGroup, received: Received, now: Now) -> Step:
     """
     kind = type(received.request)
     handler = HANDLERS.get((group.phase, kind)) or HANDLERS[None, kind]
-    after, replies = handler(group, received, now)
+    after, replies = handler(group, received, context)
     return _checked(group, CAUSES.get(kind), after), replies
 
 
@@ -92,25 +92,25 @@ def _refuse_join(
     return group, answer(received.number, Joined(error, member))
 
 
-def _join(group: ClassicGroup, received: Received, now: Now) -> Step:
+def _join(group: ClassicGroup, received: Received, context: HandlerContext) -> Step:
     """Handle JoinGroup from a new member, a restarted static member, or a known member."""
     request = cast(JoinGroup, received.request)
-    if not _has_room(group, request.member, now.settings.max_size):
+    if not _has_room(group, request.member, context.settings.max_size):
         return _refuse_join(remove(group, request.member), received, Error.GROUP_MAX_SIZE_REACHED)
     if not group.supports(request.protocol_type, request.protocols):
         return _refuse_join(group, received, Error.INCONSISTENT_GROUP_PROTOCOL, request.member)
     if request.member != UNKNOWN_MEMBER:
-        return _join_known(group, received, request, now)
+        return _join_known(group, received, request, context)
     member = f"{request.instance or received.client}-{received.fresh}"
     existing = group.static_member(request.instance)
     if existing is not None:
-        return _replace_static(group, received, existing, member, now)
+        return _replace_static(group, received, existing, member, context)
     if request.instance is None and request.version >= MEMBER_ID_REQUIRED_SINCE:
         group = replace(group, pending=group.pending | {member})
         timer = Timer(TimerPurpose.SESSION, member)
-        group = schedule(group, timer, now.now_s + request.session_timeout_s)
+        group = schedule(group, timer, context.now_s + request.session_timeout_s)
         return _refuse_join(group, received, Error.MEMBER_ID_REQUIRED, member)
-    return _add(group, received, request, member, now)
+    return _add(group, received, request, member, context)
 
 
 def _has_room(group: ClassicGroup, member: str, max_size: int) -> bool:
@@ -123,12 +123,14 @@ def _has_room(group: ClassicGroup, member: str, max_size: int) -> bool:
     return known is not None or len(group.members) < max_size
 
 
-def _join_known(group: ClassicGroup, received: Received, request: JoinGroup, now: Now) -> Step:
+def _join_known(
+    group: ClassicGroup, received: Received, request: JoinGroup, context: HandlerContext
+) -> Step:
     """Handle JoinGroup with a member id."""
     if request.member in group.pending:
         if request.instance is not None:
             return _refuse_join(group, received, Error.UNKNOWN_SERVER_ERROR)
-        return _add(group, received, request, request.member, now)
+        return _add(group, received, request, request.member, context)
     error = group.error_of(request.member, request.instance)
     if error is not Error.NONE:
         return _refuse_join(group, received, error, request.member)
@@ -142,7 +144,7 @@ def _join_known(group: ClassicGroup, received: Received, request: JoinGroup, now
     if group.phase is Phase.STABLE and unchanged and not leads:
         return group, answer(received.number, _current(group, member))
     group = put_members(group, _updated(member, received, request))
-    return _prepare_or_complete(group, now)
+    return _prepare_or_complete(group, context)
 
 
 def _current(group: ClassicGroup, member: Member) -> Joined:
@@ -169,7 +171,9 @@ def _updated(member: Member, received: Received, request: JoinGroup) -> Member:
     )
 
 
-def _add(group: ClassicGroup, received: Received, request: JoinGroup, name: str, now: Now) -> Step:
+def _add(
+    group: ClassicGroup, received: Received, request: JoinGroup, name: str, context: HandlerContext
+) -> Step:
     """Add a member, and start a rebalance or continue it."""
     member = Member(
         name,
@@ -191,11 +195,13 @@ def _add(group: ClassicGroup, received: Received, request: JoinGroup, name: str,
         pending=group.pending - {name},
     )
     group = put_members(group, member)
-    group = start_session(group, member, now, now.settings.new_member_join_s)
-    return _prepare_or_complete(group, now)
+    group = start_session(group, member, context, context.settings.new_member_join_s)
+    return _prepare_or_complete(group, context)
 
 
-def _replace_static(group: ClassicGroup, received: Received, old: str, new: str, now: Now) -> Step:
+def _replace_static(
+    group: ClassicGroup, received: Received, old: str, new: str, context: HandlerContext
+) -> Step:
     """Give a restarted static member a new member id; the old member id is fenced.
 
     In STABLE the member gets its old assignment without a rebalance, unless the vote on the
@@ -215,7 +221,7 @@ def _replace_static(group: ClassicGroup, received: Received, old: str, new: str,
         members={name: one for name, one in group.members.items() if name != old},
         leader=new if group.leader == old else group.leader,
     )
-    group = start_session(put_members(group, member), member, now)
+    group = start_session(put_members(group, member), member, context)
     member = _updated(member, received, request)
     group = put_members(group, member)
     if group.phase is Phase.STABLE and group.selected() == group.protocol:
@@ -228,68 +234,72 @@ def _replace_static(group: ClassicGroup, received: Received, old: str, new: str,
             found = replace(found, leader=group.leader or "", members=listed, skip_assignment=leads)
         return group, fenced + answer(received.number, found)
     following = _prepare if group.phase is Phase.COMPLETING else _prepare_or_complete
-    return then((group, fenced), lambda one: following(one, now))
+    return then((group, fenced), lambda one: following(one, context))
 
 
 # ---- a rebalance ---------------------------------------------------------------------------------
 
 
-def _prepare_or_complete(group: ClassicGroup, now: Now) -> Step:
+def _prepare_or_complete(group: ClassicGroup, context: HandlerContext) -> Step:
     """Start a rebalance, or end a running one if all members have joined.
 
     The first rebalance of a group does not end early.
     """
     if group.phase is not Phase.PREPARING:
-        return _prepare(group, now)
-    return _complete_if_joined(group, now)
+        return _prepare(group, context)
+    return _complete_if_joined(group, context)
 
 
-def _complete_if_joined(group: ClassicGroup, now: Now) -> Step:
+def _complete_if_joined(group: ClassicGroup, context: HandlerContext) -> Step:
     if group.all_joined and group.previous is not Phase.EMPTY:
-        return _complete(group, now)
+        return _complete(group, context)
     return group, ()
 
 
-def _prepare(group: ClassicGroup, now: Now) -> Step:
+def _prepare(group: ClassicGroup, context: HandlerContext) -> Step:
     """Start a rebalance: members learn about it from their heartbeats, and join again."""
     replies: tuple[Reply, ...] = ()
     if group.phase is Phase.COMPLETING:
         cleared = (replace(one, assignment=b"") for one in group.members.values())
-        group, replies = _propagate(put_members(group, *cleared), Error.REBALANCE_IN_PROGRESS, now)
+        group, replies = _propagate(
+            put_members(group, *cleared), Error.REBALANCE_IN_PROGRESS, context
+        )
     group = cancel(replace(group, unsynced=frozenset()), SYNC)
     if group.phase is Phase.EMPTY:
-        delay_s = now.settings.initial_delay_s
-        group = _delay(group, delay_s, max(group.rebalance_s - delay_s, 0.0), now)
-        return enter(group, Phase.PREPARING, now), replies
-    group = enter(group, Phase.PREPARING, now)
+        delay_s = context.settings.initial_delay_s
+        group = _delay(group, delay_s, max(group.rebalance_s - delay_s, 0.0), context)
+        return enter(group, Phase.PREPARING, context), replies
+    group = enter(group, Phase.PREPARING, context)
     if group.all_joined:
-        return then((group, replies), lambda one: _complete(one, now))
-    return _wait_for_joins(group, now), replies
+        return then((group, replies), lambda one: _complete(one, context))
+    return _wait_for_joins(group, context), replies
 
 
-def _delay(group: ClassicGroup, delay_s: float, remaining_s: float, now: Now) -> ClassicGroup:
+def _delay(
+    group: ClassicGroup, delay_s: float, remaining_s: float, context: HandlerContext
+) -> ClassicGroup:
     """Delay the first rebalance of a group, because more members are likely to start soon."""
-    group = schedule(group, JOIN, now.now_s + delay_s)
+    group = schedule(group, JOIN, context.now_s + delay_s)
     return replace(group, initial=InitialDelay(delay_s, remaining_s))
 
 
-def _wait_for_joins(group: ClassicGroup, now: Now) -> ClassicGroup:
-    return replace(schedule(group, JOIN, now.now_s + group.rebalance_s), initial=None)
+def _wait_for_joins(group: ClassicGroup, context: HandlerContext) -> ClassicGroup:
+    return replace(schedule(group, JOIN, context.now_s + group.rebalance_s), initial=None)
 
 
-def _complete(group: ClassicGroup, now: Now) -> Step:
+def _complete(group: ClassicGroup, context: HandlerContext) -> Step:
     """End the joining: drop dynamic members that have not joined, and begin the next generation."""
     group = replace(cancel(group, JOIN), initial=None)
     for one in list(group.members.values()):
         if one.join is None and one.instance is None:
             group = remove(group, one.member)
     if not group.members:
-        return _become_empty(group, now), ()
+        return _become_empty(group, context), ()
     leader = group.members[group.leader] if group.leader is not None else None
     if leader is not None and leader.join is None:
         leader = next((one for one in group.in_order() if one.join is not None), None)
     if leader is None:
-        return _wait_for_joins(group, now), ()  # only static members remain; none has joined
+        return _wait_for_joins(group, context), ()  # only static members remain; none has joined
     group = replace(
         group,
         leader=leader.member,
@@ -297,20 +307,20 @@ def _complete(group: ClassicGroup, now: Now) -> Step:
         protocol=group.selected(),
         unsynced=frozenset(group.members),
     )
-    group = enter(replace(group, subscribed=topics_of(group)), Phase.COMPLETING, now)
+    group = enter(replace(group, subscribed=topics_of(group)), Phase.COMPLETING, context)
     replies: tuple[Reply, ...] = ()
     listed = group.listed()
     for one in group.in_order():
         members = listed if one.member == group.leader else ()
         replies += answer(one.join, replace(_current(group, one), members=members))
-        group = start_session(group, one, now)
+        group = start_session(group, one, context)
         group = put_members(group, replace(one, join=None, new=False))
-    return schedule(group, SYNC, now.now_s + group.rebalance_s), replies
+    return schedule(group, SYNC, context.now_s + group.rebalance_s), replies
 
 
-def _become_empty(group: ClassicGroup, now: Now) -> ClassicGroup:
+def _become_empty(group: ClassicGroup, context: HandlerContext) -> ClassicGroup:
     group = replace(group, generation=group.generation + 1, protocol=None, unsynced=frozenset())
-    group = enter(replace(group, subscribed=topics_of(group)), Phase.EMPTY, now)
+    group = enter(replace(group, subscribed=topics_of(group)), Phase.EMPTY, context)
     return write(group, {})
 
 
@@ -321,7 +331,7 @@ def _refuse_sync(group: ClassicGroup, received: Received, error: Error) -> Step:
     return group, answer(received.number, Synced(error))
 
 
-def _sync(group: ClassicGroup, received: Received, now: Now) -> Step:
+def _sync(group: ClassicGroup, received: Received, context: HandlerContext) -> Step:
     """Handle SyncGroup: return the assignment, or park the request until the leader sends it."""
     request = cast(SyncGroup, received.request)
     error = _sync_error(group, request)
@@ -344,8 +354,8 @@ def _sync(group: ClassicGroup, received: Received, now: Now) -> Step:
         for one in group.members.values()
     )
     group = write(put_members(group, *assigned), request.assignments)
-    group, replies = _propagate(group, Error.NONE, now)
-    return enter(group, Phase.STABLE, now), replies
+    group, replies = _propagate(group, Error.NONE, context)
+    return enter(group, Phase.STABLE, context), replies
 
 
 def _sync_error(group: ClassicGroup, request: SyncGroup) -> Error:
@@ -363,7 +373,7 @@ def _sync_error(group: ClassicGroup, request: SyncGroup) -> Error:
     return Error.NONE
 
 
-def _propagate(group: ClassicGroup, error: Error, now: Now) -> Step:
+def _propagate(group: ClassicGroup, error: Error, context: HandlerContext) -> Step:
     """Answer every parked SyncGroup."""
     replies: tuple[Reply, ...] = ()
     kind, name = group.protocol_type, group.protocol
@@ -372,14 +382,14 @@ def _propagate(group: ClassicGroup, error: Error, now: Now) -> Step:
             continue
         found = Synced(Error.NONE, one.assignment, kind, name) if not error else Synced(error)
         replies += answer(one.sync, found)
-        group = put_members(start_session(group, one, now), replace(one, sync=None))
+        group = put_members(start_session(group, one, context), replace(one, sync=None))
     return group, replies
 
 
 # ---- Heartbeat, LeaveGroup, OffsetCommit ---------------------------------------------------------
 
 
-def _heartbeat(group: ClassicGroup, received: Received, now: Now) -> Step:
+def _heartbeat(group: ClassicGroup, received: Received, context: HandlerContext) -> Step:
     """Handle Heartbeat: prolong the session, and report a rebalance."""
     request = cast(Heartbeat, received.request)
     error = group.error_of(request.member, request.instance)
@@ -387,13 +397,13 @@ def _heartbeat(group: ClassicGroup, received: Received, now: Now) -> Step:
         error = Error.ILLEGAL_GENERATION
     if error is not Error.NONE:
         return group, answer(received.number, HeartbeatAnswer(error))
-    group = start_session(group, group.members[request.member], now)
+    group = start_session(group, group.members[request.member], context)
     if group.phase is Phase.PREPARING:
         error = Error.REBALANCE_IN_PROGRESS
     return group, answer(received.number, HeartbeatAnswer(error))
 
 
-def _leave(group: ClassicGroup, received: Received, now: Now) -> Step:
+def _leave(group: ClassicGroup, received: Received, context: HandlerContext) -> Step:
     """Handle LeaveGroup: remove each leaver, and rebalance if a member was removed."""
     request = cast(LeaveGroup, received.request)
     replies: tuple[Reply, ...] = ()
@@ -416,7 +426,7 @@ def _leave(group: ClassicGroup, received: Received, now: Now) -> Step:
     left = any(error is Error.NONE for _, error in results)
     if not left or group.phase is Phase.EMPTY:
         return group, replies
-    return then((group, replies), lambda one: _prepare_or_complete(one, now))
+    return then((group, replies), lambda one: _prepare_or_complete(one, context))
 
 
 def _lost_join(member: Member) -> tuple[Reply, ...]:
@@ -444,53 +454,53 @@ def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
     return Error.NONE
 
 
-def committed(group: ClassicGroup, request: OffsetCommit, now: Now) -> ClassicGroup:
+def committed(group: ClassicGroup, request: OffsetCommit, context: HandlerContext) -> ClassicGroup:
     """Return the group after an accepted commit, which prolongs the member's session."""
     member = group.members.get(request.member)
     if member is None or group.phase not in (Phase.STABLE, Phase.PREPARING):
         return group
-    return start_session(group, member, now)
+    return start_session(group, member, context)
 
 
 # ---- time, and the end ---------------------------------------------------------------------------
 
 
-def expire(group: ClassicGroup, timer: Timer, now: Now) -> Step:
+def expire(group: ClassicGroup, timer: Timer, context: HandlerContext) -> Step:
     """Handle the end of a timer."""
     before = group
     group = cancel(group, timer)
     match timer.purpose:
         case TimerPurpose.JOIN:
-            cause, (after, replies) = Cause.JOIN_DEADLINE, _join_expired(group, now)
+            cause, (after, replies) = Cause.JOIN_DEADLINE, _join_expired(group, context)
         case TimerPurpose.SYNC:
-            cause, (after, replies) = Cause.SYNC_DEADLINE, _sync_expired(group, now)
+            cause, (after, replies) = Cause.SYNC_DEADLINE, _sync_expired(group, context)
         case TimerPurpose.SESSION:
-            found = _session_expired(group, timer.member, now)
+            found = _session_expired(group, timer.member, context)
             cause, (after, replies) = Cause.SESSION_DEADLINE, found
     return _checked(before, cause, after), replies
 
 
-def _join_expired(group: ClassicGroup, now: Now) -> Step:
+def _join_expired(group: ClassicGroup, context: HandlerContext) -> Step:
     if group.initial is None or not group.newcomer or not group.initial.remaining_s:
-        return _complete(group, now)
+        return _complete(group, context)
     # A member has joined during this part of the delay, so more members may follow: wait for
     # another part.
     delay_s, remaining_s = group.initial
     group = replace(group, newcomer=False)
-    next_s = min(now.settings.initial_delay_s, remaining_s)
-    return _delay(group, next_s, max(remaining_s - delay_s, 0.0), now), ()
+    next_s = min(context.settings.initial_delay_s, remaining_s)
+    return _delay(group, next_s, max(remaining_s - delay_s, 0.0), context), ()
 
 
-def _sync_expired(group: ClassicGroup, now: Now) -> Step:
+def _sync_expired(group: ClassicGroup, context: HandlerContext) -> Step:
     """Remove the members that have not sent SyncGroup, and rebalance."""
     if group.phase not in (Phase.COMPLETING, Phase.STABLE) or not group.unsynced:
         return group, ()
     for member in sorted(group.unsynced):
         group = remove(group, member)
-    return _prepare(group, now)
+    return _prepare(group, context)
 
 
-def _session_expired(group: ClassicGroup, name: str, now: Now) -> Step:
+def _session_expired(group: ClassicGroup, name: str, context: HandlerContext) -> Step:
     """Remove a member that has sent nothing for its session timeout."""
     member = group.members.get(name)
     if member is not None and member.alive:
@@ -501,14 +511,14 @@ def _session_expired(group: ClassicGroup, name: str, now: Now) -> Step:
     replies = _lost_join(member) if member is not None else ()
     if group.phase is Phase.PREPARING:
         return then(
-            (group, replies), lambda one: _complete(one, now) if one.all_joined else (one, ())
+            (group, replies), lambda one: _complete(one, context) if one.all_joined else (one, ())
         )
     if member is None:
         return group, replies
-    return then((group, replies), lambda one: _prepare(one, now))
+    return then((group, replies), lambda one: _prepare(one, context))
 
 
-def unload(group: ClassicGroup, now: Now) -> Step:
+def unload(group: ClassicGroup, context: HandlerContext) -> Step:
     """End the group at this broker, because another broker now coordinates it."""
     replies: tuple[Reply, ...] = ()
     for one in group.in_order():
@@ -516,25 +526,25 @@ def unload(group: ClassicGroup, now: Now) -> Step:
             replies += answer(one.join, Joined(Error.NOT_COORDINATOR, one.member))
         else:
             replies += answer(one.sync, Synced(Error.NOT_COORDINATOR))
-    return _checked(group, Cause.RESIGNED, enter(group, Phase.DEAD, now)), replies
+    return _checked(group, Cause.RESIGNED, enter(group, Phase.DEAD, context)), replies
 
 
-def loaded(group: ClassicGroup, now: Now) -> Step:
+def loaded(group: ClassicGroup, context: HandlerContext) -> Step:
     """Continue with a group that was read from the log; rebalance if the group has more members
     than permitted."""
-    if len(group.members) > now.settings.max_size:
-        return _prepare(group, now)
+    if len(group.members) > context.settings.max_size:
+        return _prepare(group, context)
     return group, ()
 
 
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def _unknown_sync(group: ClassicGroup, received: Received, _: Now) -> Step:
+def _unknown_sync(group: ClassicGroup, received: Received, _: HandlerContext) -> Step:
     return _refuse_sync(group, received, Error.UNKNOWN_MEMBER_ID)
 
 
-Handler = Callable[[ClassicGroup, Received, Now], Step]
+Handler = Callable[[ClassicGroup, Received, HandlerContext], Step]
 HANDLERS: Mapping[tuple[Phase | None, type[Request]], Handler] = {
     (None, JoinGroup): _join,
     (None, SyncGroup): _sync,

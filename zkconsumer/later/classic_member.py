@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from zkconsumer.later import connection
+from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import MEMBER, OVER, Mode, Phase, State
-from zkconsumer.later.connection import (
+from zkconsumer.later.client_state import (
     BACKOFF_S,
     COORDINATOR_MOVED,
     NEVER,
@@ -81,7 +81,7 @@ def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
         return NEVER
-    due = [state.link.next_look_up, *(one.until for one in state.link.sent.values())]
+    due = [state.client.next_look_up, *(one.until for one in state.client.sent.values())]
     if state.phase in MEMBER:
         due += [state.heartbeat_at, state.poll_until, state.heard_at + state.settings.session_s]
     if state.polling:
@@ -98,17 +98,17 @@ def is_over(state: State) -> bool:
 def is_settled(state: State) -> bool:
     """Return whether the member is stable and has no pending work."""
     waits = state.rejoin or state.received is not None or state.loading or state.closing
-    return state.phase is Phase.STABLE and not waits and state.link.coordinator is not None
+    return state.phase is Phase.STABLE and not waits and state.client.coordinator is not None
 
 
 # ---- events --------------------------------------------------------------------------------------
 
 
-def _polls(state: State, event: ev.Event) -> Step:
+def _poll_started(state: State, event: ev.Event) -> Step:
     return replace(state, polling=True, poll_until=NEVER), ()
 
 
-def _busy(state: State, event: ev.Event) -> Step:
+def _poll_returned(state: State, event: ev.Event) -> Step:
     until = event.now + state.settings.poll_s
     return replace(state, polling=False, poll_until=until), ()
 
@@ -119,10 +119,10 @@ def _tick(state: State, event: ev.Event) -> Step:
 
 def _answered(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.Answered)
-    sent, link = connection.answered(state.link, event.number)
+    sent, client = client_state.answered(state.client, event.number)
     if sent is None:
         return state, ()  # the connection on which the request was sent is closed
-    state = replace(state, link=link)
+    state = replace(state, client=client)
     return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
 
 
@@ -133,7 +133,8 @@ def _disconnected(state: State, event: ev.Event) -> Step:
 
 def _metadata(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.MetadataChanged)
-    return replace(state, link=replace(state.link, brokers=event.brokers, topics=event.topics)), ()
+    client = replace(state.client, brokers=event.brokers, topics=event.topics)
+    return replace(state, client=client), ()
 
 
 def _consumed(state: State, event: ev.Event) -> Step:
@@ -152,8 +153,8 @@ def _close(state: State, event: ev.Event) -> Step:
 
 
 HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
-    ev.Polls: _polls,
-    ev.Busy: _busy,
+    ev.PollStarted: _poll_started,
+    ev.PollReturned: _poll_returned,
     ev.Tick: _tick,
     ev.Answered: _answered,
     ev.Disconnected: _disconnected,
@@ -165,15 +166,15 @@ HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
 
 def _time_outs(state: State, now: float) -> Step:
     """Close the connections on which a response is overdue."""
-    for broker in connection.overdue(state.link, now):
+    for broker in client_state.overdue(state.client, now):
         state = _drop(state, broker, now)
     return state, ()
 
 
 def _drop(state: State, broker: int, now: float) -> State:
     """Forget the requests to a broker; send again those that the coordinator has not answered."""
-    is_coordinator = broker == state.link.coordinator
-    state = replace(state, link=connection.dropped(state.link, broker, now))
+    is_coordinator = broker == state.client.coordinator
+    state = replace(state, client=client_state.dropped(state.client, broker, now))
     return replace(state, retry_at=now + BACKOFF_S) if is_coordinator else state
 
 
@@ -183,11 +184,11 @@ def _drop(state: State, broker: int, now: float) -> State:
 def _heartbeat_thread(state: State, now: float) -> Step:
     if state.phase not in MEMBER:
         return state, ()
-    if state.link.coordinator is None:
+    if state.client.coordinator is None:
         return _look_up(state, now)
     if now >= state.heard_at + state.settings.session_s:
         # After a session timeout without an answer, assume that the broker is not the coordinator.
-        return replace(state, link=connection.forget_coordinator(state.link)), ()
+        return replace(state, client=client_state.forget_coordinator(state.client)), ()
     if now >= state.poll_until:
         return _leave(state, now)
     if now < state.heartbeat_at:
@@ -206,7 +207,7 @@ def _leave(state: State, now: float) -> Step:
     """Leave the group (`maybeLeaveGroup`); a static member only forgets its membership."""
     commands: Commands = ()
     is_member = state.member != UNKNOWN_MEMBER and state.phase is not Phase.UNJOINED
-    if state.settings.instance is None and is_member and state.link.coordinator is not None:
+    if state.settings.instance is None and is_member and state.client.coordinator is not None:
         leaver = msg.Leaver(state.member)
         state, commands = _send(state, msg.LeaveGroup(state.settings.group, (leaver,)), now)
     return _reset(state, keep_member=False), commands
@@ -236,7 +237,7 @@ def _reset(state: State, *, keep_member: bool) -> State:
 def _user_thread(state: State, now: float) -> Step:
     if not state.polling or state.phase in OVER:
         return state, ()
-    result: Step = _look_up(state, now) if state.link.coordinator is None else (state, ())
+    result: Step = _look_up(state, now) if state.client.coordinator is None else (state, ())
     if state.closing is not None:
         return then(result, lambda s: _closing(s, now))
     result = then(result, lambda s: _take_over(s, now))
@@ -246,12 +247,12 @@ def _user_thread(state: State, now: float) -> Step:
 
 
 def _look_up(state: State, now: float) -> Step:
-    link, commands = connection.look_up(state.link, state.settings.group, now)
-    return replace(state, link=link), commands
+    client, commands = client_state.look_up(state.client, state.settings.group, now)
+    return replace(state, client=client), commands
 
 
 def _joining(state: State) -> bool:
-    return state.link.awaits(msg.JoinGroup) or state.link.awaits(msg.SyncGroup)
+    return state.client.awaits(msg.JoinGroup) or state.client.awaits(msg.SyncGroup)
 
 
 def _rejoin(state: State, now: float) -> Step:
@@ -261,7 +262,7 @@ def _rejoin(state: State, now: float) -> Step:
         state = replace(state, rejoin=True)
     if not state.rejoin or _joining(state) or now < state.retry_at:
         return state, ()
-    if state.link.coordinator is None:
+    if state.client.coordinator is None:
         return state, ()
     result = _prepare(state, now)
     return then(result, lambda s: _join(s, now) if s.prepared else (s, ()))
@@ -297,7 +298,7 @@ def _metadata_for(state: State, assignor: str) -> bytes:
 
 def _subscribed(state: State) -> dict[str, Topic]:
     """Return the subscribed topics that the member's metadata contains."""
-    topics = state.link.topics
+    topics = state.client.topics
     return {name: topics[name] for name in state.settings.topics if name in topics}
 
 
@@ -315,7 +316,7 @@ def _prepare(state: State, now: float) -> Step:
 def _commit_before_join(state: State, now: float) -> Step:
     """Commit the positions, and wait for the answer up to the rebalance timeout."""
     settings = state.settings
-    if state.commit is not None and state.commit not in state.link.sent:
+    if state.commit is not None and state.commit not in state.client.sent:
         state = replace(state, commit=None)  # the connection of the commit was lost: commit again
     if state.commit_until is None:
         state = replace(state, commit_until=now + settings.poll_s)
@@ -324,7 +325,7 @@ def _commit_before_join(state: State, now: float) -> Step:
         return replace(state, commit=None), ()
     if state.commit is not None:
         return state, ()
-    number = state.link.number
+    number = state.client.number
     state, commands = _commit(state, now)
     if settings.mode is Mode.EAGER:
         commands = (ev.StopFetching(state.owned), *commands)
@@ -390,7 +391,7 @@ def _joined(state: State, sent: InFlightRequest, response: msg.Response, now: fl
     if response.leader == response.member:
         state = replace(state, is_leader=True, planned=_subscribed(state))
         if not response.skip_assignment:
-            assignments = compute_assignments(response, state.link.topics)
+            assignments = compute_assignments(response, state.client.topics)
     request = msg.SyncGroup(
         state.settings.group,
         state.member,
@@ -450,7 +451,7 @@ def _rebalance_failed(state: State, error: Error, now: float) -> Step:
     the member."""
     state = replace(state, rejoin=True)
     if error in COORDINATOR_MOVED:
-        state = replace(state, link=connection.forget_coordinator(state.link))
+        state = replace(state, client=client_state.forget_coordinator(state.client))
     if error in REJOIN_AT_ONCE:
         return state, ()
     if error in RETRIABLE:
@@ -492,8 +493,8 @@ def _take_over(state: State, now: float) -> Step:
 
 def _load(state: State, now: float) -> Step:
     """Read the stored offsets of new partitions."""
-    is_possible = state.link.coordinator is not None and now >= state.retry_at
-    if not state.loading or not is_possible or state.link.awaits(msg.OffsetFetch):
+    is_possible = state.client.coordinator is not None and now >= state.retry_at
+    if not state.loading or not is_possible or state.client.awaits(msg.OffsetFetch):
         return state, ()
     wanted = tuple(sorted(state.loading))
     return _send(state, msg.OffsetFetch(state.settings.group, wanted), now)
@@ -526,8 +527,8 @@ def _heartbeat_answered(
     if error is Error.REBALANCE_IN_PROGRESS:
         return replace(state, heard_at=now, rejoin=state.rejoin or _is_stable(state)), ()
     if error in COORDINATOR_MOVED:
-        link = connection.forget_coordinator(state.link)
-        return replace(state, link=link, heartbeat_at=now + BACKOFF_S), ()
+        client = client_state.forget_coordinator(state.client)
+        return replace(state, client=client, heartbeat_at=now + BACKOFF_S), ()
     if sent.membership != state.membership:
         return state, ()  # the answer belongs to an earlier membership
     state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
@@ -547,7 +548,7 @@ def _auto_commit(state: State, now: float) -> Step:
     if interval is None or now < state.auto_commit_at:
         return state, ()
     state = replace(state, auto_commit_at=now + interval)
-    if not _may_commit(state) or state.link.coordinator is None or state.commit is not None:
+    if not _may_commit(state) or state.client.coordinator is None or state.commit is not None:
         return state, ()
     return _commit(state, now)
 
@@ -567,7 +568,7 @@ def _commit(state: State, now: float) -> Step:
 
 def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     error = response.error
-    if state.commit is not None and state.commit not in state.link.sent:
+    if state.commit is not None and state.commit not in state.client.sent:
         if error in RETRIABLE:
             return _retry(replace(state, commit=None), error, now), ()
         # The commit was stored, or refused permanently. In both cases the member joins next.
@@ -586,7 +587,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
 def _retry(state: State, error: Error, now: float) -> State:
     """Wait before sending the same request again; look up the coordinator if it has moved."""
     if error in COORDINATOR_MOVED:
-        state = replace(state, link=connection.forget_coordinator(state.link))
+        state = replace(state, client=client_state.forget_coordinator(state.client))
     return replace(state, retry_at=now + BACKOFF_S)
 
 
@@ -596,14 +597,14 @@ def _retry(state: State, error: Error, now: float) -> State:
 def _closing(state: State, now: float) -> Step:
     """Commit, revoke and leave (`ConsumerCoordinator.close`)."""
     is_late = state.closing is not None and now >= state.closing
-    if state.commit is not None and state.commit not in state.link.sent:
+    if state.commit is not None and state.commit not in state.client.sent:
         state = replace(state, commit=None)  # the connection of the commit was lost: commit again
     if not is_late and state.commit is not None:
         return state, ()
     if not is_late and state.commit_until is None and _may_commit(state):
-        if state.link.coordinator is None or now < state.retry_at:
+        if state.client.coordinator is None or now < state.retry_at:
             return state, ()
-        number = state.link.number
+        number = state.client.number
         state, commands = _commit(state, now)
         return replace(state, commit=number), commands
     is_lost = state.generation == NO_GENERATION or state.phase is not Phase.STABLE
@@ -619,15 +620,15 @@ def _closing(state: State, now: float) -> Step:
 
 
 def _send(state: State, request: msg.Request, now: float, *, timeout_s: float = REQUEST_S) -> Step:
-    link, commands = connection.send(
-        state.link, request, now, timeout_s=timeout_s, membership=state.membership
+    client, commands = client_state.send(
+        state.client, request, now, timeout_s=timeout_s, membership=state.membership
     )
-    return replace(state, link=link), commands
+    return replace(state, client=client), commands
 
 
 def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.FoundCoordinator)
-    return replace(state, link=connection.found(state.link, response, now), heard_at=now), ()
+    return replace(state, client=client_state.found(state.client, response, now), heard_at=now), ()
 
 
 def _left(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zkconsumer.later.connection import Connection
+from zkconsumer.later.client_state import ClientState
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER, Error
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
@@ -100,7 +100,7 @@ class State:
     """
 
     settings: Settings
-    link: Connection = field(default_factory=Connection)
+    client: ClientState = field(default_factory=ClientState)
     phase: Phase = Phase.UNJOINED
     member: str = UNKNOWN_MEMBER
     generation: int = NO_GENERATION

@@ -39,7 +39,7 @@ class Timer(NamedTuple):
 JOIN, SYNC = Timer(TimerPurpose.JOIN), Timer(TimerPurpose.SYNC)
 
 
-class Due(NamedTuple):
+class TimerEnd(NamedTuple):
     """The end of a timer; timers with the same end are handled in the order of their start."""
 
     at_s: float
@@ -145,7 +145,7 @@ class ClassicGroup:
     subscribed: frozenset[str] | None = None
     newcomer: bool = False
     initial: InitialDelay | None = None
-    timers: Mapping[Timer, Due] = field(default_factory=dict)
+    timers: Mapping[Timer, TimerEnd] = field(default_factory=dict)
     serial: int = 0
     record: GroupRecord | None = None
 
@@ -225,7 +225,7 @@ def _capacity(peak: int) -> int:
     return capacity
 
 
-class Now(NamedTuple):
+class HandlerContext(NamedTuple):
     """A handler's input besides the group: the time, the broker's settings, and the topics."""
 
     now_s: float
@@ -253,7 +253,7 @@ def answer(number: int | None, response: Response) -> tuple[Reply, ...]:
 
 def schedule(group: ClassicGroup, timer: Timer, at_s: float) -> ClassicGroup:
     """Set a timer, or restart it."""
-    due = Due(at_s, group.serial)
+    due = TimerEnd(at_s, group.serial)
     return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
 
 
@@ -264,9 +264,9 @@ def cancel(group: ClassicGroup, timer: Timer) -> ClassicGroup:
     return replace(group, timers={one: due for one, due in group.timers.items() if one != timer})
 
 
-def enter(group: ClassicGroup, phase: Phase, now: Now) -> ClassicGroup:
+def enter(group: ClassicGroup, phase: Phase, context: HandlerContext) -> ClassicGroup:
     """Change the phase."""
-    return replace(group, phase=phase, previous=group.phase, since_s=now.now_s)
+    return replace(group, phase=phase, previous=group.phase, since_s=context.now_s)
 
 
 def put_members(group: ClassicGroup, *members: Member) -> ClassicGroup:
@@ -276,10 +276,10 @@ def put_members(group: ClassicGroup, *members: Member) -> ClassicGroup:
 
 
 def start_session(
-    group: ClassicGroup, member: Member, now: Now, timeout_s: float | None = None
+    group: ClassicGroup, member: Member, context: HandlerContext, timeout_s: float | None = None
 ) -> ClassicGroup:
     """Start a member's session timeout, within which it must send a request."""
-    at_s = now.now_s + (member.session_s if timeout_s is None else timeout_s)
+    at_s = context.now_s + (member.session_s if timeout_s is None else timeout_s)
     return schedule(group, Timer(TimerPurpose.SESSION, member.member), at_s)
 
 
@@ -338,7 +338,7 @@ def write(group: ClassicGroup, assignments: Mapping[str, bytes]) -> ClassicGroup
     return replace(group, record=record)
 
 
-def read(name: str, record: GroupRecord, now: Now) -> ClassicGroup:
+def read(name: str, record: GroupRecord, context: HandlerContext) -> ClassicGroup:
     """Return the group that a new coordinator reads, with all sessions restarted."""
     group = ClassicGroup(
         name,
@@ -354,5 +354,5 @@ def read(name: str, record: GroupRecord, now: Now) -> ClassicGroup:
     group = put_members(group, *record.members)
     group = replace(group, subscribed=topics_of(group))
     for member in group.in_order():
-        group = start_session(group, member, now)
+        group = start_session(group, member, context)
     return group

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, cast
 
-from zkconsumer.later.classic_state import Due, Now, Timer, TimerPurpose, answer
+from zkconsumer.later.classic_state import HandlerContext, Timer, TimerEnd, TimerPurpose, answer
 from zkconsumer.later.group_events import Received, Reply
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import MemberState, ReconcilingMember, reconcile
@@ -107,7 +107,7 @@ class ConsumerGroup:
     members: Mapping[str, ConsumerMember] = field(default_factory=dict)
     metadata: Mapping[str, Topic] = field(default_factory=dict)
     refresh: Refresh = field(default_factory=Refresh)
-    timers: Mapping[Timer, Due] = field(default_factory=dict)
+    timers: Mapping[Timer, TimerEnd] = field(default_factory=dict)
     revoking: Mapping[str, int] = field(default_factory=dict)
     serial: int = 0
 
@@ -150,7 +150,7 @@ class ConsumerGroup:
 Step = tuple[ConsumerGroup, tuple[Reply, ...]]
 
 
-class RefusedError(Exception):
+class RejectedHeartbeatError(Exception):
     """The coordinator refuses a heartbeat; the group does not change."""
 
     def __init__(self, error: Error) -> None:
@@ -166,17 +166,17 @@ def _reconciled(current: ReconcilingMember, epoch: int) -> bool:
 
 
 def step(
-    group: ConsumerGroup | None, received: Received, now: Now
+    group: ConsumerGroup | None, received: Received, context: HandlerContext
 ) -> tuple[ConsumerGroup | None, tuple[Reply, ...]]:
     """Return the group after a heartbeat, and the reply; the group is None if there is none."""
     request = cast(ConsumerGroupHeartbeat, received.request)
     try:
         _check(request)
         if request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
-            after, found = _leave(group, request, now)
+            after, found = _leave(group, request, context)
         else:
-            after, found = _heartbeat(group, request, received.fresh, now)
-    except RefusedError as refused:
+            after, found = _heartbeat(group, request, received.fresh, context)
+    except RejectedHeartbeatError as refused:
         return group, answer(received.number, ConsumerGroupAnswer(refused.error))
     return after, answer(received.number, found)
 
@@ -191,29 +191,29 @@ def _check(request: ConsumerGroupHeartbeat) -> None:
     nameless = not joins and not request.member
     unnamed_static = request.epoch == LEAVE_STATIC_EPOCH and request.instance is None
     if empty or incomplete or nameless or unnamed_static or request.epoch < LEAVE_STATIC_EPOCH:
-        raise RefusedError(Error.INVALID_REQUEST)
+        raise RejectedHeartbeatError(Error.INVALID_REQUEST)
     if request.assignor is not None and request.assignor not in ASSIGNORS:
-        raise RefusedError(Error.UNSUPPORTED_ASSIGNOR)
+        raise RejectedHeartbeatError(Error.UNSUPPORTED_ASSIGNOR)
 
 
 def _heartbeat(
     group: ConsumerGroup | None,
     request: ConsumerGroupHeartbeat,
     fresh: str,
-    now: Now,
+    context: HandlerContext,
 ) -> tuple[ConsumerGroup, ConsumerGroupAnswer]:
     """Update the member; compute a new target if anything has changed; let the member reconcile."""
     if group is None and request.epoch != JOIN_EPOCH:
-        raise RefusedError(Error.GROUP_ID_NOT_FOUND)
+        raise RejectedHeartbeatError(Error.GROUP_ID_NOT_FOUND)
     group = group or ConsumerGroup(request.group)
-    if len(group.members) >= now.settings.max_size and request.member not in group.members:
-        raise RefusedError(Error.GROUP_MAX_SIZE_REACHED)
+    if len(group.members) >= context.settings.max_size and request.member not in group.members:
+        raise RejectedHeartbeatError(Error.GROUP_MAX_SIZE_REACHED)
     name = request.member or fresh
     group, before = _member(group, request, name)
     member = _updated(before, request)
     held = group.held
     group = _put(group, member)
-    group = _assign_if_changed(group, before, member, now)
+    group = _assign_if_changed(group, before, member, context)
     target = group.target.get(name, frozenset())
     current = member.current
     if not _reconciled(current, group.target_epoch):
@@ -225,9 +225,11 @@ def _heartbeat(
             held=held,
         )
     if current != member.current:
-        group = _watch_revocation(group, member, current, now)
+        group = _watch_revocation(group, member, current, context)
     group = _put(group, replace(member, current=current))
-    group = _schedule(group, Timer(TimerPurpose.SESSION, name), now.now_s + now.settings.session_s)
+    group = _schedule(
+        group, Timer(TimerPurpose.SESSION, name), context.now_s + context.settings.session_s
+    )
     full = request.epoch == JOIN_EPOCH or None not in (
         request.rebalance_timeout_s,
         request.topics,
@@ -238,7 +240,7 @@ def _heartbeat(
         Error.NONE,
         name,
         current.epoch,
-        now.settings.heartbeat_s,
+        context.settings.heartbeat_s,
         current.assigned if changed else None,
     )
 
@@ -254,22 +256,22 @@ def _member(
     if request.instance is None:
         member = group.members.get(name)
         if member is None and not joins:
-            raise RefusedError(Error.UNKNOWN_MEMBER_ID)
+            raise RejectedHeartbeatError(Error.UNKNOWN_MEMBER_ID)
         member = member or ConsumerMember(name)
         _check_epoch(member, request)
         return group, member
     existing = group.static_member(request.instance)
     if not joins:
         if existing is None:
-            raise RefusedError(Error.UNKNOWN_MEMBER_ID)
+            raise RejectedHeartbeatError(Error.UNKNOWN_MEMBER_ID)
         if existing.member != request.member:
-            raise RefusedError(Error.FENCED_INSTANCE_ID)
+            raise RejectedHeartbeatError(Error.FENCED_INSTANCE_ID)
         _check_epoch(existing, request)
         return group, existing
     if existing is None:
         return group, group.members.get(name) or ConsumerMember(name)
     if existing.current.epoch != LEAVE_STATIC_EPOCH:
-        raise RefusedError(Error.UNRELEASED_INSTANCE_ID)
+        raise RejectedHeartbeatError(Error.UNRELEASED_INSTANCE_ID)
     current = replace(existing.current, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
     member = replace(existing, member=name, current=current)
     target = group.target.get(existing.member, frozenset())
@@ -290,7 +292,7 @@ def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeat) -> Non
         and request.owned <= current.assigned
     )
     if not lost_reply:
-        raise RefusedError(Error.FENCED_MEMBER_EPOCH)
+        raise RejectedHeartbeatError(Error.FENCED_MEMBER_EPOCH)
 
 
 def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeat) -> ConsumerMember:
@@ -313,16 +315,16 @@ def _assign_if_changed(
     group: ConsumerGroup,
     before: ConsumerMember,
     member: ConsumerMember,
-    now: Now,
+    context: HandlerContext,
 ) -> ConsumerGroup:
     """Increase the group epoch if a subscription or a topic has changed; then compute the target
     assignment."""
     changed = member.topics != before.topics
-    expired = now.now_s >= group.refresh.at_s or group.epoch < group.refresh.epoch
+    expired = context.now_s >= group.refresh.at_s or group.epoch < group.refresh.epoch
     if changed or expired:
-        metadata = _subscribed(group.members.values(), now.topics)
+        metadata = _subscribed(group.members.values(), context.topics)
         epoch = group.epoch + (changed or metadata != group.metadata)
-        refresh = Refresh(now.now_s + REFRESH_S, epoch)
+        refresh = Refresh(context.now_s + REFRESH_S, epoch)
         group = replace(group, epoch=epoch, metadata=metadata, refresh=refresh)
     if group.epoch > group.target_epoch:
         group = _assign(group, _preferred(group, before, member))
@@ -351,7 +353,7 @@ def _assign(group: ConsumerGroup, assignor: str) -> ConsumerGroup:
     try:
         found = assign(ASSIGNORS[assignor], group.metadata, subscriptions)
     except JavaError as error:
-        raise RefusedError(Error.UNKNOWN_SERVER_ERROR) from error
+        raise RejectedHeartbeatError(Error.UNKNOWN_SERVER_ERROR) from error
     target = {name: frozenset(partitions) for name, partitions in found.items()}
     return replace(group, target=target, target_epoch=group.epoch)
 
@@ -383,33 +385,33 @@ def _preferred(group: ConsumerGroup, before: ConsumerMember, member: ConsumerMem
 
 
 def _leave(
-    group: ConsumerGroup | None, request: ConsumerGroupHeartbeat, now: Now
+    group: ConsumerGroup | None, request: ConsumerGroupHeartbeat, context: HandlerContext
 ) -> tuple[ConsumerGroup, ConsumerGroupAnswer]:
     """Remove a member; a static member that intends to return keeps its partitions."""
     if group is None:
-        raise RefusedError(Error.GROUP_ID_NOT_FOUND)
+        raise RejectedHeartbeatError(Error.GROUP_ID_NOT_FOUND)
     member = group.members.get(request.member)
     if request.instance is not None:
         member = group.static_member(request.instance)
     if member is None:
-        raise RefusedError(Error.UNKNOWN_MEMBER_ID)
+        raise RejectedHeartbeatError(Error.UNKNOWN_MEMBER_ID)
     if member.member != request.member:
-        raise RefusedError(Error.FENCED_INSTANCE_ID)
+        raise RejectedHeartbeatError(Error.FENCED_INSTANCE_ID)
     left = ConsumerGroupAnswer(Error.NONE, request.member, request.epoch)
     if request.instance is not None and request.epoch == LEAVE_STATIC_EPOCH:
         current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, revoking=frozenset())
         return _put(group, replace(member, current=current)), left
-    return _fence(group, member.member, now), left
+    return _fence(group, member.member, context), left
 
 
-def _fence(group: ConsumerGroup, member: str, now: Now) -> ConsumerGroup:
+def _fence(group: ConsumerGroup, member: str, context: HandlerContext) -> ConsumerGroup:
     """Remove a member; its partitions are free at once, and the next heartbeat assigns them."""
     group = _drop(group, member)
-    metadata = _subscribed(group.members.values(), now.topics)
+    metadata = _subscribed(group.members.values(), context.topics)
     return replace(group, epoch=group.epoch + 1, metadata=metadata)
 
 
-def expire(group: ConsumerGroup, timer: Timer, now: Now) -> ConsumerGroup:
+def expire(group: ConsumerGroup, timer: Timer, context: HandlerContext) -> ConsumerGroup:
     """Handle the end of a session, or of the time in which a member must revoke partitions."""
     group = _cancel(group, timer)
     member = group.members.get(timer.member)
@@ -419,18 +421,21 @@ def expire(group: ConsumerGroup, timer: Timer, now: Now) -> ConsumerGroup:
         member.member
     ):
         return group
-    return _fence(group, member.member, now)
+    return _fence(group, member.member, context)
 
 
 def _watch_revocation(
-    group: ConsumerGroup, member: ConsumerMember, current: ReconcilingMember, now: Now
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    current: ReconcilingMember,
+    context: HandlerContext,
 ) -> ConsumerGroup:
     """Start or stop the rebalance timeout of a member."""
     timer = Timer(TimerPurpose.REVOKE, member.member)
     if current.state is not MemberState.UNREVOKED_PARTITIONS:
         return _cancel(group, timer)
     group = replace(group, revoking={**group.revoking, member.member: current.epoch})
-    return _schedule(group, timer, now.now_s + member.rebalance_s)
+    return _schedule(group, timer, context.now_s + member.rebalance_s)
 
 
 # ---- offsets -------------------------------------------------------------------------------------
@@ -476,7 +481,7 @@ def _drop(group: ConsumerGroup, member: str) -> ConsumerGroup:
 
 
 def _schedule(group: ConsumerGroup, timer: Timer, at_s: float) -> ConsumerGroup:
-    due = Due(at_s, group.serial)
+    due = TimerEnd(at_s, group.serial)
     return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
 
 
@@ -500,11 +505,11 @@ def write(group: ConsumerGroup) -> ConsumerGroup:
     return replace(group, refresh=Refresh(), timers={}, revoking={}, serial=0)
 
 
-def read(group: ConsumerGroup, now: Now) -> ConsumerGroup:
+def read(group: ConsumerGroup, context: HandlerContext) -> ConsumerGroup:
     """Return the group that a new coordinator reads, with all sessions restarted."""
     for name, one in group.members.items():
-        at_s = now.now_s + now.settings.session_s
+        at_s = context.now_s + context.settings.session_s
         group = _schedule(group, Timer(TimerPurpose.SESSION, name), at_s)
         if one.current.state is MemberState.UNREVOKED_PARTITIONS:
-            group = _watch_revocation(group, one, one.current, now)
+            group = _watch_revocation(group, one, one.current, context)
     return group

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from zkconsumer.later import connection
+from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import Settings
-from zkconsumer.later.connection import (
+from zkconsumer.later.client_state import (
     BACKOFF_S,
     COORDINATOR_MOVED,
     NEVER,
-    Connection,
+    ClientState,
     InFlightRequest,
 )
 from zkconsumer.later.member_events import Call, Callback, Commands, then
@@ -103,7 +103,7 @@ class State:
     """
 
     settings: Settings
-    link: Connection = field(default_factory=Connection)
+    client: ClientState = field(default_factory=ClientState)
     phase: Phase = Phase.JOINING
     member: str = ""
     epoch: int = JOIN_EPOCH
@@ -145,7 +145,7 @@ def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
         return NEVER
-    due = [state.link.next_look_up, *(one.until for one in state.link.sent.values())]
+    due = [state.client.next_look_up, *(one.until for one in state.client.sent.values())]
     due += [state.heartbeat_at, state.retry_at, state.poll_until, state.auto_commit_at]
     due += [state.closing or NEVER, state.commit_until or NEVER]
     return min((at for at in due if at > now), default=NEVER)
@@ -160,17 +160,17 @@ def is_settled(state: State) -> bool:
     """Return whether the member is stable and has no pending work."""
     is_stable = state.phase is Phase.STABLE and state.target == state.current
     waits = state.loading or state.closing is not None
-    return is_stable and not waits and state.link.coordinator is not None
+    return is_stable and not waits and state.client.coordinator is not None
 
 
 # ---- events --------------------------------------------------------------------------------------
 
 
-def _polls(state: State, event: ev.Event) -> Step:
+def _poll_started(state: State, event: ev.Event) -> Step:
     return replace(state, polling=True, poll_until=NEVER), ()
 
 
-def _busy(state: State, event: ev.Event) -> Step:
+def _poll_returned(state: State, event: ev.Event) -> Step:
     return replace(state, polling=False, poll_until=event.now + state.settings.poll_s), ()
 
 
@@ -180,10 +180,10 @@ def _tick(state: State, event: ev.Event) -> Step:
 
 def _answered(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.Answered)
-    sent, link = connection.answered(state.link, event.number)
+    sent, client = client_state.answered(state.client, event.number)
     if sent is None:
         return state, ()  # the connection on which the request was sent is closed
-    state = replace(state, link=link)
+    state = replace(state, client=client)
     return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
 
 
@@ -194,8 +194,8 @@ def _disconnected(state: State, event: ev.Event) -> Step:
 
 def _metadata(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.MetadataChanged)
-    link = replace(state.link, brokers=event.brokers, topics=event.topics)
-    return replace(state, link=link), ()
+    client = replace(state.client, brokers=event.brokers, topics=event.topics)
+    return replace(state, client=client), ()
 
 
 def _consumed(state: State, event: ev.Event) -> Step:
@@ -220,8 +220,8 @@ def _close(state: State, event: ev.Event) -> Step:
 
 
 HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
-    ev.Polls: _polls,
-    ev.Busy: _busy,
+    ev.PollStarted: _poll_started,
+    ev.PollReturned: _poll_returned,
     ev.Tick: _tick,
     ev.Answered: _answered,
     ev.Disconnected: _disconnected,
@@ -232,15 +232,15 @@ HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
 
 
 def _time_outs(state: State, now: float) -> Step:
-    for broker in connection.overdue(state.link, now):
+    for broker in client_state.overdue(state.client, now):
         state = _drop(state, broker, now)
     return state, ()
 
 
 def _drop(state: State, broker: int, now: float) -> State:
     """Forget the requests to a broker; the next heartbeat repeats all fields."""
-    is_coordinator = broker == state.link.coordinator
-    state = replace(state, link=connection.dropped(state.link, broker, now))
+    is_coordinator = broker == state.client.coordinator
+    state = replace(state, client=client_state.dropped(state.client, broker, now))
     if not is_coordinator:
         return state
     return replace(state, last_reported=None, retry_at=now + BACKOFF_S, heartbeat_at=now)
@@ -253,14 +253,14 @@ def _background(state: State, now: float) -> Step:
     if state.phase in OVER:
         return state, ()
     result: Step = state, ()
-    if state.link.coordinator is None:
-        link, commands = connection.look_up(state.link, state.settings.group, now)
-        result = replace(state, link=link), commands
+    if state.client.coordinator is None:
+        client, commands = client_state.look_up(state.client, state.settings.group, now)
+        result = replace(state, client=client), commands
     if state.closing is not None:
         return result
     result = then(result, lambda s: _begin_move(s, now))
     result = then(result, lambda s: _commit_before_move(s, now))
-    if result[0].link.coordinator is None or now < state.retry_at:
+    if result[0].client.coordinator is None or now < state.retry_at:
         return result
     result = then(result, lambda s: _heartbeat(s, now))
     result = then(result, lambda s: _load(s, now))
@@ -274,7 +274,9 @@ def _heartbeat(state: State, now: float) -> Step:
     if now >= state.poll_until:
         return _leave_stale(state, now)
     at_once = state.phase in (Phase.JOINING, Phase.ACKNOWLEDGING)
-    if state.link.awaits(msg.ConsumerGroupHeartbeat) or (not at_once and now < state.heartbeat_at):
+    if state.client.awaits(msg.ConsumerGroupHeartbeat) or (
+        not at_once and now < state.heartbeat_at
+    ):
         return state, ()
     state, commands = _send_heartbeat(state, now)
     if state.phase is Phase.ACKNOWLEDGING:
@@ -353,9 +355,9 @@ def _commit_before_move(state: State, now: float) -> Step:
     is_late = state.commit_until is not None and now >= state.commit_until
     if is_late or not _may_commit(state):
         return replace(state, committed=True, commit=None), ()
-    if state.commit is not None and state.commit in state.link.sent:
+    if state.commit is not None and state.commit in state.client.sent:
         return state, ()
-    if state.link.coordinator is None or now < state.retry_at:
+    if state.client.coordinator is None or now < state.retry_at:
         return state, ()
     return _commit(state, now)
 
@@ -366,7 +368,7 @@ def _user_thread(state: State, now: float) -> Step:
         return state, ()
     if state.closing is not None:
         return _closing(state, now)
-    if state.phase is Phase.FENCED and state.loading and state.link.awaits(msg.OffsetFetch):
+    if state.phase is Phase.FENCED and state.loading and state.client.awaits(msg.OffsetFetch):
         return state, ()  # `poll` waits for the offsets, and only a later `poll` calls the listener
     if state.phase in (Phase.FENCED, Phase.STALE):
         result = _give_up(state, Callback.LOST) if state.owned else (state, ())
@@ -459,14 +461,14 @@ def _fail(state: State, error: Error) -> Step:
 def _retry(state: State, error: Error, now: float) -> State:
     """Wait before sending the same request again; look up the coordinator if it has moved."""
     if error in COORDINATOR_MOVED:
-        link = connection.forget_coordinator(state.link)
-        state = replace(state, link=link, last_reported=None, heartbeat_at=now)
+        client = client_state.forget_coordinator(state.client)
+        state = replace(state, client=client, last_reported=None, heartbeat_at=now)
     return replace(state, retry_at=now + BACKOFF_S)
 
 
 def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.FoundCoordinator)
-    return replace(state, link=connection.found(state.link, response, now)), ()
+    return replace(state, client=client_state.found(state.client, response, now)), ()
 
 
 # ---- offsets -------------------------------------------------------------------------------------
@@ -482,7 +484,7 @@ def _auto_commit(state: State, now: float) -> Step:
     if interval is None or now < state.auto_commit_at:
         return state, ()
     state = replace(state, auto_commit_at=now + interval)
-    is_busy = state.commit is not None and state.commit in state.link.sent
+    is_busy = state.commit is not None and state.commit in state.client.sent
     return (state, ()) if is_busy or not _may_commit(state) else _commit(state, now)
 
 
@@ -494,7 +496,7 @@ def _commit(state: State, now: float) -> Step:
         for tp in sorted(state.owned)
         if tp in state.positions
     }
-    number = state.link.number
+    number = state.client.number
     request = msg.OffsetCommit(
         settings.group, offsets, state.member, state.epoch, settings.instance
     )
@@ -503,7 +505,7 @@ def _commit(state: State, now: float) -> Step:
 
 def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     error = response.error
-    if state.commit is None or state.commit in state.link.sent:
+    if state.commit is None or state.commit in state.client.sent:
         return state, ()
     state = replace(state, commit=None)
     again = COORDINATOR_MOVED | {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.STALE_MEMBER_EPOCH}
@@ -515,7 +517,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
 
 def _load(state: State, now: float) -> Step:
     """Read the stored offsets of new partitions."""
-    if state.phase not in MEMBER or not state.loading or state.link.awaits(msg.OffsetFetch):
+    if state.phase not in MEMBER or not state.loading or state.client.awaits(msg.OffsetFetch):
         return state, ()
     wanted = tuple(sorted(state.loading))
     request = msg.OffsetFetch(state.settings.group, wanted, state.member, state.epoch)
@@ -547,22 +549,22 @@ def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: fl
 def _closing(state: State, now: float) -> Step:
     """Commit, revoke and leave (`AsyncKafkaConsumer.close`)."""
     is_late = state.closing is not None and now >= state.closing
-    is_waiting = state.commit is not None and state.commit in state.link.sent
+    is_waiting = state.commit is not None and state.commit in state.client.sent
     if not is_late and is_waiting:
         return state, ()
     if not is_late and not state.committed and _may_commit(state):
-        is_possible = state.link.coordinator is not None and now >= state.retry_at
+        is_possible = state.client.coordinator is not None and now >= state.retry_at
         return _commit(state, now) if is_possible else (state, ())
     callback = Callback.REVOKED if state.epoch > 0 else Callback.LOST
     result = _give_up(state, callback) if state.owned else (state, ())
-    if state.link.coordinator is not None and state.phase in MEMBER and state.member:
+    if state.client.coordinator is not None and state.phase in MEMBER and state.member:
         result = then(result, lambda s: _send_leave(s, now))
     return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
 
 
 def _send(state: State, request: msg.Request, now: float) -> Step:
-    link, commands = connection.send(state.link, request, now)
-    return replace(state, link=link), commands
+    client, commands = client_state.send(state.client, request, now)
+    return replace(state, client=client), commands
 
 
 Answer = Callable[[State, InFlightRequest, msg.Response, float], Step]

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from zkconsumer.later import classic_group, consumer_group, group_offsets
-from zkconsumer.later.classic_state import ClassicGroup, GroupRecord, Now, Timer, answer, read
+from zkconsumer.later.classic_state import (
+    ClassicGroup,
+    GroupRecord,
+    HandlerContext,
+    Timer,
+    answer,
+    read,
+)
 from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.group_events import (
     Elected,
@@ -75,7 +82,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinator:
+class GroupCoordinator:
     """The state of a broker's group coordinator."""
 
     settings: Settings = field(default_factory=Settings)
@@ -90,47 +97,47 @@ class StoredGroup(NamedTuple):
     offsets: Offsets
 
 
-Step = tuple[Coordinator, tuple[Reply, ...]]
+Step = tuple[GroupCoordinator, tuple[Reply, ...]]
 
 
-def step(state: Coordinator, event: Event, now_s: float) -> Step:
+def step(state: GroupCoordinator, event: Event, now_s: float) -> Step:
     """Return the state after an event, and the replies to send, in their order."""
-    now = Now(now_s, state.settings, state.topics)
+    context = HandlerContext(now_s, state.settings, state.topics)
     match event:
         case Received():
-            return _received(state, event, now)
+            return _received(state, event, context)
         case Tick():
-            return _tick(state, now)
+            return _tick(state, context)
         case Elected(partition):
             return _with(state, partition, Partition()), ()
         case Loaded(partition, records):
-            return _loaded(state, partition, records, now)
+            return _loaded(state, partition, records, context)
         case Resigned(partition):
-            return _resigned(state, partition, now)
+            return _resigned(state, partition, context)
         case TopicsChanged(topics):
             return _topics_changed(state, topics), ()
     raise AssertionError(f"unknown event {event}")
 
 
-def group_of(state: Coordinator, group: str) -> Group | None:
+def group_of(state: GroupCoordinator, group: str) -> Group | None:
     """Return a group that this broker coordinates; None if there is none."""
     place = coordinator_partition(group, state.settings.offsets_partitions)
     partition = state.partitions.get(place)
     return partition.groups.get(group) if partition is not None else None
 
 
-def _with(state: Coordinator, place: int, partition: Partition) -> Coordinator:
+def _with(state: GroupCoordinator, place: int, partition: Partition) -> GroupCoordinator:
     return replace(state, partitions={**state.partitions, place: partition})
 
 
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def _received(state: Coordinator, received: Received, now: Now) -> Step:
+def _received(state: GroupCoordinator, received: Received, context: HandlerContext) -> Step:
     request = received.request
     place = coordinator_partition(request.group, state.settings.offsets_partitions)
     partition = state.partitions.get(place)
-    error = _early_error(request, now.settings)
+    error = _early_error(request, context.settings)
     if error is Error.NONE and partition is None:
         error = Error.NOT_COORDINATOR
     if error is Error.NONE and partition is not None and partition.loading:
@@ -139,13 +146,13 @@ def _received(state: Coordinator, received: Received, now: Now) -> Step:
         return state, answer(received.number, refusal(request, error))
     match request:
         case OffsetCommit():
-            partition, replies = _commit(partition, received, request, now)
+            partition, replies = _commit(partition, received, request, context)
         case OffsetFetch():
             replies = answer(received.number, _fetch(partition, request))
         case ConsumerGroupHeartbeat():
-            partition, replies = _to_consumer_group(partition, received, now)
+            partition, replies = _to_consumer_group(partition, received, context)
         case _:
-            partition, replies = _to_group(partition, received, now)
+            partition, replies = _to_group(partition, received, context)
     return _with(state, place, partition), replies
 
 
@@ -188,7 +195,7 @@ def refusal(request: Request, error: Error) -> Response:
 
 
 def _to_group(
-    partition: Partition, received: Received, now: Now
+    partition: Partition, received: Received, context: HandlerContext
 ) -> tuple[Partition, tuple[Reply, ...]]:
     """Let a group handle a request; the first JoinGroup without member id creates the group."""
     request = received.request
@@ -200,35 +207,37 @@ def _to_group(
         group = None
     created = group is None and isinstance(request, JoinGroup) and not request.member
     if created:
-        group = ClassicGroup(request.group, since_s=now.now_s)
+        group = ClassicGroup(request.group, since_s=context.now_s)
     if group is None:
         error = refusal(request, Error.UNKNOWN_MEMBER_ID)
         if isinstance(request, JoinGroup):
             error = Joined(Error.UNKNOWN_MEMBER_ID, request.member)
         return partition, answer(received.number, error)
-    group, replies = classic_group.step(group, received, now)
+    group, replies = classic_group.step(group, received, context)
     if created and group.record is None:
         group = replace(group, record=GroupRecord(0, None, None, None, group.since_s))
     return replace(partition, groups={**partition.groups, request.group: group}), replies
 
 
 def _commit(
-    partition: Partition, received: Received, request: OffsetCommit, now: Now
+    partition: Partition, received: Received, request: OffsetCommit, context: HandlerContext
 ) -> tuple[Partition, tuple[Reply, ...]]:
     """Store offsets; a commit without a generation creates the group."""
     group = partition.groups.get(request.group)
     if group is None and request.generation >= 0:
         return partition, answer(received.number, OffsetsCommitted(Error.GROUP_ID_NOT_FOUND))
     if group is None:
-        group = ClassicGroup(request.group, since_s=now.now_s)
+        group = ClassicGroup(request.group, since_s=context.now_s)
     if isinstance(group, ConsumerGroup):
         error = consumer_group.commit_error(group, request)
     else:
         error = classic_group.commit_error(group, request)
     if error is Error.NONE:
         if isinstance(group, ClassicGroup):
-            group = classic_group.committed(group, request, now)
-        stored = group_offsets.commit(partition.offsets.get(request.group, {}), request, now.now_s)
+            group = classic_group.committed(group, request, context)
+        stored = group_offsets.commit(
+            partition.offsets.get(request.group, {}), request, context.now_s
+        )
         partition = replace(
             partition,
             groups={**partition.groups, request.group: group},
@@ -248,7 +257,7 @@ def _fetch(partition: Partition, request: OffsetFetch) -> OffsetsFetched:
 
 
 def _to_consumer_group(
-    partition: Partition, received: Received, now: Now
+    partition: Partition, received: Received, context: HandlerContext
 ) -> tuple[Partition, tuple[Reply, ...]]:
     """Let a group of KIP-848 handle a heartbeat; it replaces an empty classic group."""
     name = received.request.group
@@ -257,13 +266,13 @@ def _to_consumer_group(
         found = ConsumerGroupAnswer(Error.GROUP_ID_NOT_FOUND)
         return partition, answer(received.number, found)
     before = group if isinstance(group, ConsumerGroup) else None
-    after, replies = consumer_group.step(before, received, now)
+    after, replies = consumer_group.step(before, received, context)
     if after is None:
         return partition, replies
     return replace(partition, groups={**partition.groups, name: after}), replies
 
 
-def _topics_changed(state: Coordinator, topics: Mapping[str, Topic]) -> Coordinator:
+def _topics_changed(state: GroupCoordinator, topics: Mapping[str, Topic]) -> GroupCoordinator:
     """Store the cluster's topics; subscribed groups get a new target at their next heartbeat."""
     partitions = {}
     for place, partition in state.partitions.items():
@@ -290,7 +299,7 @@ class _Deadline(NamedTuple):
     timer: Timer | None
 
 
-def _deadlines(state: Coordinator) -> Iterator[_Deadline]:
+def _deadlines(state: GroupCoordinator) -> Iterator[_Deadline]:
     for place, partition in state.partitions.items():
         yield _Deadline(partition.expiry_s, -1, place, "", None)
         for name, group in partition.groups.items():
@@ -298,47 +307,49 @@ def _deadlines(state: Coordinator) -> Iterator[_Deadline]:
                 yield _Deadline(due.at_s, due.serial, place, name, timer)
 
 
-def next_deadline(state: Coordinator) -> float:
+def next_deadline(state: GroupCoordinator) -> float:
     """Return when the next `Tick` is due, in the seconds of `now_s`; infinity for never."""
     return min((one.at_s for one in _deadlines(state)), default=float("inf"))
 
 
-def _tick(state: Coordinator, now: Now) -> Step:
+def _tick(state: GroupCoordinator, context: HandlerContext) -> Step:
     """Handle all deadlines that have passed, in their order."""
     replies: tuple[Reply, ...] = ()
     while True:
-        due = min((one for one in _deadlines(state) if one.at_s <= now.now_s), default=None)
+        due = min((one for one in _deadlines(state) if one.at_s <= context.now_s), default=None)
         if due is None:
             return state, replies
         partition = state.partitions[due.partition]
         if due.timer is None:
-            partition = _expire_offsets(partition, now)
+            partition = _expire_offsets(partition, context)
         else:
-            group, more = _expire(partition.groups[due.group], due.timer, now)
+            group, more = _expire(partition.groups[due.group], due.timer, context)
             partition = replace(partition, groups={**partition.groups, due.group: group})
             replies += more
         state = _with(state, due.partition, partition)
 
 
-def _expire(group: Group, timer: Timer, now: Now) -> tuple[Group, tuple[Reply, ...]]:
+def _expire(group: Group, timer: Timer, context: HandlerContext) -> tuple[Group, tuple[Reply, ...]]:
     if isinstance(group, ConsumerGroup):
-        return consumer_group.expire(group, timer, now), ()
-    return classic_group.expire(group, timer, now)
+        return consumer_group.expire(group, timer, context), ()
+    return classic_group.expire(group, timer, context)
 
 
-def _expire_offsets(partition: Partition, now: Now) -> Partition:
+def _expire_offsets(partition: Partition, context: HandlerContext) -> Partition:
     """Delete expired offsets, and empty groups without offsets."""
     groups, offsets = dict(partition.groups), dict(partition.offsets)
     for name, group in partition.groups.items():
         stored = offsets.pop(name, {})
         expiry = _expiry(group)
         if stored and expiry is not None:
-            stored = group_offsets.unexpired(stored, expiry, now.settings.retention_s, now.now_s)
+            stored = group_offsets.unexpired(
+                stored, expiry, context.settings.retention_s, context.now_s
+            )
         if stored:
             offsets[name] = stored
         elif group.phase in (Phase.EMPTY, ConsumerPhase.EMPTY):
             del groups[name]
-    expiry_s = now.now_s + now.settings.retention_check_s
+    expiry_s = context.now_s + context.settings.retention_check_s
     return replace(partition, groups=groups, offsets=offsets, expiry_s=expiry_s)
 
 
@@ -355,7 +366,7 @@ def _expiry(group: Group) -> Expiry | None:
 # ---- the coordinator moves -----------------------------------------------------------------------
 
 
-def stored(state: Coordinator, partition: int) -> Mapping[str, StoredGroup]:
+def stored(state: GroupCoordinator, partition: int) -> Mapping[str, StoredGroup]:
     """Return the data of a partition of `__consumer_offsets`, for the `Loaded` of another broker.
 
     A rebalancing group is stored in its state before the rebalance; a group that has never been
@@ -375,34 +386,34 @@ def _record(group: Group) -> GroupRecord | ConsumerGroup | None:
 
 
 def _loaded(
-    state: Coordinator,
+    state: GroupCoordinator,
     place: int,
     records: Mapping[str, Any],  # Any: a StoredGroup
-    now: Now,
+    context: HandlerContext,
 ) -> Step:
     """Continue with the groups that the broker has read."""
     replies: tuple[Reply, ...] = ()
     groups: dict[str, Group] = {}
     for name, (record, _) in records.items():
         if isinstance(record, ConsumerGroup):
-            groups[name] = consumer_group.read(record, now)
+            groups[name] = consumer_group.read(record, context)
             continue
-        group = ClassicGroup(name, since_s=now.now_s)
+        group = ClassicGroup(name, since_s=context.now_s)
         if record is not None:
-            group = read(name, record, now)
-        groups[name], more = classic_group.loaded(group, now)
+            group = read(name, record, context)
+        groups[name], more = classic_group.loaded(group, context)
         replies += more
     offsets = {name: record.offsets for name, record in records.items() if record.offsets}
-    expiry_s = now.now_s + now.settings.retention_check_s
+    expiry_s = context.now_s + context.settings.retention_check_s
     return _with(state, place, Partition(False, groups, offsets, expiry_s)), replies
 
 
-def _resigned(state: Coordinator, place: int, now: Now) -> Step:
+def _resigned(state: GroupCoordinator, place: int, context: HandlerContext) -> Step:
     """Forget the partition's groups; parked requests make their members look for the new broker."""
     replies: tuple[Reply, ...] = ()
     found = state.partitions.get(place, Partition())
     for group in found.groups.values():
         if isinstance(group, ClassicGroup):
-            replies += classic_group.unload(group, now)[1]
+            replies += classic_group.unload(group, context)[1]
     partitions = {one: partition for one, partition in state.partitions.items() if one != place}
     return replace(state, partitions=partitions), replies

@@ -26,8 +26,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Polls(Event):
-    """The user's thread calls `poll`, and stays in `poll` until `Busy`.
+class PollStarted(Event):
+    """The user's thread calls `poll`, and stays in `poll` until `PollReturned`.
 
     A real consumer returns from `poll` with messages and is called again. The machines treat these
     calls as one, as long as the user needs no time for the messages.
@@ -35,8 +35,8 @@ class Polls(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Busy(Event):
-    """The user's thread processes messages and does not call `poll` until the next `Polls`."""
+class PollReturned(Event):
+    """The user processes messages and does not call `poll` until the next `PollStarted`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -462,7 +462,7 @@ class Machine:
         )
         self._group, self._place = group, coordinator_partition(group)
         self._now_ms, self._records = 0, {}
-        self._coordinator = group_coordinator.Coordinator(settings)
+        self._coordinator = group_coordinator.GroupCoordinator(settings)
         self._step(group_events.Elected(self._place))
         self._step(group_events.Loaded(self._place, {}))
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from zkconsumer.later import classic_group, classic_member, consumer_group, consumer_member
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import State
-from zkconsumer.later.connection import InFlightRequest
+from zkconsumer.later.client_state import InFlightRequest
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import ReconcilingMember, reconcile

@@ -77,7 +77,7 @@ class Recorder(Watcher):
 
     def _searches_again(self, who: int, after: Value, commands: Iterable[ev.Command]) -> bool:
         """Return whether a member only repeats its search for the coordinator."""
-        if after.link.coordinator is not None:
+        if after.client.coordinator is not None:
             self._searching.discard(who)
             return False
         searches = [isinstance(getattr(one, "request", 0), msg.FindCoordinator) for one in commands]
@@ -159,9 +159,9 @@ def _situation(broker: Value) -> str:
 
 def _cause(before: Value, event: ev.Event) -> str:
     match event:
-        case ev.Polls():
+        case ev.PollStarted():
             return "the user polls"
-        case ev.Busy():
+        case ev.PollReturned():
             return "the user works on a message"
         case ev.CloseRequested():
             return "the user leaves"
@@ -170,7 +170,7 @@ def _cause(before: Value, event: ev.Event) -> str:
         case ev.MetadataChanged():
             return "new metadata"
         case ev.Answered(number=number, response=response):
-            sent = before.link.sent.get(number)
+            sent = before.client.sent.get(number)
             return "" if sent is None else _answer(sent.request, response)
     return ""
 

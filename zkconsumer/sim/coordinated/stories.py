@@ -294,7 +294,7 @@ def _lost_commit(on: Director) -> None:
     on.until(
         lambda: any(
             "OffsetCommit" in type(one.request).__name__
-            for one in on.world.members[0].state.link.sent.values()
+            for one in on.world.members[0].state.client.sent.values()
         ),
         "a commit",
     )

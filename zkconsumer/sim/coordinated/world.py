@@ -229,7 +229,7 @@ class World:
         self.members = [self._new_member(who) for who in range(plan.members)]
         self.leader: int | None = 0
         self.partition = coordinator_partition(GROUP, OFFSETS_PARTITIONS)
-        self.brokers = [group_coordinator.Coordinator() for _ in range(plan.brokers)]
+        self.brokers = [group_coordinator.GroupCoordinator() for _ in range(plan.brokers)]
         self.down: set[int] = set()
         self._broker_ticks = [NEVER] * plan.brokers
         self._wires: dict[tuple[int, int], Wire] = {}
@@ -390,7 +390,7 @@ class World:
         for who in numbers:
             self.members[who].joined = True
             self._read_metadata(who)
-            self._happens(who, ev.Polls(self.now))
+            self._happens(who, ev.PollStarted(self.now))
 
     def leave(self, who: int) -> None:
         """The user closes the consumer, and takes no more messages."""
@@ -429,12 +429,12 @@ class World:
     def slow(self, who: int) -> None:
         """The user works on a message and does not call `poll`."""
         self.members[who].slow = True
-        self._happens(who, ev.Busy(self.now))
+        self._happens(who, ev.PollReturned(self.now))
 
     def hurry(self, who: int) -> None:
         """The user calls `poll` again."""
         self.members[who].slow = False
-        self._happens(who, ev.Polls(self.now))
+        self._happens(who, ev.PollStarted(self.now))
         self._fetch(who)
 
     # ---- orders: the network ---------------------------------------------------------------------
@@ -509,7 +509,7 @@ class World:
         self.down.add(broker)
         if self.leader == broker:
             self.move_coordinator(None)
-        self.brokers[broker] = group_coordinator.Coordinator()
+        self.brokers[broker] = group_coordinator.GroupCoordinator()
         self._broker_ticks[broker] = NEVER
         for who, member in enumerate(self.members):
             if (who, broker) in self._wires and member.lives:

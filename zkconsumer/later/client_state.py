@@ -47,7 +47,7 @@ class InFlightRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClientState:
     """The cluster in one member's view, and the member's requests.
 
     Attributes:
@@ -77,86 +77,86 @@ class Connection:
 
 
 def send(
-    connection: Connection,
+    client: ClientState,
     request: Request,
     now: float,
     *,
     broker: int | None = None,
     timeout_s: float = REQUEST_S,
     membership: tuple[object, ...] = (),
-) -> tuple[Connection, Commands]:
+) -> tuple[ClientState, Commands]:
     """Send a request, by default to the coordinator."""
-    to = connection.coordinator if broker is None else broker
+    to = client.coordinator if broker is None else broker
     assert to is not None, "the coordinator is unknown"
-    number = connection.number
-    sent = {**connection.sent, number: InFlightRequest(to, request, now + timeout_s, membership)}
-    return replace(connection, sent=sent, number=number + 1), (Send(number, to, request),)
+    number = client.number
+    sent = {**client.sent, number: InFlightRequest(to, request, now + timeout_s, membership)}
+    return replace(client, sent=sent, number=number + 1), (Send(number, to, request),)
 
 
-def look_up(connection: Connection, group: str, now: float) -> tuple[Connection, Commands]:
+def look_up(client: ClientState, group: str, now: float) -> tuple[ClientState, Commands]:
     """Ask the least loaded broker for the coordinator, if it is unknown and no answer is awaited.
 
     The least loaded broker has the fewest requests without a response. If several are equal, the
     first one is asked. Kafka's client begins at a random broker instead, and avoids brokers that it
     cannot reach.
     """
-    is_known = connection.coordinator is not None
-    if is_known or connection.awaits(FindCoordinator) or now < connection.next_look_up:
-        return connection, ()
-    load = [one.broker for one in connection.sent.values()]
+    is_known = client.coordinator is not None
+    if is_known or client.awaits(FindCoordinator) or now < client.next_look_up:
+        return client, ()
+    load = [one.broker for one in client.sent.values()]
     broker = min(
-        connection.brokers,
-        key=lambda one: (one == connection.last_lost, load.count(one)),
+        client.brokers,
+        key=lambda one: (one == client.last_lost, load.count(one)),
         default=None,
     )
     if broker is None:
-        return failed(connection, now), ()
-    return send(connection, FindCoordinator(group), now, broker=broker)
+        return failed(client, now), ()
+    return send(client, FindCoordinator(group), now, broker=broker)
 
 
-def found(connection: Connection, answer: FoundCoordinator, now: float) -> Connection:
+def found(client: ClientState, answer: FoundCoordinator, now: float) -> ClientState:
     """Record the coordinator that a response names; after an error, delay the next look-up."""
     if answer.error is not Error.NONE:
-        return failed(connection, now)
-    return replace(connection, coordinator=answer.broker, attempts=0)
+        return failed(client, now)
+    return replace(client, coordinator=answer.broker, attempts=0)
 
 
-def failed(connection: Connection, now: float) -> Connection:
+def failed(client: ClientState, now: float) -> ClientState:
     """Delay the next look-up; Kafka also varies the back-off at random by 20 %."""
-    pause = min(MOST_BACKOFF_S, BACKOFF_S * 2.0 ** min(connection.attempts, 16))
-    return replace(connection, attempts=connection.attempts + 1, next_look_up=now + pause)
+    pause = min(MOST_BACKOFF_S, BACKOFF_S * 2.0 ** min(client.attempts, 16))
+    return replace(client, attempts=client.attempts + 1, next_look_up=now + pause)
 
 
-def answered(connection: Connection, number: int) -> tuple[InFlightRequest | None, Connection]:
+def answered(client: ClientState, number: int) -> tuple[InFlightRequest | None, ClientState]:
     """Remove and return the request of a response; None if its connection was closed meanwhile."""
-    left = dict(connection.sent)
+    left = dict(client.sent)
     sent = left.pop(number, None)
-    return sent, replace(connection, sent=left)
+    return sent, replace(client, sent=left)
 
 
-def overdue(connection: Connection, now: float) -> set[int]:
+def overdue(client: ClientState, now: float) -> set[int]:
     """Return the brokers that have not responded in time."""
-    return {one.broker for one in connection.sent.values() if one.until <= now}
+    return {one.broker for one in client.sent.values() if one.until <= now}
 
 
-def dropped(connection: Connection, broker: int, now: float) -> Connection:
+def dropped(client: ClientState, broker: int, now: float) -> ClientState:
     """Forget the requests to a broker whose connection is lost."""
     if any(
         one.broker == broker and isinstance(one.request, FindCoordinator)
-        for one in connection.sent.values()
+        for one in client.sent.values()
     ):
-        connection = failed(connection, now)
-    left = {number: one for number, one in connection.sent.items() if one.broker != broker}
-    is_coordinator = broker == connection.coordinator
-    coordinator = None if is_coordinator else connection.coordinator
-    return replace(connection, sent=left, coordinator=coordinator, last_lost=broker)
+        client = failed(client, now)
+    left = {number: one for number, one in client.sent.items() if one.broker != broker}
+    is_coordinator = broker == client.coordinator
+    coordinator = None if is_coordinator else client.coordinator
+    return replace(client, sent=left, coordinator=coordinator, last_lost=broker)
 
 
-def forget_coordinator(connection: Connection) -> Connection:
+def forget_coordinator(client: ClientState) -> ClientState:
     """Look for the coordinator again, and ignore responses from the old coordinator."""
     left = {
         number: one
-        for number, one in connection.sent.items()
-        if one.broker != connection.coordinator or isinstance(one.request, FindCoordinator)
+        for number, one in client.sent.items()
+        if one.broker != client.coordinator or isinstance(one.request, FindCoordinator)
     }
-    return replace(connection, coordinator=None, sent=left)
+    return replace(client, coordinator=None, sent=left)
