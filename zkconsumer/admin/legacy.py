@@ -32,6 +32,7 @@ from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings,
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, matching
+from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.java.text import java_hash, parse_int64
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import (
@@ -50,15 +51,6 @@ Key = TypeVar("Key", str, int)
 
 # The leader in a partition's state if the partition has no leader.
 NO_LEADER: Final = -1
-
-
-class JavaError(Exception):
-    """An exception that the JVM would throw: `kind` is its class, `text` its `getMessage`."""
-
-    def __init__(self, kind: str, text: str | None) -> None:
-        super().__init__(text)
-        self.kind = kind
-        self.text = "null" if text is None else text
 
 
 class NoNodeError(JavaError):

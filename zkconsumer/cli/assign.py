@@ -462,8 +462,8 @@ def show_later_group(
     """
     from zkconsumer.admin.groups import selected
     from zkconsumer.admin.what_if import with_later_consumers
+    from zkconsumer.protocol.java.exceptions import JavaError
     from zkconsumer.protocol.later.assignors import Assignor
-    from zkconsumer.protocol.later.subscriptions import JavaError
 
     try:
         found = with_later_consumers(group, owners, Assignor(assignor))

@@ -113,9 +113,9 @@ def legacy(
 def _run(
     entry: _Entry, release: Release, arguments: list[str], common: Common, backups: Path
 ) -> None:
-    from zkconsumer.admin.legacy import JavaError
     from zkconsumer.cli.legacy.joptsimple import OptionError
     from zkconsumer.cli.legacy.tool import Ended, Tool
+    from zkconsumer.protocol.java.exceptions import JavaError
 
     if not (release.since(entry.first) and entry.last.since(release)):
         _end(

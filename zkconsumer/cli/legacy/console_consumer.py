@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zkconsumer.admin.legacy import JavaError, ZkUtils, forget
+from zkconsumer.admin.legacy import ZkUtils, forget
 from zkconsumer.cli import abandon_stdout
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
@@ -30,6 +30,7 @@ from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils, committed
+from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils, committed
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic
 

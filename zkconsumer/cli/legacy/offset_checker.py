@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from zkconsumer.admin.legacy import JavaError, NoNodeError, ZkUtils, mutable_map_order
+from zkconsumer.admin.legacy import NoNodeError, ZkUtils, mutable_map_order
 from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import HELP, Tool, connect_string
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids, validate_group, validate_topic
 from zkconsumer.protocol.payloads import Broker

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils
+from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic
 from zkconsumer.protocol.payloads import Thrown, encode_offset

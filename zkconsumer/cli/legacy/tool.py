@@ -11,12 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
-from zkconsumer.admin.legacy import JavaError, ZkUtils
+from zkconsumer.admin.legacy import ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import parse_property
 from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import ZooKeeperClient
 

@@ -18,14 +18,6 @@ ILLEGAL_STATE = "java.lang.IllegalStateException"
 NO_SUCH_ELEMENT = "java.util.NoSuchElementException"
 
 
-class JavaError(Exception):
-    """Kafka's class throws an exception for this input; `kind` is the name of the Java class."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
-        self.kind = kind
-
-
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic of the cluster.
