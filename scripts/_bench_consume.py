@@ -43,7 +43,7 @@ from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset, KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition as Partition
 from zkconsumer.protocol.paths import owners_of
 from zkconsumer.protocol.payloads import Broker
@@ -74,7 +74,7 @@ def stream_of(bootstrap: str, topic: str, **more: str | bool) -> Stream[bytes, b
         connect=lambda: KafkaFetcher(settings),
         connect_columns=lambda: ColumnFetcher(settings),
         background=in_thread,
-        reset=Reset.SMALLEST,
+        reset=AutoOffsetReset.SMALLEST,
         timeout_s=30,
         retry_s=0.2,
         codec=Codec(),

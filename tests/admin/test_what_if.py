@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from zkconsumer.admin.what_if import Place, places, what_if
+from zkconsumer.admin.what_if import OwnerChange, places, what_if
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
@@ -116,11 +116,11 @@ def test_a_move_has_two_owners() -> None:
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
     found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)
     assert found == [
-        Place(TopicPartition("t", 0), "g_a-0", "g_a-0"),
-        Place(TopicPartition("t", 1), "g_a-0", "g_a-0"),
-        Place(TopicPartition("t", 2), None, "g_b-0"),
-        Place(TopicPartition("t", 3), None, "g_b-0"),
-        Place(TopicPartition("t", 9), "g_a-0", None),
+        OwnerChange(TopicPartition("t", 0), "g_a-0", "g_a-0"),
+        OwnerChange(TopicPartition("t", 1), "g_a-0", "g_a-0"),
+        OwnerChange(TopicPartition("t", 2), None, "g_b-0"),
+        OwnerChange(TopicPartition("t", 3), None, "g_b-0"),
+        OwnerChange(TopicPartition("t", 9), "g_a-0", None),
     ]
     assert not any(one.moves for one in found)
-    assert Place(TopicPartition("t", 0), "g_b-0", "g_a-0").moves
+    assert OwnerChange(TopicPartition("t", 0), "g_b-0", "g_a-0").moves

@@ -27,7 +27,7 @@ from zkconsumer.errors import (
     RebalanceBlockedError,
     ZkConsumerError,
 )
-from zkconsumer.kafka.fetcher import Answers, Reset
+from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
@@ -143,9 +143,11 @@ def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("offset", [None, 99, 3], ids=["missing", "behind", "before"])
-@pytest.mark.parametrize(("reset", "first"), [(Reset.SMALLEST, 10), (Reset.LARGEST, 20)])
+@pytest.mark.parametrize(
+    ("reset", "first"), [(AutoOffsetReset.SMALLEST, 10), (AutoOffsetReset.LARGEST, 20)]
+)
 def test_without_a_usable_offset_the_policy_decides(
-    log: Log, readers: list[Reader], reset: Reset, first: int, offset: int | None
+    log: Log, readers: list[Reader], reset: AutoOffsetReset, first: int, offset: int | None
 ) -> None:
     """`auto.offset.reset` replaces a missing or out-of-range offset, and sets the position."""
     reader = Reader(log, reset=reset)
@@ -171,7 +173,7 @@ def test_without_a_usable_offset_the_policy_decides(
     # The position can be committed although no message may have been consumed yet (KAFKA-2759).
     assert (reader.delivered(0) or 0) >= first
     log.append(0, ["new"])
-    if reset is Reset.LARGEST:
+    if reset is AutoOffsetReset.LARGEST:
         assert list(reader.take(1)) == [(0, 20)]
 
 
@@ -187,13 +189,15 @@ def test_largest_of_many_partitions_at_once(
     fetcher, asked = KafkaLog(topic, sandbox).fetcher(), list[int]()
     look_up = fetcher.resolve
 
-    def resolve(tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         together = list(tps)
         asked.append(len(together))
         return look_up(together, reset)
 
     monkeypatch.setattr(fetcher, "resolve", resolve)
-    reader = Reader(KafkaLog(topic, sandbox), reset=Reset.LARGEST, connect=lambda: fetcher)
+    reader = Reader(
+        KafkaLog(topic, sandbox), reset=AutoOffsetReset.LARGEST, connect=lambda: fetcher
+    )
     readers.append(reader)
     for partition in range(64):
         reader.grant(partition, None)

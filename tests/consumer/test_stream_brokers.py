@@ -11,7 +11,7 @@ from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.errors import SandboxError
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.sandbox import Sandbox
 
 
@@ -115,10 +115,12 @@ def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
     reader.stream.close()
 
 
-@pytest.mark.parametrize(("reset", "position"), [(Reset.SMALLEST, 0), (Reset.LARGEST, 30)])
+@pytest.mark.parametrize(
+    ("reset", "position"), [(AutoOffsetReset.SMALLEST, 0), (AutoOffsetReset.LARGEST, 30)]
+)
 @pytest.mark.parametrize("offset", [None, 1000])
 def test_old_brokers_resolve_positions(
-    old: tuple[Sandbox, int], reset: Reset, position: int, offset: int | None
+    old: tuple[Sandbox, int], reset: AutoOffsetReset, position: int, offset: int | None
 ) -> None:
     """Missing and out-of-range offsets are resolved with the old protocol, too (ListOffsets v0)."""
     sandbox, version = old

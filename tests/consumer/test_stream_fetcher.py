@@ -12,7 +12,7 @@ from support.wait import eventually
 
 from zkconsumer.consumer import stream_fetcher
 from zkconsumer.consumer.stream_fetcher import ReportKind
-from zkconsumer.kafka.fetcher import Answers, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.logs import MemoryFetcher
@@ -21,7 +21,7 @@ from zkconsumer.sim.logs import MemoryFetcher
 class Unanswered(MemoryFetcher):
     """A fetcher whose brokers answer no request for offsets."""
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         return stream_fetcher.inline(lambda: dict.fromkeys(tps, "timed out"))
 
 
@@ -74,8 +74,8 @@ class Checked(MemoryFetcher):
 
     checks = 0
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
-        self.checks += reset is Reset.LARGEST
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
+        self.checks += reset is AutoOffsetReset.LARGEST
         return super().resolve(tps, reset)
 
 

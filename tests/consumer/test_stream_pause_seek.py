@@ -11,7 +11,7 @@ from support.kafka.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 
 # ---- pausing ------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
 
 def test_a_partition_paused_without_an_offset_gets_it_on_resume(log: Log) -> None:
     """A partition that is paused before its position is known gets its position on `resume`."""
-    reader = Reader(log, reset=Reset.LARGEST)
+    reader = Reader(log, reset=AutoOffsetReset.LARGEST)
     reader.grant(0, None)
     reader.stream.pause([reader.tp(0)])
     assert len(reader.stream.poll(timeout_s=0.1)) == 0

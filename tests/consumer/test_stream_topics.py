@@ -11,7 +11,7 @@ from support.wait import eventually
 
 from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.errors import ConsumerTimeoutError
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
@@ -86,7 +86,7 @@ def test_topics_come_and_go(logs: list[Log], reader: Reader) -> None:
 
 def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> None:
     """Without offsets, `largest` applies to each partition; later messages are delivered."""
-    reader = Reader(*logs, reset=Reset.LARGEST)
+    reader = Reader(*logs, reset=AutoOffsetReset.LARGEST)
     tps = [log.tp(partition) for log in logs for partition in range(2)]
     for tp in tps:
         reader.grant(tp, None)

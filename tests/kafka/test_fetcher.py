@@ -16,7 +16,7 @@ from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, FetchFaultKind, KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
@@ -132,7 +132,7 @@ def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, o
 
     eventually(faulted)
     fault = fetcher.faults.popleft()
-    assert (fault.kind, fault.tp) == (FaultKind.OUT_OF_RANGE, log.tp(0))
+    assert (fault.kind, fault.tp) == (FetchFaultKind.OUT_OF_RANGE, log.tp(0))
     fetcher.unassign([log.tp(0)])
     fetcher.assign({log.tp(0): 20})
     assert offsets(fetcher, 0, 10) == list(range(20, 30))
@@ -144,7 +144,10 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
     log.cut(0, 20)
     log.append(1, ["a"])
     tps = [log.tp(number) for number in range(3)]
-    for reset, ends in ((Reset.SMALLEST, [20, 0, 0]), (Reset.LARGEST, [30, 1, 0])):
+    for reset, ends in (
+        (AutoOffsetReset.SMALLEST, [20, 0, 0]),
+        (AutoOffsetReset.LARGEST, [30, 1, 0]),
+    ):
         answer = fetcher.resolve(tps, reset).result(LIMIT_S)
         assert answer == dict(zip(tps, ends, strict=True))
 
@@ -206,8 +209,8 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
     while time.monotonic() < deadline:
         assert fetcher.consume(10, 0.05) == []
     assert 1 <= len(fetcher.faults) <= 6
-    assert {fault.kind for fault in fetcher.faults} == {FaultKind.RETRIED}
-    answers = fetcher.resolve(nowhere, Reset.LARGEST).result(LIMIT_S)
+    assert {fault.kind for fault in fetcher.faults} == {FetchFaultKind.RETRIED}
+    answers = fetcher.resolve(nowhere, AutoOffsetReset.LARGEST).result(LIMIT_S)
     assert answers
     assert all(isinstance(answer, str) and answer for answer in answers.values())
     fetcher.close()
@@ -256,8 +259,8 @@ def test_a_fetcher_waits_for_a_leader(
     fetcher = make(settings_for(sandbox.bootstrap))
     fetcher.assign({there: 0, later: 0})
     eventually(lambda: fetcher.consume(1, 0.05) or fetcher.faults)
-    assert [(one.kind, one.tp) for one in fetcher.faults] == [(FaultKind.RETRIED, later)]
-    assert isinstance(fetcher.resolve([later], Reset.LARGEST).result(LIMIT_S)[later], str)
+    assert [(one.kind, one.tp) for one in fetcher.faults] == [(FetchFaultKind.RETRIED, later)]
+    assert isinstance(fetcher.resolve([later], AutoOffsetReset.LARGEST).result(LIMIT_S)[later], str)
     sandbox.add_partitions(topic, partitions=2)
     sandbox.produce(topic, ["a"], partition=1)
     assert offsets(fetcher, 1, 1) == [0]
@@ -274,7 +277,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
     absent = TopicPartition(unique("absent"), 0)
     tps = [TopicPartition(topic, number) for topic in topics for number in (0, 1)]
     fetcher = make(settings_for(sandbox.bootstrap))
-    ends = fetcher.resolve([*tps, absent], Reset.LARGEST).result(LIMIT_S)
+    ends = fetcher.resolve([*tps, absent], AutoOffsetReset.LARGEST).result(LIMIT_S)
     assert {tp: ends[tp] for tp in tps} == {tp: 2 * tp.partition for tp in tps}
     assert isinstance(ends[absent], str)
     start = time.monotonic()

@@ -9,7 +9,7 @@ from support.kafka.streams import MemoryLog, NoWakeSignal, fetcher_of
 from support.wait import eventually
 
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher
+from zkconsumer.kafka.fetcher import Fetcher, FetchFault, FetchFaultKind
 from zkconsumer.kafka.pool import BATCH, FetcherPool, SharedFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import MemoryFetcher
@@ -112,7 +112,7 @@ def test_a_client_that_is_lost_is_replaced_without_a_gap(
     fetcher = pool.fetcher(NoWakeSignal())
     fetcher.assign({log.tp(0): 0})
     start = read(fetcher, 50)
-    made[0].faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
+    made[0].faults.append(FetchFault(FetchFaultKind.LOST, None, "all brokers have been down"))
     assert start + read(fetcher, 5000 - len(start)) == [(0, offset) for offset in range(5000)]
     eventually(lambda: len(made) == 2)
     assert not fetcher.faults
@@ -130,7 +130,7 @@ def test_each_stream_raises_why_no_client_can_be_made(log: MemoryLog) -> None:
         fetcher.assign({TopicPartition("shared", number): 0})
     for fetcher in fetchers:
         eventually(lambda fetcher=fetcher: fetcher.consume(1, 0.05) or fetcher.faults)
-        assert fetcher.faults[0].kind is FaultKind.PERMANENT
+        assert fetcher.faults[0].kind is FetchFaultKind.PERMANENT
         assert "PLAINTEXT" in fetcher.faults[0].text
     pool.close()
     assert not pool.join(60.0)

@@ -14,7 +14,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.data_source import ZkConsumerSource
 from zkconsumer.spark.option_parsing import SECRET as CREDENTIAL_OPTION
-from zkconsumer.spark.option_parsing import AtOffsets, AtTime, AtTimes, Place
+from zkconsumer.spark.option_parsing import AtOffsets, AtTime, AtTimes, NamedPosition
 from zkconsumer.spark.options import (
     NO_GROUP,
     OPTIONS,
@@ -109,11 +109,11 @@ def test_partitions_can_be_assigned() -> None:
 
 def test_defaults_of_where_to_begin() -> None:
     """A stream starts at the group's offsets or the log's end, a batch at the beginning."""
-    assert parse().for_stream().starting is Place.LATEST
-    assert parse(group__id="g").for_stream().starting is Place.ZOOKEEPER
-    assert parse(startingOffsets="Earliest").for_stream().starting is Place.EARLIEST
+    assert parse().for_stream().starting is NamedPosition.LATEST
+    assert parse(group__id="g").for_stream().starting is NamedPosition.ZOOKEEPER
+    assert parse(startingOffsets="Earliest").for_stream().starting is NamedPosition.EARLIEST
     batch = parse(group__id="g").for_batch()
-    assert (batch.starting, batch.ending) == (Place.EARLIEST, Place.LATEST)
+    assert (batch.starting, batch.ending) == (NamedPosition.EARLIEST, NamedPosition.LATEST)
 
 
 def test_forms_of_offsets_and_times() -> None:

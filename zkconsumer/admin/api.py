@@ -33,7 +33,7 @@ from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_
 from zkconsumer.admin.offset_plans import Reset
 from zkconsumer.admin.plan import Plan, load_plan
 from zkconsumer.admin.verify import verify
-from zkconsumer.admin.what_if import Place, live_group, places, what_if
+from zkconsumer.admin.what_if import OwnerChange, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.group_assignment import assign_each_member
@@ -156,7 +156,7 @@ class Admin:
         settings = self.config if isinstance(self.config, ConsumerConfig) else None
         return explain(self._connection, group, settings=settings)
 
-    def what_if(self, group: str, wishes: Iterable[str]) -> list[Place]:
+    def what_if(self, group: str, wishes: Iterable[str]) -> list[OwnerChange]:
         """Return each partition with its present owner, and its owner after hypothetical changes.
 
         Each of `wishes` is a change: `+MEMBER:2` (a member with two threads joins),

@@ -25,7 +25,13 @@ from confluent_kafka.admin import AdminClient
 
 from zkconsumer.admin.apply import Live, apply, read_rights
 from zkconsumer.admin.group_changes import state_of
-from zkconsumer.admin.offset_files import Fault, check_names, decoded, java_offset, path_line
+from zkconsumer.admin.offset_files import (
+    FileError,
+    check_names,
+    decoded,
+    java_offset,
+    path_line,
+)
 from zkconsumer.admin.plan import Change, Content, Plan
 from zkconsumer.errors import ConfigError, FetchError, MalformedZnodeError, RefusedError
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, servers
@@ -280,7 +286,7 @@ def read_export(data: bytes, *, where: str) -> Exported:
             group, tp, text = path_line(line, number)
             check_names(number, group, tp.topic)
             offsets[group, tp] = java_offset(text, number)
-    except Fault as fault:
+    except FileError as fault:
         raise ConfigError(
             str(fault),
             where=f"{where}:{fault.line}",

@@ -54,7 +54,7 @@ class FileFormat(Enum):
     LEGACY = "legacy"  # the format of ExportZkOffsets
 
 
-class Fault(Exception):
+class FileError(Exception):
     """A fault in a file. `line` is the number of the faulty line, or 0 if the line is unknown."""
 
     def __init__(self, what: str, line: int = 0) -> None:
@@ -83,25 +83,25 @@ def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offset
     """
     try:
         if len(data) > MAX_FILE_BYTES:
-            raise Fault(f"the file is longer than {MAX_FILE_BYTES} bytes")
+            raise FileError(f"the file is longer than {MAX_FILE_BYTES} bytes")
         return _collected(_entries(decoded(data), group), group)
-    except (Fault, InvalidNameError) as error:
+    except (FileError, InvalidNameError) as error:
         line = getattr(error, "line", 0)
         raise BadFileError(
-            str(error) if isinstance(error, Fault) else error.what,
+            str(error) if isinstance(error, FileError) else error.what,
             where=f"{where}:{line}" if line else where,
             remedy="correct the file, and try again; no offset of it was used",
         ) from error
 
 
 def decoded(data: bytes) -> str:
-    """Return the text of a file. Raises Fault."""
+    """Return the text of a file. Raises FileError."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise Fault("the file is not UTF-8", data[: error.start].count(b"\n") + 1) from error
+        raise FileError("the file is not UTF-8", data[: error.start].count(b"\n") + 1) from error
     if text.startswith("\ufeff"):
-        raise Fault("the file begins with a byte order mark", 1)
+        raise FileError("the file begins with a byte order mark", 1)
     return text
 
 
@@ -123,41 +123,41 @@ def _collected(entries: Iterable[_Entry], only: str | None) -> Offsets:
             check_names(line, group, topic)
             legal.add((group, topic))
         if only is not None and group != only:
-            raise Fault(f"the offset is of group {quoted(group)}, not of {quoted(only)}", line)
+            raise FileError(f"the offset is of group {quoted(group)}, not of {quoted(only)}", line)
         tp = TopicPartition(topic, partition)
         of_group = found.setdefault(group, {})
         if tp in of_group:
-            raise Fault(f"{tp} of group {group} occurs twice", line)
+            raise FileError(f"{tp} of group {group} occurs twice", line)
         of_group[tp] = offset
     if not found:
-        raise Fault("the file holds no offsets")
+        raise FileError("the file holds no offsets")
     return found
 
 
 def check_names(line: int, group: str, topic: str) -> None:
-    """Check the names of a group and a topic. Raises Fault."""
+    """Check the names of a group and a topic. Raises FileError."""
     try:
         paths.validate_group(group)
         paths.validate_topic(topic)
     except InvalidNameError as error:
-        raise Fault(error.what, line) from error
+        raise FileError(error.what, line) from error
 
 
 # ---- lines --------------------------------------------------------------------------------------
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with their numbers. Raises Fault for an empty line before other lines."""
+    """Yield lines with their numbers. Raises FileError for an empty line before other lines."""
     empty = 0
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.removesuffix("\r")
         if len(line) > MAX_LINE:
-            raise Fault(f"the line is longer than {MAX_LINE} characters", number)
+            raise FileError(f"the line is longer than {MAX_LINE} characters", number)
         if not line:
             empty = empty or number
             continue
         if empty:
-            raise Fault("the line is empty, and other lines follow", empty)
+            raise FileError("the line is empty, and other lines follow", empty)
         yield number, line
 
 
@@ -170,13 +170,13 @@ def _path_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[
 def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
     """Return the group, the partition and the offset's text of a line of ExportZkOffsets.
 
-    The caller validates the names. Raises Fault.
+    The caller validates the names. Raises FileError.
     """
     path, colon, text = line.partition(":")
     at = paths.locate(path)
     if not colon or at.kind is not Kind.OFFSET:
         example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
-        raise Fault(f"{quoted(line)} is not of the form {example}:42", number)
+        raise FileError(f"{quoted(line)} is not of the form {example}:42", number)
     return at.group, TopicPartition(at.name, _partition(at.partition, number)), text
 
 
@@ -188,38 +188,40 @@ def _csv_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_
         try:
             (cells,) = csv.reader([line], strict=True)
         except (csv.Error, ValueError) as error:
-            raise Fault(f"{quoted(line)} is not a line of CSV", number) from error
+            raise FileError(f"{quoted(line)} is not a line of CSV", number) from error
         if number == 1 and [one.strip().lower() for one in cells] in _HEADERS:
             continue
         if len(cells) not in (3, 4):
-            raise Fault(f"{quoted(line)} is not of the form [group,]topic,partition,offset", number)
+            raise FileError(
+                f"{quoted(line)} is not of the form [group,]topic,partition,offset", number
+            )
         if len(cells) == 3 and group is None:
-            raise Fault("the line names no group, and no group is given for the file", number)
+            raise FileError("the line names no group, and no group is given for the file", number)
         of = cells[0] if len(cells) == 4 else group or ""
         topic, partition, offset = cells[-3:]
         if not _PARTITION.fullmatch(partition):
-            raise Fault(f"{quoted(partition)} is not a partition", number)
+            raise FileError(f"{quoted(partition)} is not a partition", number)
         yield number, of, topic, _partition(int(partition), number), _offset(offset, number)
 
 
 def _partition(number: int, line: int) -> int:
     if not 0 <= number <= MAX_INT32:
-        raise Fault(f"{number} is not a partition", line)
+        raise FileError(f"{number} is not a partition", line)
     return number
 
 
 def java_offset(text: str, line: int) -> int:
-    """Return the number that Java's `Long.parseLong` returns. Raises Fault."""
+    """Return the number that Java's `Long.parseLong` returns. Raises FileError."""
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise Fault(f"{quoted(text)} is not an offset", line) from error
+        raise FileError(f"{quoted(text)} is not an offset", line) from error
 
 
 def _offset(text: str, line: int) -> int:
     offset = java_offset(text, line)
     if offset < 0:
-        raise Fault(f"{offset} is not an offset: a negative number means no offset", line)
+        raise FileError(f"{offset} is not an offset: a negative number means no offset", line)
     return offset
 
 
@@ -230,37 +232,41 @@ def _json(text: str) -> Iterator[_Entry]:
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
-        raise Fault(f"the file is not JSON: {error.msg}", error.lineno) from error
+        raise FileError(f"the file is not JSON: {error.msg}", error.lineno) from error
     except (RecursionError, ValueError) as error:
-        raise Fault(f"the file is not JSON: {error}") from error
+        raise FileError(f"the file is not JSON: {error}") from error
     match document:
         case {"format": str(name), "version": int(version), "groups": dict(groups)}:
             if (name, version, len(document)) != (OURS, 1, 3):
-                raise Fault(f"the format is not {OURS}, version 1")
+                raise FileError(f"the format is not {OURS}, version 1")
         case {"groupid": str(group), "offsets": dict(offsets)}:
             groups = {group: offsets}
         case _:
-            raise Fault(f"the file is neither {OURS} nor JSON of kafka-utils (groupid, offsets)")
+            raise FileError(
+                f"the file is neither {OURS} nor JSON of kafka-utils (groupid, offsets)"
+            )
     for group, topics in groups.items():
         for topic, partitions in _object(topics, group).items():
             for number, offset in _object(partitions, topic).items():
                 if type(offset) is not int or not 0 <= offset < 2**63:
-                    raise Fault(f"{group} {topic} {number}: {quoted(str(offset))} is not an offset")
+                    raise FileError(
+                        f"{group} {topic} {number}: {quoted(str(offset))} is not an offset"
+                    )
                 if not _PARTITION.fullmatch(number):
-                    raise Fault(f"{group} {topic}: {quoted(number)} is not a partition")
+                    raise FileError(f"{group} {topic}: {quoted(number)} is not a partition")
                 yield 0, group, topic, _partition(int(number), 0), offset
 
 
 def _object(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise Fault(f"{quoted(name)} is not an object")
+        raise FileError(f"{quoted(name)} is not an object")
     return value
 
 
 def _once(pairs: list[tuple[str, Json]]) -> JsonObject:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Fault("an object has a name twice")
+        raise FileError("an object has a name twice")
     return found
 
 

@@ -188,7 +188,7 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OwnerChange:
     """A partition with its owner before (`now`) and after (`then`) the changes; None: no owner."""
 
     partition: TopicPartition
@@ -201,7 +201,9 @@ class Place:
         return self.now is not None and self.then is not None and self.now != self.then
 
 
-def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owners) -> list[Place]:
+def places(
+    parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owners
+) -> list[OwnerChange]:
     """Return each partition that has an owner before or after the changes, sorted."""
     then = {
         tp: thread
@@ -209,7 +211,7 @@ def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owner
         if not isinstance(part, Failure)
         for tp, thread in part.items()
     }
-    return [Place(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]
+    return [OwnerChange(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]
 
 
 # ---- Kafka's later consumer ----------------------------------------------------------------------
@@ -226,7 +228,7 @@ class LaterGroup:
             out.
     """
 
-    places: Sequence[Place]
+    places: Sequence[OwnerChange]
     faults: Mapping[ConsumerId, str]
 
     def shares(self) -> dict[ThreadId, tuple[int, int]]:
@@ -267,7 +269,7 @@ def with_later_consumers(group: GroupInput, owners: Owners, assignor: Assignor) 
         {thread: Subscription(tuple(topics)) for thread, topics in wanted.items()},
     )
     then = {one: thread for thread, partitions in found.items() for one in partitions}
-    places = [Place(one, owners.get(one), then.get(one)) for one in sorted({*then, *owners})]
+    places = [OwnerChange(one, owners.get(one), then.get(one)) for one in sorted({*then, *owners})]
     return LaterGroup(places, {one: str(why) for one, why in requested.faults.items()})
 
 

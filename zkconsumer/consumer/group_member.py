@@ -48,7 +48,7 @@ from zkconsumer.kafka.client_settings import (
     servers,
 )
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
-from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset, Fetcher, KafkaFetcher
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
 from zkconsumer.member.read_group import read_brokers, read_raw_group
@@ -442,7 +442,7 @@ def stream(
         connect=connect,
         connect_columns=columns,
         brokers_moved=brokers_moved,
-        reset=Reset(config.auto_offset_reset),
+        reset=AutoOffsetReset(config.auto_offset_reset),
         timeout_s=config.consumer_timeout_s,
         retry_s=config.refresh_leader_backoff_s,
         codec=codec,

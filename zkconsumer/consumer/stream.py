@@ -43,7 +43,7 @@ from zkconsumer.errors import (
     NotOwnedError,
     ZkConsumerError,
 )
-from zkconsumer.kafka.fetcher import Fetcher, Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher
 from zkconsumer.protocol.model import Position, TopicPartition
 
 Fetched: TypeAlias = Any
@@ -111,7 +111,7 @@ class Stream(Generic[K, V]):
         connect: Callable[[], Fetcher | None],
         connect_columns: Callable[[], Fetcher | None] | None = None,
         brokers_moved: Callable[[], bool] = lambda: False,
-        reset: Reset,
+        reset: AutoOffsetReset,
         timeout_s: float | None,
         retry_s: float,
         codec: Codec[K, V],

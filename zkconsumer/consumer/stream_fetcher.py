@@ -24,7 +24,14 @@ from confluent_kafka import Message as RawMessage
 from zkconsumer.consumer.messages import key_of, key_of_any
 from zkconsumer.consumer.stream_partitions import PartitionState, StreamPartitions
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.fetcher import LOOKUP_S, Answers, Fault, FaultKind, Fetcher, Reset
+from zkconsumer.kafka.fetcher import (
+    LOOKUP_S,
+    Answers,
+    AutoOffsetReset,
+    Fetcher,
+    FetchFault,
+    FetchFaultKind,
+)
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -160,7 +167,7 @@ class StreamFetcher:
         connect: Callable[[], Fetcher | None],
         connect_columns: Callable[[], Fetcher | None] | None,
         brokers_moved: Callable[[], bool],
-        reset: Reset,
+        reset: AutoOffsetReset,
         retry_s: float,
         report: Callable[[StreamReport], None],
         clock: Callable[[], float],
@@ -341,7 +348,7 @@ class StreamFetcher:
         # would not help.
         some = behind or random.sample(placed, min(_CHECKED, len(placed)))
         if some:
-            self._checking = fetcher.resolve(some, Reset.LARGEST), behind
+            self._checking = fetcher.resolve(some, AutoOffsetReset.LARGEST), behind
             if self._checking[0].done():
                 self._take_answers(self._clock())
 
@@ -444,14 +451,14 @@ class StreamFetcher:
             if self.states.get(tp) is state and self.not_fetched.get(tp, _PAUSED) is not _PAUSED
         ]
 
-    def _on_fault(self, fault: Fault) -> None:
+    def _on_fault(self, fault: FetchFault) -> None:
         tp = fault.tp
         if fault.error is not None:
             self._send_report(ReportKind.FETCH_FAILED, None, fault.text)
             raise copy(fault.error)  # several streams may raise this error
-        if fault.kind in (FaultKind.RETRIED, FaultKind.LOST):
+        if fault.kind in (FetchFaultKind.RETRIED, FetchFaultKind.LOST):
             self._send_report(ReportKind.FETCH_TROUBLE, tp, fault.text)
-            if fault.kind is FaultKind.LOST:
+            if fault.kind is FetchFaultKind.LOST:
                 self.restart()
             elif tp is None and self._moving is None:
                 self._moving = self._in_background(self._brokers_moved)
@@ -462,7 +469,7 @@ class StreamFetcher:
                 return  # the partition was withdrawn, or is already not fetched
             where = f"{tp}, next offset {self.states[tp].delivered}"
             self._set_aside(tp, fault)
-        if fault.kind is FaultKind.PERMANENT:
+        if fault.kind is FetchFaultKind.PERMANENT:
             self._send_report(ReportKind.FETCH_FAILED, tp, fault.text)
             raise FetchError(
                 fault.text,
@@ -472,7 +479,7 @@ class StreamFetcher:
                 "repair the log",
             )
 
-    def _set_aside(self, tp: TopicPartition, fault: Fault) -> None:
+    def _set_aside(self, tp: TopicPartition, fault: FetchFault) -> None:
         """Stop fetching a failed partition, and plan the next attempt.
 
         `auto.offset.reset` replaces an offset that the log does not contain. After a permanent
@@ -480,9 +487,9 @@ class StreamFetcher:
         """
         assert self._client is not None
         self._client.unassign([tp])
-        if fault.kind is FaultKind.OUT_OF_RANGE:
+        if fault.kind is FetchFaultKind.OUT_OF_RANGE:
             self.states[tp].start_at(None)
-        pause_s = FAILED_S if fault.kind is FaultKind.PERMANENT else 0.0
+        pause_s = FAILED_S if fault.kind is FetchFaultKind.PERMANENT else 0.0
         self.not_fetched[tp] = _NotFetched(fault.text, self._clock() + pause_s)
 
     def redeliver(self) -> None:

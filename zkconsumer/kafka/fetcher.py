@@ -114,7 +114,7 @@ def new_client(settings: Settings) -> Consumer:
         ) from error
 
 
-class Reset(Enum):
+class AutoOffsetReset(Enum):
     """`auto.offset.reset` with the JVM's values; `spec` is the special time of ListOffsets."""
 
     SMALLEST = "smallest"
@@ -122,10 +122,10 @@ class Reset(Enum):
 
     @property
     def spec(self) -> int:
-        return OFFSET_BEGINNING if self is Reset.SMALLEST else OFFSET_END
+        return OFFSET_BEGINNING if self is AutoOffsetReset.SMALLEST else OFFSET_END
 
 
-class FaultKind(Enum):
+class FetchFaultKind(Enum):
     OUT_OF_RANGE = "the position is not in the log; the partition must be assigned again"
     TRUNCATED = "the log was truncated below the position; the partition must be assigned again"
     PERMANENT = "an error that no retry can solve"
@@ -136,15 +136,15 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """An error of a fetcher, or the end of a log (`FaultKind.END`). `tp` is None if the fault
+class FetchFault:
+    """An error of a fetcher, or the end of a log (`FetchFaultKind.END`). `tp` is None if the fault
     concerns all brokers.
 
     `error` is the exception that the streams raise, if the reporter of the fault has one. `text`
     describes the fault.
     """
 
-    kind: FaultKind
+    kind: FetchFaultKind
     tp: TopicPartition | None
     text: str
     offset: int = -1
@@ -159,7 +159,7 @@ class Fetcher(Protocol):
     """Fetches the messages of one stream, from any partitions and given offsets."""
 
     @property
-    def faults(self) -> deque[Fault]:
+    def faults(self) -> deque[FetchFault]:
         """The faults that the stream has not handled yet, oldest first; the stream removes them."""
 
     @property
@@ -185,7 +185,7 @@ class Fetcher(Protocol):
         Messages of a partition are in order. Messages after a fault are returned by the next call.
         """
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         """Look up the first or the next offset of each partition's log; returns at once.
 
         Any thread may complete the future. The future fails with a FetchError only if no broker
@@ -208,12 +208,12 @@ class _Errors:
 
     Attributes:
         faults: see `Fetcher.faults`.
-        lost_at: the time at which the fetcher reports `FaultKind.LOST`; None unless all brokers
-            have been down.
+        lost_at: the time at which the fetcher reports `FetchFaultKind.LOST`; None unless all
+            brokers have been down.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[FetchFault] = deque()
         self.lost_at: float | None = None
         self._settings = settings
         # kind of error -> (when it may be reported again, number of errors not reported since)
@@ -225,9 +225,11 @@ class _Errors:
             self.lost_at = time.monotonic() + LOST_AFTER_S
         if (found := refusal(error, self._settings)) is not None:
             if self._may_report(error) is not None:
-                self.faults.append(Fault(FaultKind.REFUSED, None, str(found), error=found))
+                self.faults.append(
+                    FetchFault(FetchFaultKind.REFUSED, None, str(found), error=found)
+                )
         elif error.code() in _PERMANENT:
-            self.faults.append(Fault(FaultKind.PERMANENT, None, error.str()))
+            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, error.str()))
         else:
             self.passing(error, None)
 
@@ -245,10 +247,10 @@ class _Errors:
         if (swallowed := self._may_report(error)) is None:
             return
         if text := descriptors_error():
-            self.faults.append(Fault(FaultKind.PERMANENT, None, text))
+            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, text))
             return
         more = f" ({swallowed} more such errors)" if swallowed else ""
-        self.faults.append(Fault(FaultKind.RETRIED, tp, f"{error.str()}{more}"))
+        self.faults.append(FetchFault(FetchFaultKind.RETRIED, tp, f"{error.str()}{more}"))
 
 
 class KafkaFetcher:
@@ -274,7 +276,7 @@ class KafkaFetcher:
             return
         for tp in self._look_up(offsets, timeout_s):
             text = f"no leader of {tp} is known to the brokers"
-            self.faults.append(Fault(FaultKind.RETRIED, tp, text))
+            self.faults.append(FetchFault(FetchFaultKind.RETRIED, tp, text))
         self._assigned.update(offsets)
         self._consumer.incremental_assign([Raw(*tp, offset) for tp, offset in offsets.items()])
 
@@ -301,12 +303,14 @@ class KafkaFetcher:
         if lost_at is not None and time.monotonic() >= lost_at:
             self._errors.lost_at = None
             if self._assigned:
-                self.faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
+                self.faults.append(
+                    FetchFault(FetchFaultKind.LOST, None, "all brokers have been down")
+                )
         if next(filter(_error, messages), None) is not None:
             return self._up_to_error(messages)
         return messages
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         return self._resolver.resolve(tps, reset)
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -353,21 +357,21 @@ class KafkaFetcher:
         error, tp = messages[0].error(), _tp(messages[0])
         assert error is not None
         if error.code() in _OUT_OF_RANGE:
-            self.faults.append(Fault(FaultKind.OUT_OF_RANGE, tp, error.str()))
+            self.faults.append(FetchFault(FetchFaultKind.OUT_OF_RANGE, tp, error.str()))
         elif error.code() == KafkaError._LOG_TRUNCATION:
-            self.faults.append(Fault(FaultKind.TRUNCATED, tp, error.str()))
+            self.faults.append(FetchFault(FetchFaultKind.TRUNCATED, tp, error.str()))
         elif error.code() in _PERMANENT:
-            self.faults.append(Fault(FaultKind.PERMANENT, tp, error.str()))
+            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, tp, error.str()))
         elif error.code() == KafkaError._PARTITION_EOF:
             end = messages[0].offset()
             assert end is not None
-            self.faults.append(Fault(FaultKind.END, tp, error.str(), end))
+            self.faults.append(FetchFault(FetchFaultKind.END, tp, error.str(), end))
         else:
             self._errors.passing(error, tp)
         return []
 
 
-_OffsetQuery = tuple[list[TopicPartition], Reset, Future[Answers]]
+_OffsetQuery = tuple[list[TopicPartition], AutoOffsetReset, Future[Answers]]
 
 
 class Client(Protocol):
@@ -390,7 +394,7 @@ class Resolver(Generic[C]):
     def __init__(
         self,
         connect: Callable[[], C],
-        ask: Callable[[C, Sequence[TopicPartition], Reset], Answers],
+        ask: Callable[[C, Sequence[TopicPartition], AutoOffsetReset], Answers],
     ) -> None:
         """`connect` makes a client, and `ask` looks up the ends with it; both may block."""
         self._connect = connect
@@ -400,7 +404,7 @@ class Resolver(Generic[C]):
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         """See `Fetcher.resolve`. Any thread may call it."""
         answer: Future[Answers] = Future()
         with self._changed:
@@ -434,7 +438,7 @@ class Resolver(Generic[C]):
                 client.close()
 
     def _answer(self, client: C, batch: Sequence[_OffsetQuery]) -> None:
-        for reset in Reset:
+        for reset in AutoOffsetReset:
             asked = [(tps, answer) for tps, wanted, answer in batch if wanted is reset]
             if asked:
                 found = self._ask(client, sorted({tp for tps, _ in asked for tp in tps}), reset)
@@ -452,7 +456,7 @@ class Resolver(Generic[C]):
 
 
 def _log_ends(
-    client: Consumer, tps: Sequence[TopicPartition], reset: Reset, *, refusals: Refusals
+    client: Consumer, tps: Sequence[TopicPartition], reset: AutoOffsetReset, *, refusals: Refusals
 ) -> Answers:
     """Ask each leader for the first or the next offsets of its partitions."""
     try:

@@ -57,7 +57,7 @@ from typing import Final, Protocol
 from confluent_kafka import Message
 
 from zkconsumer.errors import FetchError, ZkConsumerError
-from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Fetcher, Reset
+from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, Fetcher, FetchFault, FetchFaultKind
 from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -128,14 +128,14 @@ class SharedFetcher:
     wait_s = math.inf  # the pool itself checks that messages arrive
 
     def __init__(self, pool: FetcherPool, wake_signal: WakeSignal) -> None:
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[FetchFault] = deque()
         self._pool, self._wake_signal = pool, wake_signal
         self._routes: dict[TopicPartition, _Route] = {}
         # The stream's thread and the fetch threads use the following fields under this lock: the
         # queued messages and faults with their size in bytes, the totals, and the fetch threads
         # that have stopped because the queue is full.
         self._lock = threading.Lock()
-        self._ready: deque[tuple[_Route | None, list[Message] | Fault, int]] = deque()
+        self._ready: deque[tuple[_Route | None, list[Message] | FetchFault, int]] = deque()
         self._messages = self._bytes = 0
         self._stopped: set[_FetchThread] = set()
 
@@ -176,7 +176,7 @@ class SharedFetcher:
         with self._lock:
             while self._ready and len(found) < max_messages:
                 route, what, size = self._ready[0]
-                if isinstance(what, Fault):
+                if isinstance(what, FetchFault):
                     if found:
                         break
                     self._ready.popleft()
@@ -195,7 +195,7 @@ class SharedFetcher:
             self._resume_fetching()
         return found
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         return self._pool.resolve(list(tps), reset)
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -232,7 +232,7 @@ class SharedFetcher:
         self._wake_signal.wake.set()
         return has_room
 
-    def fail(self, route: _Route | None, fault: Fault) -> None:
+    def fail(self, route: _Route | None, fault: FetchFault) -> None:
         """Queue a fault of one route, or of all partitions that the stream fetches."""
         with self._lock:
             if route is not None and not route.live:
@@ -308,7 +308,7 @@ class FetcherPool:
         """Return whether a stream may fetch more, given the messages and bytes in its queue."""
         return messages <= self._max_messages and size <= self._max_bytes
 
-    def resolve(self, tps: list[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: list[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         """See `Fetcher.resolve`."""
         answer: Future[Answers] = Future()
         if tps:
@@ -323,7 +323,9 @@ class _OffsetQuery:
 
     __slots__ = ("answer", "reset", "tps")
 
-    def __init__(self, tps: list[TopicPartition], reset: Reset, answer: Future[Answers]) -> None:
+    def __init__(
+        self, tps: list[TopicPartition], reset: AutoOffsetReset, answer: Future[Answers]
+    ) -> None:
         self.tps, self.reset, self.answer = tps, reset, answer
 
     def take(self, asked: Future[Answers]) -> None:
@@ -394,7 +396,7 @@ class _FetchThread:
                 logger.debug("%s: starts over", self.name, exc_info=error)
                 what = error if isinstance(error, ZkConsumerError) else f"fetching failed: {error}"
                 known = error if isinstance(error, FetchError) else None
-                self._fail_all(Fault(FaultKind.PERMANENT, None, str(what), error=known))
+                self._fail_all(FetchFault(FetchFaultKind.PERMANENT, None, str(what), error=known))
                 questions, self._queries = self._queries, []
                 for one in questions:
                     one.answer.set_result(dict.fromkeys(one.tps, str(what)))
@@ -515,7 +517,7 @@ class _FetchThread:
     def _take_faults(self, client: Fetcher) -> None:
         while client.faults:
             fault = client.faults.popleft()
-            if fault.kind is FaultKind.LOST:
+            if fault.kind is FetchFaultKind.LOST:
                 self._pool.trouble(fault.text)
                 self._start_over()
                 return
@@ -523,7 +525,7 @@ class _FetchThread:
                 route = self._fetching.get(fault.tp)
                 if route is not None:
                     route.fetcher.fail(route, fault)
-            elif fault.kind in (FaultKind.PERMANENT, FaultKind.REFUSED):
+            elif fault.kind in (FetchFaultKind.PERMANENT, FetchFaultKind.REFUSED):
                 self._fail_all(fault)
             else:
                 self._pool.trouble(fault.text)
@@ -531,7 +533,7 @@ class _FetchThread:
                     self._start_over()
                     return
 
-    def _fail_all(self, fault: Fault) -> None:
+    def _fail_all(self, fault: FetchFault) -> None:
         for fetcher in {route.fetcher for route in self._routes.values()}:
             fetcher.fail(None, fault)
 
@@ -570,4 +572,4 @@ class _FetchThread:
                 if tp in self._fetching and reached.get(tp, -1) < end
             ]
             some = behind or random.sample(list(self._fetching), min(_ASKED, len(self._fetching)))
-            self._checking = client.resolve(some, Reset.LARGEST), behind
+            self._checking = client.resolve(some, AutoOffsetReset.LARGEST), behind

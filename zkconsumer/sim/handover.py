@@ -31,7 +31,7 @@ from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_fetcher import IDLE_S
 from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant
 from zkconsumer.errors import ConnectorClosedError, FetchError
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
@@ -690,7 +690,7 @@ class _Schedule:
             number=0,
             gate=self.gate,
             connect=lambda: self.fetcher,
-            reset=Reset.SMALLEST,
+            reset=AutoOffsetReset.SMALLEST,
             timeout_s=None,
             retry_s=0.0,
             codec=Codec(),

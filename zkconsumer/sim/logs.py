@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from confluent_kafka import Message
 
-from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Reset
+from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, FetchFault, FetchFaultKind
 from zkconsumer.protocol.model import TopicPartition
 
 ROUND: Final = 50
@@ -82,7 +82,7 @@ class MemoryFetcher:
     wait_s = 0.0
 
     def __init__(self, log: Log, wait: Wait = no_wait) -> None:
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[FetchFault] = deque()
         self.positions: dict[TopicPartition, int] = {}
         self._log, self._wait = log, wait
 
@@ -107,7 +107,9 @@ class MemoryFetcher:
         for tp, offset in list(self.positions.items()):
             if self._is_out_of_range(tp, offset):
                 del self.positions[tp]
-                self.faults.append(Fault(FaultKind.OUT_OF_RANGE, tp, f"{offset} is out of range"))
+                self.faults.append(
+                    FetchFault(FetchFaultKind.OUT_OF_RANGE, tp, f"{offset} is out of range")
+                )
                 continue
             end = min(self._log.end(tp), offset + ROUND, offset + max_messages - len(found))
             found += [self._log.message(tp, at) for at in range(offset, end)]
@@ -124,8 +126,8 @@ class MemoryFetcher:
     def _is_out_of_range(self, tp: TopicPartition, offset: int) -> bool:
         return not self._log.start(tp) <= offset <= self._log.end(tp)
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
-        at = self._log.start if reset is Reset.SMALLEST else self._log.end
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
+        at = self._log.start if reset is AutoOffsetReset.SMALLEST else self._log.end
         answer: Future[Answers] = Future()
         answer.set_result({tp: at(tp) for tp in tps})
         return answer

@@ -22,7 +22,7 @@ from zkconsumer.consumer.stream import AnyStream, Stream
 from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, Coverage, Decoded, LeaseGate
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
@@ -139,7 +139,7 @@ class StreamMember(ReportingMember):
         on_transition: OnTransition,
         *,
         log: Log,
-        reset: Reset,
+        reset: AutoOffsetReset,
         on_report: OnReport,
         aim: Phase | None = None,
     ) -> None:

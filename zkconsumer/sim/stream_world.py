@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Reply, Request
 from zkconsumer.sim.logs import CountedLog
@@ -44,7 +44,7 @@ class StreamWorld(World):
             self._settings(who),
             self._transition,
             log=CountedLog(self.log_end, self.log_start),
-            reset=Reset(self.plan.reset),
+            reset=AutoOffsetReset(self.plan.reset),
             on_report=self._reported,
             aim=self.plan.aim,
         )

@@ -72,7 +72,7 @@ class _GrantedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Release:
+class _PendingRelease:
     of: Collection[_GrantedPartition]
     done: Callable[[], None]
 
@@ -98,7 +98,7 @@ class ThreadPartitions:
         self._seen = seen
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, _GrantedPartition] = {}
-        self._releases: list[_Release] = []
+        self._releases: list[_PendingRelease] = []
 
     # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
 
@@ -133,7 +133,7 @@ class ThreadPartitions:
             asked = [self._held[tp] for tp in tps if tp in self._held]
             for one in asked:
                 one.granted = False
-            self._releases.append(_Release(asked, done))
+            self._releases.append(_PendingRelease(asked, done))
         self.answer_releases()
 
     def positions(self, which: Coverage) -> dict[TopicPartition, Position]:

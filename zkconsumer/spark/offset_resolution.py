@@ -32,7 +32,7 @@ from zkconsumer.spark.option_parsing import (
     AtOffsets,
     AtTime,
     AtTimes,
-    Place,
+    NamedPosition,
     Position,
 )
 from zkconsumer.spark.options import Assigned, Matching, SourceOptions, Topics
@@ -148,11 +148,11 @@ def offsets_of(
     """
     position = options.starting if side == "starting" else options.ending
     match position:
-        case Place.EARLIEST:
+        case NamedPosition.EARLIEST:
             return {tp: log.start for tp, log in logs.items()}
-        case Place.LATEST | None:
+        case NamedPosition.LATEST | None:
             return {tp: log.end for tp, log in logs.items()}
-        case Place.ZOOKEEPER:
+        case NamedPosition.ZOOKEEPER:
             return _stored(options, logs, cluster)
         case AtOffsets(offsets):
             _check_named(side, position, logs)

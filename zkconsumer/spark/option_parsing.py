@@ -151,7 +151,7 @@ EARLIEST: Final = -2
 _MAX: Final = 2**63 - 1
 
 
-class Place(Enum):
+class NamedPosition(Enum):
     """A position that is resolved for each log separately."""
 
     EARLIEST = "earliest"
@@ -182,14 +182,14 @@ class AtTimes:
     timestamps_ms: Mapping[TopicPartition, int]
 
 
-Position = Place | AtOffsets | AtTime | AtTimes
+Position = NamedPosition | AtOffsets | AtTime | AtTimes
 
 
-def parse_offsets(option: str, text: str) -> Place | AtOffsets:
+def parse_offsets(option: str, text: str) -> NamedPosition | AtOffsets:
     """Parse `earliest`, `latest`, `zookeeper` or `{"topic":{"0":23}}`. Raises ConfigError."""
     word = text.strip().lower()
-    if word in {place.value for place in Place}:
-        return Place(word)
+    if word in {place.value for place in NamedPosition}:
+        return NamedPosition(word)
     form = '{"topic":{"0":23,"1":-2}} with -2 for earliest and -1 for latest'
     if not text.strip().startswith("{"):
         raise ConfigError(

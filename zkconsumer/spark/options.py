@@ -24,7 +24,7 @@ from zkconsumer.spark.option_parsing import (
     LATEST,
     SECRET,
     AtOffsets,
-    Place,
+    NamedPosition,
     Position,
     did_you_mean,
     parse_choice,
@@ -210,7 +210,7 @@ class SourceOptions:
         )
         if self.starting is not None:
             return self._checked()
-        default = Place.LATEST if self.group is None else Place.ZOOKEEPER
+        default = NamedPosition.LATEST if self.group is None else NamedPosition.ZOOKEEPER
         return replace(self, starting=default)._checked()
 
     def for_batch(self) -> Self:
@@ -225,10 +225,12 @@ class SourceOptions:
             )
         self._refuse("read", _STREAM_ONLY, "remove it: it applies to streams (`readStream`)")
         done = replace(
-            self, starting=self.starting or Place.EARLIEST, ending=self.ending or Place.LATEST
+            self,
+            starting=self.starting or NamedPosition.EARLIEST,
+            ending=self.ending or NamedPosition.LATEST,
         )
-        _refuse_empty("startingOffsets", done.starting, Place.LATEST, LATEST)
-        _refuse_empty("endingOffsets", done.ending, Place.EARLIEST, EARLIEST)
+        _refuse_empty("startingOffsets", done.starting, NamedPosition.LATEST, LATEST)
+        _refuse_empty("endingOffsets", done.ending, NamedPosition.EARLIEST, EARLIEST)
         return done._checked()
 
     def _refuse(self, use: str, names: frozenset[str], remedy: str) -> None:
@@ -238,7 +240,7 @@ class SourceOptions:
             )
 
     def _checked(self) -> Self:
-        if self.group is None and Place.ZOOKEEPER in (self.starting, self.ending):
+        if self.group is None and NamedPosition.ZOOKEEPER in (self.starting, self.ending):
             raise ConfigError(
                 "the offset `zookeeper` means a group's stored offset, and no group is set",
                 where="startingOffsets, endingOffsets",
@@ -456,7 +458,7 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
     return found[0] if found else None
 
 
-def _refuse_empty(option: str, given: Position | None, place: Place, number: int) -> None:
+def _refuse_empty(option: str, given: Position | None, place: NamedPosition, number: int) -> None:
     """Refuse a batch that starts at the end or ends at the beginning: it is a mistake, and Spark
     refuses it too.
     """

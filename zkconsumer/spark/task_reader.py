@@ -36,7 +36,13 @@ from zkconsumer.kafka.client_settings import (
     fetch_settings,
     mechanism_without_columns,
 )
-from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import (
+    AutoOffsetReset,
+    Fetcher,
+    FetchFault,
+    FetchFaultKind,
+    KafkaFetcher,
+)
 from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
@@ -196,7 +202,7 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
     _record_batches()
     make = _column_fetcher if _reads_columns(settings) else _kafka_fetcher
     fetcher = _take_consumer(settings.client, make)
-    fetcher.resolve([tp], Reset.LARGEST)
+    fetcher.resolve([tp], AutoOffsetReset.LARGEST)
     _keep_consumer(settings.client, make, fetcher)
 
 
@@ -335,27 +341,27 @@ class _Reader:
     def _short_limit_s(self) -> float:
         return min(STALE_END_S, self._settings.patience_s)
 
-    def _handle(self, fault: Fault) -> None:
+    def _handle(self, fault: FetchFault) -> None:
         tp = fault.tp
         if fault.error is not None:
             error = fault.error
             raise SparkSourceError(error.what, where=error.where, remedy=error.remedy)
-        if fault.kind is FaultKind.PERMANENT:
+        if fault.kind is FetchFaultKind.PERMANENT:
             raise SparkSourceError(
                 f"the brokers refuse: {fault.text}",
                 where=str(tp or ""),
                 remedy="retrying does not help; see the brokers' logs",
             )
-        if fault.kind is FaultKind.LOST:
+        if fault.kind is FetchFaultKind.LOST:
             self._fetcher.close()
             self._fetcher = type(self).make(self._client)
             self._assign(self._next)
-        elif fault.kind is FaultKind.RETRIED:
+        elif fault.kind is FetchFaultKind.RETRIED:
             self._trouble = fault.text
             log.info("reading continues after an error: %s", fault.text)
         elif tp is None or tp not in self._next:
             return  # the partition is finished
-        elif fault.kind is not FaultKind.END:
+        elif fault.kind is not FetchFaultKind.END:
             self._check_log(tp)
         elif fault.offset >= self._ranges[tp].end:
             self._finish(tp)
@@ -370,8 +376,8 @@ class _Reader:
         """
         position, end = self._next[tp], self._ranges[tp].end
         self._fetcher.unassign([tp])
-        first = self._fetcher.resolve([tp], Reset.SMALLEST).result()[tp]
-        until = self._fetcher.resolve([tp], Reset.LARGEST).result()[tp]
+        first = self._fetcher.resolve([tp], AutoOffsetReset.SMALLEST).result()[tp]
+        until = self._fetcher.resolve([tp], AutoOffsetReset.LARGEST).result()[tp]
         if isinstance(first, str) or isinstance(until, str):
             self._trouble = str(first if isinstance(first, str) else until)
         elif first > position:

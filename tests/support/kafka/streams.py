@@ -26,7 +26,7 @@ from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, Strea
 from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, KafkaFetcher
 from zkconsumer.kafka.pool import FetcherPool, SharedFetcher, WakeSignal
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
@@ -255,7 +255,7 @@ class Reader:
         self,
         log: Log,
         *others: Log,
-        reset: Reset = Reset.SMALLEST,
+        reset: AutoOffsetReset = AutoOffsetReset.SMALLEST,
         timeout_s: float | None = LIMIT_S,
         codec: Codec[object, object] | None = None,
         connect: Callable[[], Fetcher | None] | None = None,

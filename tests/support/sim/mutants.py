@@ -25,7 +25,7 @@ from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, SessionChanged
 from zkconsumer.consumer.stream_fetcher import StreamFetcher
 from zkconsumer.consumer.stream_partitions import Coverage, LeaseGate, PartitionState
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
     commands,
@@ -622,8 +622,14 @@ def _revoked_messages_kept() -> list[Patch]:
 
 
 def _out_of_range_is_the_other_end() -> list[Patch]:
-    def resolve(self: Any, tps: Any, reset: Reset) -> Any:
-        return real(self, tps, Reset.LARGEST if reset is Reset.SMALLEST else Reset.SMALLEST)
+    def resolve(self: Any, tps: Any, reset: AutoOffsetReset) -> Any:
+        return real(
+            self,
+            tps,
+            AutoOffsetReset.LARGEST
+            if reset is AutoOffsetReset.SMALLEST
+            else AutoOffsetReset.SMALLEST,
+        )
 
     real = MemoryFetcher.resolve
     return [(MemoryFetcher, "resolve", resolve)]

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.options import Common
 from zkconsumer.errors import ChrootMissingError, ZkConsumerError, ZooKeeperUnreachableError
 
@@ -27,13 +27,16 @@ class _Entry(NamedTuple):
     java_class: str
     module: str
     function: str = "run"
-    first: Release = Release.R0_8
-    last: Release = Release.R1
+    first: KafkaRelease = KafkaRelease.R0_8
+    last: KafkaRelease = KafkaRelease.R1
 
 
 _TOOLS = {
     "ConsumerOffsetChecker": _Entry(
-        "kafka.tools.ConsumerOffsetChecker", "offset_checker", "check_offsets", last=Release.R0_11
+        "kafka.tools.ConsumerOffsetChecker",
+        "offset_checker",
+        "check_offsets",
+        last=KafkaRelease.R0_11,
     ),
     "ExportZkOffsets": _Entry("kafka.tools.ExportZkOffsets", "offsets", "export"),
     "ImportZkOffsets": _Entry("kafka.tools.ImportZkOffsets", "offsets", "import_"),
@@ -42,7 +45,7 @@ _TOOLS = {
         "kafka.tools.VerifyConsumerRebalance", "offset_checker", "verify_rebalance"
     ),
     "ConsumerGroupCommand": _Entry(
-        "kafka.admin.ConsumerGroupCommand", "consumer_groups", first=Release.R0_9
+        "kafka.admin.ConsumerGroupCommand", "consumer_groups", first=KafkaRelease.R0_9
     ),
     "ConsoleConsumer": _Entry("kafka.tools.ConsoleConsumer", "console_consumer"),
     "GetOffsetShell": _Entry("kafka.tools.GetOffsetShell", "shell"),
@@ -69,7 +72,7 @@ def legacy(
     ],
     *,
     release: Annotated[
-        Release | None,
+        KafkaRelease | None,
         typer.Option(help="Kafka release to imitate; default: the newest that has the tool."),
     ] = None,
     config: Annotated[
@@ -111,7 +114,7 @@ def legacy(
 
 
 def _run(
-    entry: _Entry, release: Release, arguments: list[str], common: Common, backups: Path
+    entry: _Entry, release: KafkaRelease, arguments: list[str], common: Common, backups: Path
 ) -> None:
     from zkconsumer.cli.legacy.joptsimple import OptionError
     from zkconsumer.cli.legacy.tool import Ended, Tool

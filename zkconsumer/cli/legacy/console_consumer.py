@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zkconsumer.admin.legacy import ZkUtils, forget
 from zkconsumer.cli import abandon_stdout
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Ended, Tool
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.messages import Message
@@ -47,13 +47,13 @@ SUMMARY: Final = (
 _DIRECTORY = "If csv-reporter-enable is set, and this parameter isset, the csv metrics will be "
 
 
-def options(release: Release) -> Iterator[Option]:
+def options(release: KafkaRelease) -> Iterator[Option]:
     """Yield the options of `kafka.tools.ConsoleConsumer` of a release."""
     yield Option("topic", "The topic id to consume on.", "topic")
     yield Option("whitelist", "Whitelist of topics to include for consumption.", "whitelist")
     yield Option("blacklist", "Blacklist of topics to exclude from consumption.", "blacklist")
     required = "REQUIRED (only when using old consumer)"
-    if not release.since(Release.R0_10):
+    if not release.since(KafkaRelease.R0_10):
         required = "REQUIRED"
     yield Option(
         "zookeeper",
@@ -64,20 +64,20 @@ def options(release: Release) -> Iterator[Option]:
     wins = " Note that [consumer-property] takes precedence over this config."
     yield Option(
         "consumer.config",
-        "Consumer config properties file." + (wins if release.since(Release.R0_10) else ""),
+        "Consumer config properties file." + (wins if release.since(KafkaRelease.R0_10) else ""),
         "config file",
     )
     yield from _formatting(release)
     yield from _reading()
-    directory = "metrics directory" if release.since(Release.R0_9) else "metrics dictory"
-    put = "output here" if release.since(Release.R0_11) else "outputed here"
+    directory = "metrics directory" if release.since(KafkaRelease.R0_9) else "metrics dictory"
+    put = "output here" if release.since(KafkaRelease.R0_11) else "outputed here"
     yield Option("metrics-dir", _DIRECTORY + put, directory)
     yield Option("csv-reporter-enabled", "If set, the CSV metrics reporter will be enabled")
-    if release.since(Release.R0_9):
+    if release.since(KafkaRelease.R0_9):
         yield from _from_0_9(release)
-    if release.since(Release.R0_10):
+    if release.since(KafkaRelease.R0_10):
         yield from _from_0_10(release)
-    if release.since(Release.R0_11):
+    if release.since(KafkaRelease.R0_11):
         yield Option(
             "isolation-level",
             "Set to read_committed in order to filter out transactional messages which are not "
@@ -85,11 +85,11 @@ def options(release: Release) -> Iterator[Option]:
             "",
             default="read_uncommitted",
         )
-    if release.since(Release.R1):
+    if release.since(KafkaRelease.R1):
         yield Option("group", "The consumer group id of the consumer.", "consumer group id")
 
 
-def _formatting(release: Release) -> Iterator[Option]:
+def _formatting(release: KafkaRelease) -> Iterator[Option]:
     yield Option(
         "formatter",
         "The name of a class to use for formatting kafka messages for display.",
@@ -97,7 +97,7 @@ def _formatting(release: Release) -> Iterator[Option]:
         default="kafka.tools.DefaultMessageFormatter",
     )
     doc = "The properties to initialize the message formatter."
-    yield Option("property", doc if release.since(Release.R0_10) else "", "prop")
+    yield Option("property", doc if release.since(KafkaRelease.R0_10) else "", "prop")
 
 
 def _reading() -> Iterator[Option]:
@@ -123,7 +123,7 @@ def _reading() -> Iterator[Option]:
     )
 
 
-def _from_0_9(release: Release) -> Iterator[Option]:
+def _from_0_9(release: KafkaRelease) -> Iterator[Option]:
     yield Option(
         "timeout-ms",
         "If specified, exit if no message is available for consumption for the specified interval.",
@@ -131,27 +131,27 @@ def _from_0_9(release: Release) -> Iterator[Option]:
         "Integer",
     )
     new = "Use the new consumer implementation."
-    if release.since(Release.R1):
+    if release.since(KafkaRelease.R1):
         new += " This is the default, so this option is deprecated and will be removed in a future "
         new += "release."
-    elif release.since(Release.R0_10):
+    elif release.since(KafkaRelease.R0_10):
         new += " This is the default."
     yield Option("new-consumer", new)
     server = "REQUIRED (unless old consumer is used): The server to connect to."
     yield Option(
         "bootstrap-server",
-        server if release.since(Release.R0_10) else "",
+        server if release.since(KafkaRelease.R0_10) else "",
         "server to connect to",
     )
     yield Option("key-deserializer", "", "deserializer for key")
     yield Option("value-deserializer", "", "deserializer for values")
 
 
-def _from_0_10(release: Release) -> Iterator[Option]:
+def _from_0_10(release: KafkaRelease) -> Iterator[Option]:
     begins = " Consumption starts from the end of the partition unless '--offset' is specified."
     yield Option(
         "partition",
-        "The partition to consume from." + (begins if release.since(Release.R0_11) else ""),
+        "The partition to consume from." + (begins if release.since(KafkaRelease.R0_11) else ""),
         "partition",
         "Integer",
     )
@@ -186,12 +186,12 @@ _NULL: Final = b"null"
 _TIMES: Final = {1: "CreateTime", 2: "LogAppendTime"}
 
 
-def formatter(java: str, properties: Mapping[str, str], release: Release) -> Formatter:
+def formatter(java: str, properties: Mapping[str, str], release: KafkaRelease) -> Formatter:
     """Return the function that formats a message as a Java class does.
 
     Raises JavaError for an unknown class.
     """
-    modern = release.since(Release.R0_10)
+    modern = release.since(KafkaRelease.R0_10)
     match java:
         case "kafka.tools.DefaultMessageFormatter":
             return _default(properties, release)
@@ -207,8 +207,8 @@ def formatter(java: str, properties: Mapping[str, str], release: Release) -> For
     raise JavaError("java.lang.ClassNotFoundException", java)
 
 
-def _default(properties: Mapping[str, str], release: Release) -> Formatter:
-    modern = release.since(Release.R0_10)
+def _default(properties: Mapping[str, str], release: KafkaRelease) -> Formatter:
+    modern = release.since(KafkaRelease.R0_10)
 
     def is_on(name: str, default: str) -> bool:
         return properties.get(name, default).strip().lower() == "true"
@@ -217,7 +217,7 @@ def _default(properties: Mapping[str, str], release: Release) -> Formatter:
     end = properties.get("line.separator", "\n").encode()
     has_time = modern and is_on("print.timestamp", "false")
     has_key = is_on("print.key", "false")
-    has_value = not release.since(Release.R0_11) or is_on("print.value", "true")
+    has_value = not release.since(KafkaRelease.R0_11) or is_on("print.value", "true")
     key = _deserializer(properties.get("key.deserializer") if modern else None)
     value = _deserializer(properties.get("value.deserializer") if modern else None)
 
@@ -328,7 +328,7 @@ def run(tool: Tool) -> None:
     try:
         given = parser.parse(tool.arguments)
     except OptionError as error:
-        if tool.release.since(Release.R0_11):
+        if tool.release.since(KafkaRelease.R0_11):
             tool.usage(parser, str(error))
         tool.err(str(error))
         raise Ended(1) from None
@@ -340,7 +340,7 @@ def run(tool: Tool) -> None:
         _report(tool, ended)
         if request.group is None:
             forget(zk.connection, group)
-    if tool.release.since(Release.R0_10) and given.has("enable-systest-events"):
+    if tool.release.since(KafkaRelease.R0_10) and given.has("enable-systest-events"):
         tool.out("shutdown_complete")
     if ended.code:
         raise Ended(ended.code)
@@ -350,8 +350,8 @@ def run(tool: Tool) -> None:
 
 
 def _parsed(tool: Tool, parser: Parser, given: Options) -> _Request:
-    modern = tool.release.since(Release.R0_10)
-    if not tool.release.since(Release.R0_9):
+    modern = tool.release.since(KafkaRelease.R0_10)
+    if not tool.release.since(KafkaRelease.R0_9):
         tool.require(parser, given, "zookeeper")
     # From 0.10 on the tool parses all values before it checks the combination of options.
     if not modern:
@@ -361,8 +361,8 @@ def _parsed(tool: Tool, parser: Parser, given: Options) -> _Request:
     kept = {} if file is None else tool.properties(file)
     listed = _pairs(tool, given.values("property"))
     most = given.number("max-messages")
-    timeout_ms = given.number("timeout-ms") if tool.release.since(Release.R0_9) else None
-    if tool.release.since(Release.R0_11):
+    timeout_ms = given.number("timeout-ms") if tool.release.since(KafkaRelease.R0_9) else None
+    if tool.release.since(KafkaRelease.R0_11):
         for part in ("key", "value"):
             if java := given.text(f"{part}-deserializer"):
                 listed[f"{part}.deserializer"] = java
@@ -374,7 +374,7 @@ def _parsed(tool: Tool, parser: Parser, given: Options) -> _Request:
     if given.has("csv-reporter-enabled"):
         tool.err("zkconsumer: --csv-reporter-enabled has no effect here")
     properties = kept | extra
-    if tool.release.since(Release.R1):
+    if tool.release.since(KafkaRelease.R1):
         _agree_on_group(tool, parser, properties, [given.text("group"), kept.get(GROUP)])
     _set_reset(tool, given, properties)
     if timeout_ms is not None and timeout_ms >= 0:
@@ -393,7 +393,7 @@ def _parsed(tool: Tool, parser: Parser, given: Options) -> _Request:
 
 def _check(tool: Tool, parser: Parser, given: Options) -> None:
     """Check that the options name exactly one set of topics, and the old consumer."""
-    modern = tool.release.since(Release.R0_10)
+    modern = tool.release.since(KafkaRelease.R0_10)
     if given.has("new-consumer") if not modern else not given.has("zookeeper"):
         _refuse_new(tool, parser, given)
     for name in ("bootstrap-server", "new-consumer") if modern else ():
@@ -420,7 +420,7 @@ def _wanted(given: Options) -> TopicFilter:
 
 
 def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
-    modern = tool.release.since(Release.R0_10)
+    modern = tool.release.since(KafkaRelease.R0_10)
     names = ("topic", "whitelist") if modern else ("topic",)
     if sum(map(given.has, names)) != 1:
         tool.usage(
@@ -474,7 +474,7 @@ def _agree_on_group(
 def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
     """Set `auto.offset.reset`; only release 1.0 uses the value in the properties."""
     value = properties.get(RESET)
-    if value is None or not tool.release.since(Release.R1):
+    if value is None or not tool.release.since(KafkaRelease.R1):
         properties[RESET] = SMALLEST if given.has("from-beginning") else "largest"
     elif given.has("from-beginning") and value != SMALLEST:
         tool.err(
@@ -490,14 +490,14 @@ def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
 def _prepare(tool: Tool, zk: ZkUtils, given: Options, request: _Request, group: str) -> None:
     from zkconsumer.admin.apply import Live
 
-    if tool.release.since(Release.R0_9) and not zk.exists(paths.BROKER_IDS):
+    if tool.release.since(KafkaRelease.R0_9) and not zk.exists(paths.BROKER_IDS):
         tool.err("No brokers found in ZK.")
         raise Ended(1)
     if given.has("delete-consumer-offsets"):
         tool.writing(zk).delete(paths.group(group), live=Live.FORCE)
         return
     begins = given.has("from-beginning")
-    if tool.release.since(Release.R1):
+    if tool.release.since(KafkaRelease.R1):
         begins = begins or request.properties[RESET] == SMALLEST
     if begins and zk.exists(paths.offsets(group)):
         tool.err(
@@ -559,7 +559,7 @@ class _End(NamedTuple):
 
 
 def _report(tool: Tool, ended: _End) -> None:
-    modern = tool.release.since(Release.R0_9)
+    modern = tool.release.since(KafkaRelease.R0_9)
     count = f"{'Processed a total of' if modern else 'Consumed'} {ended.messages} messages"
     if modern:
         tool.err(count)
@@ -596,9 +596,9 @@ def _consume(tool: Tool, request: _Request, group: str) -> _End:
     except BrokenPipeError:
         abandon_stdout()
         tool.err("Unable to write to standard out, closing consumer.")
-        return _End(messages.count, 0 if tool.release.since(Release.R0_10) else 1)
+        return _End(messages.count, 0 if tool.release.since(KafkaRelease.R0_10) else 1)
     except JavaError as error:
-        return _End(messages.count, 1 if tool.release.since(Release.R0_9) else 0, error)
+        return _End(messages.count, 1 if tool.release.since(KafkaRelease.R0_9) else 0, error)
     except _SignalError as error:
         return _End(messages.count, 128 + error.number)
     return _End(messages.count)
@@ -621,7 +621,7 @@ class _Messages:
                 if self.count == self._request.most:
                     return
         except ConsumerTimeoutError:
-            modern = self._tool.release.since(Release.R0_9)
+            modern = self._tool.release.since(KafkaRelease.R0_9)
             ending = "terminating consumer process" if modern else "stopping consumer"
             self._tool.log("ERROR", f"Error processing message, {ending}: ")
             self._tool.err("kafka.consumer.ConsumerTimeoutException")

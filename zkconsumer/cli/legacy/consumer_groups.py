@@ -12,7 +12,7 @@ from typing import Final
 
 from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils, committed
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange, log_ends
@@ -24,67 +24,67 @@ from zkconsumer.protocol.paths import validate_group, validate_topic
 # ---- options -------------------------------------------------------------------------------------
 
 
-SUMMARY: Final[Mapping[Release, str]] = {
-    Release.R0_9: "List all consumer groups, describe a consumer group, or delete consumer group "
-    "info.",
-    Release.R0_11: "List all consumer groups, describe a consumer group, delete consumer group "
-    "info, or reset consumer group offsets.",
+SUMMARY: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "List all consumer groups, describe a consumer group, or delete consumer "
+    "group info.",
+    KafkaRelease.R0_11: "List all consumer groups, describe a consumer group, delete consumer "
+    "group info, or reset consumer group offsets.",
 }
 
-ACTIONS: Final[Mapping[Release, str]] = {
-    Release.R0_9: "--list, --describe, --delete",
-    Release.R0_11: "--list, --describe, --delete, --reset-offset",
-    Release.R1: "--list, --describe, --delete, --reset-offsets",
+ACTIONS: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "--list, --describe, --delete",
+    KafkaRelease.R0_11: "--list, --describe, --delete, --reset-offset",
+    KafkaRelease.R1: "--list, --describe, --delete, --reset-offsets",
 }
 
-_ZOOKEEPER: Final[Mapping[Release, str]] = {
-    Release.R0_9: "REQUIRED (unless new-consumer is used)",
-    Release.R0_10: "REQUIRED (only when using old consumer)",
-    Release.R0_11: "REQUIRED (for consumer groups based on the old consumer)",
+_ZOOKEEPER: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "REQUIRED (unless new-consumer is used)",
+    KafkaRelease.R0_10: "REQUIRED (only when using old consumer)",
+    KafkaRelease.R0_11: "REQUIRED (for consumer groups based on the old consumer)",
 }
 
-_BOOTSTRAP: Final[Mapping[Release, str]] = {
-    Release.R0_9: "REQUIRED (only when using new-consumer)",
-    Release.R0_10: "REQUIRED (unless old consumer is used)",
-    Release.R0_11: "REQUIRED (for consumer groups based on the new consumer)",
+_BOOTSTRAP: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "REQUIRED (only when using new-consumer)",
+    KafkaRelease.R0_10: "REQUIRED (unless old consumer is used)",
+    KafkaRelease.R0_11: "REQUIRED (for consumer groups based on the new consumer)",
 }
 
-_TOPIC: Final[Mapping[Release, str]] = {
-    Release.R0_9: "The topic whose consumer group information should be deleted.",
-    Release.R0_11: "The topic whose consumer group information should be deleted or topic whose "
-    "should be included in the reset offset process. In `reset-offsets` case, partitions can be "
-    "specified using this format: `topic1:0,1,2`, where 0,1,2 are the partition to be included in "
-    "the process. Reset-offsets also supports multiple topic inputs.",
+_TOPIC: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "The topic whose consumer group information should be deleted.",
+    KafkaRelease.R0_11: "The topic whose consumer group information should be deleted or topic "
+    "whose should be included in the reset offset process. In `reset-offsets` case, partitions can "
+    "be specified using this format: `topic1:0,1,2`, where 0,1,2 are the partition to be included "
+    "in the process. Reset-offsets also supports multiple topic inputs.",
 }
 
-_DESCRIBE: Final[Mapping[Release, str]] = {
-    Release.R0_9: "Describe consumer group and list offset lag related to given group.",
-    Release.R0_10: "Describe consumer group and list offset lag (number of messages not yet "
+_DESCRIBE: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "Describe consumer group and list offset lag related to given group.",
+    KafkaRelease.R0_10: "Describe consumer group and list offset lag (number of messages not yet "
     "processed) related to given group.",
 }
 
-_NEW_CONSUMER: Final[Mapping[Release, str]] = {
-    Release.R0_9: "Use new consumer.",
-    Release.R0_10: "Use new consumer. This is the default.",
-    Release.R0_11: "Use new consumer. This option requires that the 'bootstrap-server' option is "
-    "used.",
-    Release.R1: "Use the new consumer implementation. This is the default, so this option is "
+_NEW_CONSUMER: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_9: "Use new consumer.",
+    KafkaRelease.R0_10: "Use new consumer. This is the default.",
+    KafkaRelease.R0_11: "Use new consumer. This option requires that the 'bootstrap-server' option "
+    "is used.",
+    KafkaRelease.R1: "Use the new consumer implementation. This is the default, so this option is "
     "deprecated and will be removed in a future release.",
 }
 
-_RESET: Final[Mapping[Release, str]] = {
-    Release.R0_11: "Reset offsets of consumer group. Supports one consumer group at the time, and "
-    "instances should be inactive\nHas 3 execution options: (default) to plan which offsets to "
+_RESET: Final[Mapping[KafkaRelease, str]] = {
+    KafkaRelease.R0_11: "Reset offsets of consumer group. Supports one consumer group at the time, "
+    "and instances should be inactive\nHas 3 execution options: (default) to plan which offsets to "
     "reset, --execute to execute the reset-offsets process, and --export to export the results to "
     "a CSV format.\nHas the following scenarios to choose: --to-datetime, --by-period, "
     "--to-earliest, --to-latest, --shift-by, --from-file, --to-current. One scenario must be "
     "choose\nTo define the scope use: --all-topics or --topic. . One scope must be choose, unless "
     "you use '--from-file' scenario",
-    Release.R1: "Reset offsets of consumer group. Supports one consumer group at the time, and "
-    "instances should be inactive\nHas 2 execution options: --dry-run (the default) to plan which "
-    "offsets to reset, and --execute to update the offsets. Additionally, the --export option is "
-    "used to export the results to a CSV format.\nYou must choose one of the following reset "
-    "specifications: --to-datetime, --by-period, --to-earliest, --to-latest, --shift-by, "
+    KafkaRelease.R1: "Reset offsets of consumer group. Supports one consumer group at the time, "
+    "and instances should be inactive\nHas 2 execution options: --dry-run (the default) to plan "
+    "which offsets to reset, and --execute to update the offsets. Additionally, the --export "
+    "option is used to export the results to a CSV format.\nYou must choose one of the following "
+    "reset specifications: --to-datetime, --by-period, --to-earliest, --to-latest, --shift-by, "
     "--from-file, --to-current.\nTo define the scope use --all-topics or --topic. One scope must "
     "be specified unless you use '--from-file'.",
 }
@@ -115,13 +115,13 @@ SCENARIOS: Final = (
 KAFKA_ONLY: Final = ("members", "verbose", "offsets", "state")
 
 
-def worded(words: Mapping[Release, str], release: Release) -> str:
+def worded(words: Mapping[KafkaRelease, str], release: KafkaRelease) -> str:
     """Return the text for a release: the text of the latest listed release that is not newer than
     `release`."""
     return next(words[one] for one in reversed(list(words)) if release.since(one))
 
 
-def options(release: Release) -> Iterator[Option]:
+def options(release: KafkaRelease) -> Iterator[Option]:
     """Yield the options of `kafka.admin.ConsumerGroupCommand` of a release."""
     zookeeper = (
         f"{worded(_ZOOKEEPER, release)}: The connection string for the zookeeper connection in the "
@@ -138,14 +138,14 @@ def options(release: Release) -> Iterator[Option]:
     yield Option("delete", _DELETE)
     yield Option("new-consumer", worded(_NEW_CONSUMER, release))
     yield Option("command-config", properties, "command config property file")
-    if release.since(Release.R0_11):
+    if release.since(KafkaRelease.R0_11):
         yield from _reset_options(release)
-    if release.since(Release.R1):
+    if release.since(KafkaRelease.R1):
         yield from _kafka_options()
 
 
-def _reset_options(release: Release) -> Iterator[Option]:
-    end = "." if release.since(Release.R1) else ""
+def _reset_options(release: KafkaRelease) -> Iterator[Option]:
+    end = "." if release.since(KafkaRelease.R1) else ""
     timeout = (
         "The timeout that can be set for some use cases. For example, it can be used when "
         "describing the group to specify the maximum amount of time in milliseconds to wait before "
@@ -221,14 +221,14 @@ def run(tool: Tool) -> None:
     if not tool.arguments:
         tool.usage(parser, worded(SUMMARY, tool.release))
     names = ["list", "describe", "delete"]
-    if tool.release.since(Release.R0_11):
+    if tool.release.since(KafkaRelease.R0_11):
         names.append("reset-offsets")
     if sum(map(given.has, names)) != 1:
         actions = worded(ACTIONS, tool.release)
         tool.usage(parser, f"Command must include exactly one action: {actions}")
     _check(tool, parser, given)
-    if tool.release.since(Release.R0_10):
-        tool.err(NOTE if tool.release.since(Release.R1) else f"{NOTE}\n")
+    if tool.release.since(KafkaRelease.R0_10):
+        tool.err(NOTE if tool.release.since(KafkaRelease.R1) else f"{NOTE}\n")
     with tool.zookeeper(given.required("zookeeper")) as zk:
         try:
             _act(tool, zk, given)
@@ -250,7 +250,7 @@ def _act(tool: Tool, zk: ZkUtils, given: Options) -> None:
 
 def _failed(tool: Tool, error: JavaError) -> None:
     """Print a failure on standard output; the exit code stays 0, as in the original tool."""
-    if tool.release.since(Release.R0_10):
+    if tool.release.since(KafkaRelease.R0_10):
         tool.out(f"Error: Executing consumer group command failed due to {error.text}")
     else:
         # The JVM also prints the stack trace.
@@ -263,7 +263,7 @@ def _failed(tool: Tool, error: JavaError) -> None:
 
 def _check(tool: Tool, parser: Parser, given: Options) -> None:
     """Check the combination of options (`ConsumerGroupCommandOptions.checkArgs`)."""
-    if tool.release.since(Release.R0_10):
+    if tool.release.since(KafkaRelease.R0_10):
         _check_mode(tool, parser, given)
     else:
         _check_mode_0_9(tool, parser, given)
@@ -271,7 +271,7 @@ def _check(tool: Tool, parser: Parser, given: Options) -> None:
         tool.require(parser, given, "group")
     if given.has("delete") and not given.has("group") and not given.has("topic"):
         tool.usage(parser, "Option [delete] either takes [group], [topic], or both")
-    resets = tool.release.since(Release.R0_11) and given.has("reset-offsets")
+    resets = tool.release.since(KafkaRelease.R0_11) and given.has("reset-offsets")
     if resets:
         _check_reset(tool, parser, given)
     _exclude(tool, parser, given, "group", ["list"])
@@ -303,7 +303,7 @@ def _check_mode_0_9(tool: Tool, parser: Parser, given: Options) -> None:
 
 
 def _check_mode(tool: Tool, parser: Parser, given: Options) -> None:
-    latest = tool.release.since(Release.R1)
+    latest = tool.release.since(KafkaRelease.R1)
     quote = "" if latest else "'"
     if given.has("zookeeper"):
         for name in ("bootstrap-server", "new-consumer"):
@@ -334,7 +334,7 @@ def _check_mode(tool: Tool, parser: Parser, given: Options) -> None:
 
 
 def _check_reset(tool: Tool, parser: Parser, given: Options) -> None:
-    if tool.release.since(Release.R1):
+    if tool.release.since(KafkaRelease.R1):
         if not given.has("dry-run") and not given.has("execute"):
             tool.err(
                 "WARN: In a future major release, the default behavior of this command will be to "
@@ -362,7 +362,7 @@ def _exclude(tool: Tool, parser: Parser, given: Options, used: str, others: Sequ
 
 
 def _delete(tool: Tool, zk: ZkUtils, given: Options) -> None:
-    quote = "'" if tool.release.since(Release.R0_10) else ""
+    quote = "'" if tool.release.since(KafkaRelease.R0_10) else ""
     error = "Error: " if quote else ""
     topic = validate_topic(given.required("topic")) if given.has("topic") else None
     named = "" if topic is None else f" topic {quote}{topic}{quote}"
@@ -469,7 +469,7 @@ class _Ends:
 
 def describe(tool: Tool, zk: ZkUtils, group: str) -> None:
     """Print the table of a group in the form of the tool's release. Raises JavaError."""
-    if tool.release.since(Release.R0_10):
+    if tool.release.since(KafkaRelease.R0_10):
         _describe(tool, zk, group)
     else:
         _describe_0_9(tool, zk, group)
@@ -524,7 +524,7 @@ def _show(tool: Tool, rows: Iterable[Sequence[object] | None]) -> None:
     cells = [
         None if row is None else ["-" if one is None else str(one) for one in row] for row in rows
     ]
-    if tool.release.since(Release.R1):
+    if tool.release.since(KafkaRelease.R1):
         # The JVM's tool fails on an ignored partition; the tool of 1.1 fails before it prints the
         # first row.
         shown = [_cells(row) for row in cells]
@@ -560,10 +560,10 @@ def _offsets(
     tool: Tool, zk: ZkUtils, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     found = committed(zk, group, partitions, limit_s=tool.broker_limit_s)
-    modern = tool.release.since(Release.R0_10)
+    modern = tool.release.since(KafkaRelease.R0_10)
     quote, error = ("'", "Error: ") if modern else ("", "")
     for tp in partitions:
-        form = "{}-{}" if tool.release.since(Release.R1) else "[{},{}]"
+        form = "{}-{}" if tool.release.since(KafkaRelease.R1) else "[{},{}]"
         whose = f"for group {quote}{group}{quote} partition {quote}{form.format(*tp)}{quote}"
         if tp in found.unknown:
             reason = found.unknown[tp]
@@ -578,7 +578,7 @@ def _offsets(
 
 def _ends(tool: Tool, zk: ZkUtils, partitions: Sequence[TopicPartition]) -> _Ends:
     leaders, brokers = zk.leaders(partitions), zk.brokers()
-    modern = tool.release.since(Release.R0_10)
+    modern = tool.release.since(KafkaRelease.R0_10)
     ignored = set()
     for tp in partitions:
         leader = leaders.get(tp)

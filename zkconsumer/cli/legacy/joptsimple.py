@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.protocol.java.text import parse_int32, parse_int64
 
 # Columns of joptsimple's help.
@@ -93,11 +93,11 @@ class Options:
 class Parser:
     """The options of one tool of one release."""
 
-    def __init__(self, options: Iterable[Option], release: Release) -> None:
+    def __init__(self, options: Iterable[Option], release: KafkaRelease) -> None:
         self._options = {one.name: one for one in sorted(options, key=lambda one: one.name)}
-        self._old = not release.since(Release.R0_10)
+        self._old = not release.since(KafkaRelease.R0_10)
         # Since KAFKA-4703 (0.11) options can no longer be abbreviated.
-        self._abbreviated = not release.since(Release.R0_11)
+        self._abbreviated = not release.since(KafkaRelease.R0_11)
 
     def option(self, name: str) -> Option:
         return self._options[name]

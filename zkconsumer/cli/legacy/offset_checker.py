@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from zkconsumer.admin.legacy import NoNodeError, ZkUtils, mutable_map_order
 from zkconsumer.cli.legacy.joptsimple import Option
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import HELP, Tool, connect_string
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.exceptions import JavaError
@@ -37,7 +37,9 @@ def _options() -> Iterator[Option]:
 
 
 def check_offsets(tool: Tool) -> None:
-    tool.deprecated(Release.R0_9, "releases following 0.9.0. Use ConsumerGroupCommand instead.")
+    tool.deprecated(
+        KafkaRelease.R0_9, "releases following 0.9.0. Use ConsumerGroupCommand instead."
+    )
     parser, given = tool.options(_options(), "Check the offset of your consumers.")
     tool.require(parser, given, "group", "zookeeper")
     group = validate_group(given.required("group"))
@@ -64,7 +66,7 @@ def _show(
     numbers = zk.partitions(validate_topic(topic) for topic in topics)
     partitions = [TopicPartition(topic, one) for topic in sorted(topics) for one in numbers[topic]]
     # The first partition without an offset may end the tool. Keep the old tool's order of answers.
-    modern = tool.release.since(Release.R0_10)
+    modern = tool.release.since(KafkaRelease.R0_10)
     answered = sorted(numbers) if modern else mutable_map_order(numbers)
     asked_for = [TopicPartition(topic, one) for topic in answered for one in numbers[topic]]
     offsets = _offsets(tool, zk, group, asked_for, limit_s)
@@ -129,7 +131,7 @@ def _show_brokers(tool: Tool, brokers: dict[int, Broker], used: Iterable[int]) -
 
 
 def verify_rebalance(tool: Tool) -> None:
-    tool.deprecated(Release.R0_11, "a future release following 0.11.0.0.")
+    tool.deprecated(KafkaRelease.R0_11, "a future release following 0.11.0.0.")
     options = [connect_string("zookeeper.connect"), Option("group", "Consumer group.", ""), HELP]
     parser, given = tool.options(
         options, "Validate that all partitions have a consumer for a given consumer group."
@@ -148,7 +150,7 @@ def verify_rebalance(tool: Tool) -> None:
     tool.out(f"Rebalance operation {'failed' if faults else 'successful'} !")
 
 
-def _faults(zk: ZkUtils, group: str, release: Release) -> Iterator[str]:
+def _faults(zk: ZkUtils, group: str, release: KafkaRelease) -> Iterator[str]:
     threads = _threads(zk.subscriptions(group, internal=frozenset()))
     partitions = zk.partitions(threads)
     listed = zk.connection.children_in_server_order(
@@ -162,13 +164,13 @@ def _faults(zk: ZkUtils, group: str, release: Release) -> Iterator[str]:
             yield f"No owners for any partitions for topic {topic}"
         for number in partitions[topic]:
             # 0.8 searches for a string among numbers, and never finds it.
-            if not release.since(Release.R0_9) or str(number) not in owned:
+            if not release.since(KafkaRelease.R0_9) or str(number) not in owned:
                 yield f"No owner for partition [{topic},{number}]"
             owner = owners.get(TopicPartition(topic, number))
             if owner is None:
                 yield f"No owner for partition [{topic},{number}]"
             # Up to 0.9 the tool searches for a string among thread id objects.
-            elif not release.since(Release.R0_10) or owner not in threads[topic]:
+            elif not release.since(KafkaRelease.R0_10) or owner not in threads[topic]:
                 yield (
                     f"Owner {owner} for partition [{topic},{number}] "
                     f"is not a valid member of consumer group {group}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
@@ -19,7 +19,7 @@ from zkconsumer.protocol.payloads import Thrown, encode_offset
 
 def export(tool: Tool) -> None:
     """Imitate `kafka.tools.ExportZkOffsets`."""
-    tool.deprecated(Release.R0_11, "a future release following 0.11.0.0.")
+    tool.deprecated(KafkaRelease.R0_11, "a future release following 0.11.0.0.")
     group = Option("group", "Consumer group.", "")
     options = [connect_string("zkconnect"), group, Option("output-file", "Output file", ""), HELP]
     parser, given = tool.options(options, "Export consumer offsets to an output file.")
@@ -85,7 +85,7 @@ USAGE = "USAGE: kafka.tools.UpdateOffsetsInZK$ [earliest | latest] consumer.prop
 
 def update(tool: Tool) -> None:
     """Imitate `kafka.tools.UpdateOffsetsInZK`; unlike it, write all partitions or none."""
-    tool.deprecated(Release.R0_11, "releases following 0.11.0.0.")
+    tool.deprecated(KafkaRelease.R0_11, "releases following 0.11.0.0.")
     if len(tool.arguments) < 3:
         tool.out(USAGE)
         raise Ended(1)

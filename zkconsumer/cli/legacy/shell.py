@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers
@@ -21,8 +21,8 @@ _VERSION = 1
 _PORT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
 
 
-def _options(release: Release) -> Iterator[Option]:
-    modern = release.since(Release.R0_10)
+def _options(release: KafkaRelease) -> Iterator[Option]:
+    modern = release.since(KafkaRelease.R0_10)
     servers = "REQUIRED: The list of hostname and port of the server to connect to."
     yield Option("broker-list", servers, "hostname:port,...,hostname:port")
     yield Option("topic", "REQUIRED: The topic to get offset from.", "topic")
@@ -46,7 +46,7 @@ def run(tool: Tool) -> None:
         tool.usage(parser, "An interactive shell for getting consumer offsets.")
     given = parser.parse(tool.arguments)
     required = ["broker-list", "topic"]
-    if not tool.release.since(Release.R0_10):
+    if not tool.release.since(KafkaRelease.R0_10):
         required.append("time")
     tool.require(parser, given, *required)
     brokers = _brokers(tool, parser, given.required("broker-list"))

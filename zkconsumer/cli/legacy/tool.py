@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zkconsumer.admin.legacy import ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
-from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import parse_property
 from zkconsumer.config.settings import ConnectionConfig
@@ -65,7 +65,7 @@ class Tool:
     """
 
     java_class: str
-    release: Release
+    release: KafkaRelease
     arguments: Sequence[str]
     common: Common
     backups: Path
@@ -95,7 +95,7 @@ class Tool:
         time = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
         self.err(f"[{time}] {level} {text} ({self.java_class}$)")
 
-    def deprecated(self, since: Release, words: str) -> None:
+    def deprecated(self, since: KafkaRelease, words: str) -> None:
         """Write the deprecation warning that the tool prints first, from release `since` on."""
         if self.release.since(since):
             self.log("WARN", f"WARNING: {self.name} is deprecated and will be dropped in {words}")

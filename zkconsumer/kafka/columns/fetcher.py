@@ -47,9 +47,9 @@ from zkconsumer.kafka.fetcher import (
     LOOKUP_S,
     REPORT_INTERVAL_S,
     Answers,
-    Fault,
-    FaultKind,
-    Reset,
+    AutoOffsetReset,
+    FetchFault,
+    FetchFaultKind,
     Resolver,
 )
 from zkconsumer.protocol.model import TopicPartition
@@ -176,7 +176,7 @@ class ColumnFetcher:
             engine: the parser of records; None chooses the fastest installed one.
             with_headers: whether batches have the column `headers`. `consume` sets it to True.
         """
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[FetchFault] = deque()
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
         self._settings = settings
         self._engine = engine or fastest_engine()
@@ -274,7 +274,7 @@ class ColumnFetcher:
         found = [self._rows.popleft() for _ in range(min(max_messages, len(self._rows)))]
         return found  # type: ignore[return-value]  # they have the methods of librdkafka's messages
 
-    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         return self._resolver.resolve(tps, reset)
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -315,13 +315,15 @@ class ColumnFetcher:
                     if (batch := next(batches, None)) is not None:
                         return Run(partition.tp, batch)
                 except CorruptError as error:
-                    self._stop(partition, FaultKind.PERMANENT, str(error))
+                    self._stop(partition, FetchFaultKind.PERMANENT, str(error))
             self._pending.popleft()
         return None
 
-    def _stop(self, partition: _Partition, kind: FaultKind, text: str, offset: int = -1) -> None:
+    def _stop(
+        self, partition: _Partition, kind: FetchFaultKind, text: str, offset: int = -1
+    ) -> None:
         partition.stopped = True
-        self.faults.append(Fault(kind, partition.tp, text, offset))
+        self.faults.append(FetchFault(kind, partition.tp, text, offset))
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -360,14 +362,14 @@ class ColumnFetcher:
             self._passing(None, str(error))
             return
         except AuthenticationError as error:
-            self.faults.append(Fault(FaultKind.PERMANENT, None, str(error)))
+            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, str(error)))
             return
         self._addresses |= found.addresses
         self._leaders |= found.leaders
         for tp in [tp for tp in self._partitions if tp not in self._leaders]:
             code = found.refused.get(tp.topic, 0)
             if code in PERMANENT:
-                self._stop(self._partitions[tp], FaultKind.PERMANENT, f"{tp}: {name_of(code)}")
+                self._stop(self._partitions[tp], FetchFaultKind.PERMANENT, f"{tp}: {name_of(code)}")
             else:
                 self._passing(tp, f"no leader of {tp} is known to the brokers")
 
@@ -384,7 +386,7 @@ class ColumnFetcher:
             broker.connection = done.result()
         except AuthenticationError as error:
             broker.retry_at = now + REPORT_INTERVAL_S
-            self.faults.append(Fault(FaultKind.PERMANENT, None, str(error)))
+            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, str(error)))
         except LOST as error:
             self._lose(node, error)
         else:
@@ -511,7 +513,9 @@ class ColumnFetcher:
     def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
         """Yield nothing. When this generator runs, all messages before the end of the log were
         returned, so report the end."""
-        self.faults.append(Fault(FaultKind.END, partition.tp, "the end of the log", offset))
+        self.faults.append(
+            FetchFault(FetchFaultKind.END, partition.tp, "the end of the log", offset)
+        )
         yield from ()
 
     def _take_records(self, partition: _Partition, data: pa.Buffer) -> None:
@@ -540,15 +544,15 @@ class ColumnFetcher:
         needed = max(found.needed, 2 * max(partition.limit, self._partition_bytes))
         if partition.limit >= RECEIVE_BYTES or found.needed > RECEIVE_BYTES:
             text = f"the batch at offset {partition.offset} has more than {RECEIVE_BYTES} bytes"
-            self._stop(partition, FaultKind.PERMANENT, text)
+            self._stop(partition, FetchFaultKind.PERMANENT, text)
         partition.limit = min(needed, RECEIVE_BYTES)
 
     def _take_error(self, partition: _Partition, code: int) -> None:
         if code == OUT_OF_RANGE:
             text = f"offset {partition.offset} is not in the log"
-            self._stop(partition, FaultKind.OUT_OF_RANGE, text)
+            self._stop(partition, FetchFaultKind.OUT_OF_RANGE, text)
         elif code in PERMANENT:
-            self._stop(partition, FaultKind.PERMANENT, f"{partition.tp}: {name_of(code)}")
+            self._stop(partition, FetchFaultKind.PERMANENT, f"{partition.tp}: {name_of(code)}")
         else:
             # The leader has moved, or is being elected. Look it up after the back-off.
             self._leaders.pop(partition.tp, None)
@@ -588,7 +592,7 @@ class ColumnFetcher:
             self._reported.clear()
         self._reported[text] = (now + REPORT_INTERVAL_S, 0)
         more = f" ({swallowed} more such errors)" if swallowed else ""
-        self.faults.append(Fault(FaultKind.RETRIED, tp, f"{text}{more}"))
+        self.faults.append(FetchFault(FetchFaultKind.RETRIED, tp, f"{text}{more}"))
 
     # ---- other threads ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.requests import MalformedError, Metadata
-from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, Reset, descriptors_error
+from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
 from zkconsumer.protocol.model import TopicPartition
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Lookup:
             remedy="check the addresses and that the brokers run; the reader retries",
         )
 
-    def ends(self, tps: Sequence[TopicPartition], reset: Reset) -> Answers:
+    def ends(self, tps: Sequence[TopicPartition], reset: AutoOffsetReset) -> Answers:
         """Return the first or the next offset of each partition, or the reason why the offset is
         unknown."""
         try:
@@ -125,7 +125,7 @@ class Lookup:
         return answers
 
     def _ends_at(
-        self, address: tuple[str, int], tps: list[TopicPartition], reset: Reset
+        self, address: tuple[str, int], tps: list[TopicPartition], reset: AutoOffsetReset
     ) -> Answers:
         try:
             found = self._ask(

@@ -234,7 +234,7 @@ class GroupsSource(Pickled, DataSource):
 
 
 @dataclass
-class Share(InputPartition):
+class TableTask(InputPartition):
     """The groups that one task reads."""
 
     slices: Sequence[GroupSlice]
@@ -252,10 +252,10 @@ class TableReader(Pickled, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log_to_stderr()
         with ZooKeeperClient(self._options.config) as connection:
-            return [Share(slices) for slices in plan(connection, self._options)]
+            return [TableTask(slices) for slices in plan(connection, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Share):  # Spark's own task for an empty plan
+        if not isinstance(partition, TableTask):  # Spark's own task for an empty plan
             return
         log_to_stderr()
         with errors_as_text(), ZooKeeperClient(self._options.config) as connection:
