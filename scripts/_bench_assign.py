@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from _bench import Result, add_json, at_most, show
 
-from zkconsumer.protocol.assignors import KeyForm, Strategy, assign
+from zkconsumer.protocol.assignors import PartitionFormat, Strategy, assign
 from zkconsumer.protocol.group_assignment import GroupInput, assign_each_member
 from zkconsumer.protocol.payloads import decode_topic
 from zkconsumer.protocol.registrations import Registration, encode_registration
@@ -85,15 +85,15 @@ def main() -> int:
 
         def call(
             strategy: Strategy,
-            form: KeyForm,
+            form: PartitionFormat,
             of: Subscriptions = subscriptions,
             over: Partitions = partitions,
         ) -> Callable[[], object]:
             return lambda: assign(strategy, subscriptions=of, partitions=over, key_form=form)
 
         rounds = arguments.rounds
-        ranged = seconds(call(Strategy.RANGE, KeyForm.DASH), rounds)
-        dealt = max(seconds(call(Strategy.ROUND_ROBIN, form), rounds) for form in KeyForm)
+        ranged = seconds(call(Strategy.RANGE, PartitionFormat.DASH), rounds)
+        dealt = max(seconds(call(Strategy.ROUND_ROBIN, form), rounds) for form in PartitionFormat)
         results += [
             at_most(name, "range_s", ranged, "s", GOAL_S),
             at_most(name, "roundrobin_s", dealt, "s", GOAL_S),

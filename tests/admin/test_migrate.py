@@ -18,7 +18,7 @@ from zkconsumer.admin.broker_offsets import BrokerOffsets
 from zkconsumer.admin.migrate import (
     Activity,
     Direction,
-    Lower,
+    HigherTargetOffset,
     Migration,
     kafka_offsets,
     plan_migration,
@@ -118,7 +118,7 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
     assert kafka.offsets(0, 1, 2) == {1: 2, 2: 11}, "a plan writes nothing"
     done(tools, found, tmp_path)
     assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 11}
-    forced = planned(tools, group, TO_KAFKA, lower=Lower.FORCE)
+    forced = planned(tools, group, TO_KAFKA, lower=HigherTargetOffset.OVERWRITE)
     assert actions(forced) == {0: "same", 1: "same", 2: "back"}
     done(tools, forced, tmp_path)
     assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 4}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.protocol.assignors import KeyForm, Strategy
+from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
     GroupInput,
@@ -77,7 +77,7 @@ def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
 
 def has_ties(case: dict[str, Any], release: str) -> bool:
     """Whether two partitions have equal hashes, so that the JVM's order follows its hash maps."""
-    form = "dash" if profile(release).key_form is KeyForm.DASH else "bracket"
+    form = "dash" if profile(release).key_form is PartitionFormat.DASH else "bracket"
     return case["strategy"] == "roundrobin" and case["hash_collision"][form]
 
 

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.assignors import KeyForm, Strategy, Variant, assign
+from zkconsumer.protocol.assignors import PartitionFormat, RoundRobinRule, Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 
 T = TypeVar("T")
 RANGE, ROUND_ROBIN = Strategy.RANGE, Strategy.ROUND_ROBIN
-BRACKET, DASH = KeyForm.BRACKET, KeyForm.DASH
+BRACKET, DASH = PartitionFormat.BRACKET, PartitionFormat.DASH
 Subscriptions = dict[str, dict[str, int]]
 Owned = dict[str, dict[str, list[int]]]
 
@@ -29,7 +29,7 @@ def _owned(
     strategy: Strategy,
     subscriptions: Subscriptions,
     sizes: Mapping[str, int],
-    key_form: KeyForm = BRACKET,
+    key_form: PartitionFormat = BRACKET,
 ) -> Owned:
     """Return thread -> topic -> partitions for topics with the given numbers of partitions."""
     owned: Owned = {}
@@ -171,7 +171,7 @@ BOTH_FORMS: list[tuple[Subscriptions, dict[str, int], Owned]] = [
         | {"g_c-0": {"foo": [3]}},
     ),
 ]
-BY_FORM: list[tuple[KeyForm, Subscriptions, dict[str, int], Owned]] = [
+BY_FORM: list[tuple[PartitionFormat, Subscriptions, dict[str, int], Owned]] = [
     (
         BRACKET,
         THREE,
@@ -234,12 +234,12 @@ BY_FORM: list[tuple[KeyForm, Subscriptions, dict[str, int], Owned]] = [
         },
     ),
 ]
-BY_FORM += [(form, *vector) for vector in BOTH_FORMS for form in KeyForm]
+BY_FORM += [(form, *vector) for vector in BOTH_FORMS for form in PartitionFormat]
 
 
 @pytest.mark.parametrize(("form", "subscriptions", "sizes", "owned"), BY_FORM)
 def test_round_robin_vectors(
-    form: KeyForm, subscriptions: Subscriptions, sizes: dict[str, int], owned: Owned
+    form: PartitionFormat, subscriptions: Subscriptions, sizes: dict[str, int], owned: Owned
 ) -> None:
     """Round-robin gives what JVMs of 0.8.2-0.11 and of 1.0-1.1 computed for the same members."""
     assert _owned(ROUND_ROBIN, subscriptions, sizes, form) == owned
@@ -249,7 +249,7 @@ def test_round_robin_vectors(
     ("form", "order"),
     [(BRACKET, list(range(20))), (DASH, [*range(10, 20), *range(10)])],
 )
-def test_round_robin_order_of_one_topic(form: KeyForm, order: list[int]) -> None:
+def test_round_robin_order_of_one_topic(form: PartitionFormat, order: list[int]) -> None:
     """The text hashed for a partition decides the order of my.topic's twenty partitions."""
     dealt = assign(
         ROUND_ROBIN,
@@ -268,12 +268,12 @@ CONSUMERS = st.text("ab1-_Zé￠", min_size=1, max_size=4).map("g_".__add__)
 GROUPS = st.dictionaries(CONSUMERS, st.dictionaries(TOPICS, st.integers(1, 12)), max_size=6)
 CLUSTERS = st.dictionaries(TOPICS, st.lists(st.integers(0, 40), unique=True, max_size=15))
 STRATEGIES = st.sampled_from(Strategy)
-FORMS = st.sampled_from(KeyForm)
+FORMS = st.sampled_from(PartitionFormat)
 
 
 @given(STRATEGIES, GROUPS, CLUSTERS, FORMS)
 def test_every_partition_has_exactly_one_owner(
-    strategy: Strategy, group: Subscriptions, cluster: dict[str, list[int]], form: KeyForm
+    strategy: Strategy, group: Subscriptions, cluster: dict[str, list[int]], form: PartitionFormat
 ) -> None:
     """Every partition of a subscribed topic is assigned to exactly one thread of that topic."""
     result = assign(strategy, subscriptions=group, partitions=cluster, key_form=form)
@@ -292,7 +292,7 @@ def test_order_of_input_does_not_matter(
     strategy: Strategy,
     group: Subscriptions,
     cluster: dict[str, list[int]],
-    form: KeyForm,
+    form: PartitionFormat,
     chance: random.Random,
 ) -> None:
     """Members that read the same group in a different order compute the same assignment."""
@@ -327,13 +327,13 @@ def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, l
 
 @given(st.dictionaries(CONSUMERS, st.integers(1, 5), min_size=1, max_size=5), CLUSTERS, FORMS)
 def test_round_robin_of_equals_is_even(
-    streams: dict[str, int], cluster: dict[str, list[int]], form: KeyForm
+    streams: dict[str, int], cluster: dict[str, list[int]], form: PartitionFormat
 ) -> None:
     """With equal subscriptions both variants assign alike, and shares differ by at most one."""
     group = {consumer: dict.fromkeys(cluster, count) for consumer, count in streams.items()}
     skipping, identical = (
         assign(ROUND_ROBIN, subscriptions=group, partitions=cluster, key_form=form, variant=v)
-        for v in (Variant.SKIPPING, Variant.IDENTICAL)
+        for v in (RoundRobinRule.SKIPPING, RoundRobinRule.IDENTICAL)
     )
     assert skipping == identical
     shares = Counter(skipping.values())
@@ -356,14 +356,14 @@ def test_round_robin_of_equals_is_even(
 def test_old_round_robin_refuses_unequal_subscriptions(group: Subscriptions) -> None:
     """With two topics, unequal topics or stream counts raise an error, as in Kafka 0.8.2-0.10.1."""
     with pytest.raises(ConfigError, match="topics t and u"):
-        assign(ROUND_ROBIN, subscriptions=group, partitions={}, variant=Variant.IDENTICAL)
+        assign(ROUND_ROBIN, subscriptions=group, partitions={}, variant=RoundRobinRule.IDENTICAL)
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("group", [{}, {"a": {}}, {"a": {"t": 1}}])
 def test_nothing_to_assign(strategy: Strategy, group: Subscriptions) -> None:
     """Without members, topics or partitions the assignment is empty, and nothing fails."""
-    for variant in Variant:
+    for variant in RoundRobinRule:
         assert assign(strategy, subscriptions=group, partitions={"u": [0]}, variant=variant) == {}
 
 

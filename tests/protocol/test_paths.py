@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from zkconsumer.errors import InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind, Located
+from zkconsumer.protocol.paths import Kind, ParsedPath
 
 TP = TopicPartition("orders", 7)
 EVERY = {
-    paths.ids("g"): Located(Kind.IDS, "g"),
-    paths.member("g", "g_a b"): Located(Kind.MEMBER, "g", "g_a b"),
-    paths.owners_of("g", "orders"): Located(Kind.OWNERS_OF, "g", "orders"),
-    paths.owner("g", TP): Located(Kind.OWNER, "g", "orders", 7),
-    paths.offsets_of("g", "orders"): Located(Kind.OFFSETS_OF, "g", "orders"),
-    paths.offset("g", TP): Located(Kind.OFFSET, "g", "orders", 7),
-    paths.edits("g"): Located(Kind.EDITS, "g"),
-    paths.BROKER_IDS: Located(Kind.BROKER_IDS),
-    paths.broker(3): Located(Kind.BROKER, "", "3"),
-    paths.TOPICS: Located(Kind.TOPICS),
-    paths.topic("orders"): Located(Kind.TOPIC, "", "orders"),
+    paths.ids("g"): ParsedPath(Kind.IDS, "g"),
+    paths.member("g", "g_a b"): ParsedPath(Kind.MEMBER, "g", "g_a b"),
+    paths.owners_of("g", "orders"): ParsedPath(Kind.OWNERS_OF, "g", "orders"),
+    paths.owner("g", TP): ParsedPath(Kind.OWNER, "g", "orders", 7),
+    paths.offsets_of("g", "orders"): ParsedPath(Kind.OFFSETS_OF, "g", "orders"),
+    paths.offset("g", TP): ParsedPath(Kind.OFFSET, "g", "orders", 7),
+    paths.edits("g"): ParsedPath(Kind.EDITS, "g"),
+    paths.BROKER_IDS: ParsedPath(Kind.BROKER_IDS),
+    paths.broker(3): ParsedPath(Kind.BROKER, "", "3"),
+    paths.TOPICS: ParsedPath(Kind.TOPICS),
+    paths.topic("orders"): ParsedPath(Kind.TOPIC, "", "orders"),
 }
 OTHERS = ["", "/", "/consumers", "/consumers/g", "/brokers", "/brokers/ids/1/x", "/controller"]
 OTHERS += [paths.owners("g"), paths.offsets("g"), paths.edit("g", 1), "consumers/g/ids"]
@@ -32,7 +32,7 @@ OTHERS += [f"/consumers/g/owners/t/{number}" for number in NUMBERS]
 
 
 @pytest.mark.parametrize(("path", "located"), EVERY.items())
-def test_locate_undoes_the_builders(path: str, located: Located) -> None:
+def test_locate_undoes_the_builders(path: str, located: ParsedPath) -> None:
     """`locate` recognises every path that a builder returns."""
     assert paths.locate(path) == located
 
@@ -40,13 +40,13 @@ def test_locate_undoes_the_builders(path: str, located: Located) -> None:
 @pytest.mark.parametrize("path", OTHERS, ids=ascii)
 def test_locate_recognises_unknown_paths(path: str) -> None:
     """Unknown paths, and partition numbers in another notation, are OTHER."""
-    assert paths.locate(path) == Located(Kind.OTHER)
+    assert paths.locate(path) == ParsedPath(Kind.OTHER)
 
 
 @given(st.text() | st.lists(st.text(), max_size=6).map("/".join))
 def test_locate_never_raises(path: str) -> None:
     """`locate` returns a kind for any text, at least OTHER."""
-    assert isinstance(paths.locate(path), Located)
+    assert isinstance(paths.locate(path), ParsedPath)
 
 
 @given(st.integers(-(2**31), 2**31 - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.errors import ConfigError, MalformedZnodeError
-from zkconsumer.protocol.payloads import Thrown
+from zkconsumer.protocol.payloads import JvmException
 from zkconsumer.protocol.registrations import (
     Pattern,
     Registration,
@@ -90,7 +90,7 @@ def test_backslashes_are_doubled_only_for_texts_that_fail() -> None:
     payload = rb'{"subscription":{"t\d":1},"pattern":"white_list"}'
     with pytest.raises(MalformedZnodeError) as caught:
         decode_registration(payload, where="", profile=profile("1.0.0"))
-    assert caught.value.thrown is Thrown.KAFKA
+    assert caught.value.thrown is JvmException.KAFKA
     for release in ("0.8.1", "0.11", "1.0.1", "0.8.2-0.11"):
         found = decode_registration(payload, where="", profile=profile(release))
         assert dict(found.subscription) == {r"t\d": 1}
@@ -108,4 +108,4 @@ def test_a_topic_that_cannot_be_a_path_fails_its_readers() -> None:
     assert dict(decode_registration(payload, where="", profile=profile("0.9")).subscription)
     with pytest.raises(MalformedZnodeError) as caught:
         decode_registration(payload, where="", profile=profile("0.11"))
-    assert caught.value.thrown is Thrown.ARGUMENT
+    assert caught.value.thrown is JvmException.ARGUMENT

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.protocol.assignors import KeyForm, Strategy
+from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
     GroupInput,
@@ -83,7 +83,7 @@ def test_a_detected_profile_keeps_the_default_format() -> None:
     found = detect(TWO, all_parts(TWO, NEW)).profile
     assert found.layout is DEFAULT.layout
     assert found.parser is DEFAULT.parser
-    assert found.key_form is KeyForm.DASH
+    assert found.key_form is PartitionFormat.DASH
 
 
 DEFAULTS: list[tuple[str, GroupInput, MemberAssignment]] = [
@@ -217,5 +217,5 @@ def test_if_no_rules_fit_the_rules_of_most_members_are_returned() -> None:
     """If no rules fit all owners, those that fit most members win; without owners, the group's."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)
-    assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, KeyForm.DASH)
+    assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, PartitionFormat.DASH)
     assert nearest(TWO, {}).strategy is ROUND_ROBIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.assignors import KeyForm, Strategy, Variant, assign
+from zkconsumer.protocol.assignors import PartitionFormat, RoundRobinRule, Strategy, assign
 from zkconsumer.protocol.releases import DEFAULT, RELEASES, Layout, Parser, profile
 
 
@@ -16,21 +16,21 @@ def test_every_release_has_a_profile_of_its_name() -> None:
 
 
 SCALA, JACKSON, TWICE = Parser.SCALA, Parser.JACKSON, Parser.JACKSON_TWICE
-BRACKET, DASH = KeyForm
+BRACKET, DASH = PartitionFormat
 
 
 @pytest.mark.parametrize(
     ("release", "expected"),
     [
-        ("0.8.0", (Layout.SORTED, SCALA, 0, BRACKET, Variant.RANGE_ONLY)),
-        ("0.8.1.1", (Layout.UNESCAPED, SCALA, 0, BRACKET, Variant.RANGE_ONLY)),
-        ("0.8.2.2", (Layout.ESCAPED, SCALA, 1, BRACKET, Variant.IDENTICAL)),
-        ("0.10.1.1", (Layout.ESCAPED, SCALA, 1, BRACKET, Variant.IDENTICAL)),
-        ("0.10.2.0", (Layout.ESCAPED, SCALA, 1, BRACKET, Variant.SKIPPING)),
-        ("0.11.0.3", (Layout.ESCAPED, SCALA, 2, BRACKET, Variant.SKIPPING)),
-        ("1.0.0", (Layout.ESCAPED, JACKSON, 2, DASH, Variant.SKIPPING)),
-        ("1.0.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, Variant.SKIPPING)),
-        ("1.1.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, Variant.SKIPPING)),
+        ("0.8.0", (Layout.SORTED, SCALA, 0, BRACKET, RoundRobinRule.RANGE_ONLY)),
+        ("0.8.1.1", (Layout.UNESCAPED, SCALA, 0, BRACKET, RoundRobinRule.RANGE_ONLY)),
+        ("0.8.2.2", (Layout.ESCAPED, SCALA, 1, BRACKET, RoundRobinRule.IDENTICAL)),
+        ("0.10.1.1", (Layout.ESCAPED, SCALA, 1, BRACKET, RoundRobinRule.IDENTICAL)),
+        ("0.10.2.0", (Layout.ESCAPED, SCALA, 1, BRACKET, RoundRobinRule.SKIPPING)),
+        ("0.11.0.3", (Layout.ESCAPED, SCALA, 2, BRACKET, RoundRobinRule.SKIPPING)),
+        ("1.0.0", (Layout.ESCAPED, JACKSON, 2, DASH, RoundRobinRule.SKIPPING)),
+        ("1.0.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, RoundRobinRule.SKIPPING)),
+        ("1.1.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, RoundRobinRule.SKIPPING)),
     ],
 )
 def test_the_profile_at_each_release_boundary(release: str, expected: tuple[object, ...]) -> None:

@@ -128,7 +128,7 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
         czxid, mzxid, version, owner, _ = value
         place = numbers.index(owner) if owner else None
         return zxids.index(czxid), zxids.index(mzxid), version, place
-    if isinstance(value, rq.Names):
+    if isinstance(value, rq.ListedChildren):
         return sorted(value.names), value.cversion
     if isinstance(request, rq.Children) and not isinstance(value, str):
         return sorted(value)

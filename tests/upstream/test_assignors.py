@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from zkconsumer.protocol.assignors import KeyForm, Strategy, Variant, assign
+from zkconsumer.protocol.assignors import PartitionFormat, RoundRobinRule, Strategy, assign
 from zkconsumer.protocol.filters import matching, white_list
 from zkconsumer.protocol.model import TopicPartition
 
@@ -29,7 +29,7 @@ def _shares(
     strategy: Strategy,
     counts: Counts,
     topics: Mapping[str, int],
-    key_form: KeyForm,
+    key_form: PartitionFormat,
     chance: random.Random,
 ) -> dict[TopicPartition, str]:
     """The members' shares, each computed from input in a different order; they are disjoint."""
@@ -43,7 +43,7 @@ def _shares(
                 for topic, n in chance.sample(sorted(topics.items()), len(topics))
             },
             key_form=key_form,
-            variant=Variant.SKIPPING,
+            variant=RoundRobinRule.SKIPPING,
         )
         part = {tp: thread for tp, thread in whole.items() if thread.startswith(f"{consumer}-")}
         assert not owned.keys() & part.keys()
@@ -61,12 +61,12 @@ def _is_even(owned: Mapping[TopicPartition, str], counts: Counts) -> bool:
 
 
 CASES = pytest.mark.parametrize(
-    ("seed", "key_form"), [(seed, form) for seed in range(3) for form in KeyForm]
+    ("seed", "key_form"), [(seed, form) for seed in range(3) for form in PartitionFormat]
 )
 
 
 @CASES
-def test_round_robin_of_wildcards(seed: int, key_form: KeyForm) -> None:
+def test_round_robin_of_wildcards(seed: int, key_form: PartitionFormat) -> None:
     """PartitionAssignorTest.testRoundRobinPartitionAssignor: all by the white list `.*`."""
     chance = random.Random(seed)
     topics = _topics(chance)
@@ -80,7 +80,7 @@ def test_round_robin_of_wildcards(seed: int, key_form: KeyForm) -> None:
 
 
 @CASES
-def test_round_robin_of_static_subscriptions(seed: int, key_form: KeyForm) -> None:
+def test_round_robin_of_static_subscriptions(seed: int, key_form: PartitionFormat) -> None:
     """PartitionAssignorTest.testRoundRobinPartitionAssignorStaticSubscriptions: a stream each."""
     chance = random.Random(seed)
     topics = _topics(chance)
@@ -90,7 +90,7 @@ def test_round_robin_of_static_subscriptions(seed: int, key_form: KeyForm) -> No
 
 
 @CASES
-def test_round_robin_of_unequal_subscriptions(seed: int, key_form: KeyForm) -> None:
+def test_round_robin_of_unequal_subscriptions(seed: int, key_form: PartitionFormat) -> None:
     """PartitionAssignorTest.testRoundRobinPartitionAssignorUnbalancedStaticSubscriptions."""
     chance = random.Random(seed)
     topics = {f"topic-{n}": 10 for n in range(1, 11)}
@@ -102,7 +102,7 @@ def test_round_robin_of_unequal_subscriptions(seed: int, key_form: KeyForm) -> N
 
 
 @CASES
-def test_range_of_static_subscriptions(seed: int, key_form: KeyForm) -> None:
+def test_range_of_static_subscriptions(seed: int, key_form: PartitionFormat) -> None:
     """PartitionAssignorTest.testRangePartitionAssignor: all topics, random numbers of streams."""
     chance = random.Random(seed)
     topics = _topics(chance)

@@ -17,7 +17,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.protocol.assignors import Strategy, Variant
+from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
 from zkconsumer.protocol.group_assignment import Failure
 from zkconsumer.protocol.java.text import java_hash, utf16_key
 from zkconsumer.protocol.model import ThreadId, TopicPartition
@@ -85,7 +85,9 @@ def explain(
 def explanation(examined: ExaminedGroup) -> Explanation:
     """Explain a group that was read. Performs no I/O."""
     rules, wanted = examined.rules, examined.wanted
-    is_range = rules.strategy is Strategy.RANGE or rules.profile.variant is Variant.RANGE_ONLY
+    is_range = (
+        rules.strategy is Strategy.RANGE or rules.profile.variant is RoundRobinRule.RANGE_ONLY
+    )
     failures = {
         consumer: f"{part.error}: {part.message}"
         for consumer, part in rules.parts.items()

@@ -132,17 +132,17 @@ class GroupImage:
         return dict(sorted(found.items()))
 
     @cached_property
-    def topic_parents(self) -> dict[str, paths.Located]:
+    def topic_parents(self) -> dict[str, paths.ParsedPath]:
         """The listed parents of owner znodes and of offset znodes: path -> group and topic."""
         located = ((path, paths.locate(path)) for path in self.listed)
         return {path: at for path, at in located if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)}
 
-    def _of(self, kind: Kind) -> Iterable[tuple[paths.Located, Node]]:
+    def _of(self, kind: Kind) -> Iterable[tuple[paths.ParsedPath, Node]]:
         return self._located.get(kind, ())
 
     @cached_property
-    def _located(self) -> dict[Kind, list[tuple[paths.Located, Node]]]:
-        found: dict[Kind, list[tuple[paths.Located, Node]]] = {}
+    def _located(self) -> dict[Kind, list[tuple[paths.ParsedPath, Node]]]:
+        found: dict[Kind, list[tuple[paths.ParsedPath, Node]]] = {}
         for path, node in self.nodes.items():
             at = paths.locate(path)
             found.setdefault(at.kind, []).append((at, node))

@@ -43,7 +43,7 @@ from zkconsumer.protocol.java.text import java_hash, parse_int64
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import (
     Broker,
-    Thrown,
+    JvmException,
     decode_brokers,
     decode_partition_state,
     decode_topic,
@@ -64,7 +64,7 @@ class NoNodeError(JavaError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            Thrown.NO_NODE,
+            JvmException.NO_NODE,
             "org.apache.zookeeper.KeeperException$NoNodeException: "
             f"KeeperErrorCode = NoNode for {path}",
         )
@@ -174,7 +174,7 @@ class ZkUtils:
                 found[where[path]] = parse_int64(text)
             except ValueError:
                 shown = text if text == "null" else f'For input string: "{text}"'
-                raise JavaError(Thrown.NUMBER, shown) from None
+                raise JavaError(JvmException.NUMBER, shown) from None
         return found
 
     def is_active(self, group: str) -> bool:
@@ -223,7 +223,7 @@ def _leader(payload: bytes | None, *, where: str) -> int:
 
 
 def _thrown(error: MalformedZnodeError) -> JavaError:
-    return JavaError(error.thrown or Thrown.KAFKA, str(error))
+    return JavaError(error.thrown or JvmException.KAFKA, str(error))
 
 
 def mutable_map_order(keys: Iterable[Key]) -> list[Key]:

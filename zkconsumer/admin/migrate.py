@@ -59,11 +59,11 @@ class Direction(Enum):
     TO_ZOOKEEPER = "kafka-to-zookeeper"
 
 
-class Lower(Enum):
+class HigherTargetOffset(Enum):
     """Whether a higher offset in the target store is overwritten."""
 
-    LEAVE = "leave"
-    FORCE = "force"  # overwrite it; messages since the lower offset are redelivered
+    KEEP = "keep"
+    OVERWRITE = "overwrite"  # overwrite it; messages since the lower offset are redelivered
 
 
 class Action(Enum):
@@ -72,7 +72,7 @@ class Action(Enum):
     CREATE = "create"  # the target store has no offset
     ADVANCE = "advance"  # the target store's offset is lower
     SAME = "same"  # both offsets are equal
-    BACK = "back"  # the target store's offset is higher, and is overwritten (Lower.FORCE)
+    BACK = "back"  # the target store's offset is higher, and is overwritten (HigherTargetOffset.OVERWRITE)
     LEFT = "left"  # the partition is not migrated; the reason says why
     NONE = "none"  # the source store has no offset
 
@@ -124,7 +124,7 @@ def plan_migration(
     ask_kafka: AskKafka,
     ask_logs: AskLogs | None = None,
     topics: Selection | None = None,
-    lower: Lower = Lower.LEAVE,
+    lower: HigherTargetOffset = HigherTargetOffset.KEEP,
     follow_s: float = FOLLOW_S,
 ) -> Migration:
     """Plan a group's migration. Writes nothing.
@@ -315,8 +315,8 @@ def _with_dual_commit(one: Transfer, image: GroupImage) -> Transfer:
     return one
 
 
-def _unless_lower(one: Transfer, lower: Lower) -> Transfer:
-    if one.action is Action.BACK and lower is Lower.LEAVE:
+def _unless_lower(one: Transfer, lower: HigherTargetOffset) -> Transfer:
+    if one.action is Action.BACK and lower is HigherTargetOffset.KEEP:
         why = "the target's offset is higher, and is not lowered unless forced"
         return replace(one, action=Action.LEFT, reason=why)
     return one

@@ -144,7 +144,7 @@ def _migrate(
     from zkconsumer.admin.doctor import kafka_logs
     from zkconsumer.admin.migrate import (
         Activity,
-        Lower,
+        HigherTargetOffset,
         kafka_offsets,
         plan_migration,
     )
@@ -163,7 +163,7 @@ def _migrate(
                 ask_kafka=kafka_offsets(limit_s, progress.advanced),
                 ask_logs=kafka_logs(limit_s),
                 topics=wanted,
-                lower=Lower.FORCE if force_lower else Lower.LEAVE,
+                lower=HigherTargetOffset.OVERWRITE if force_lower else HigherTargetOffset.KEEP,
             )
         common.write(map(_row, found.transfers), COLUMNS)
         if found.activity is Activity.DUAL:

@@ -33,7 +33,7 @@ from zkconsumer.protocol.group_assignment import (
     assign_each_member,
 )
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind, Located, consumer_of, locate_below_chroot
+from zkconsumer.protocol.paths import Kind, ParsedPath, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
 from zkconsumer.protocol.release_detection import Rules, nearest
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
@@ -70,9 +70,9 @@ CANDIDATES: Final = (
 a pattern."""
 
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
-_NOTHING: Final = Located(Kind.OTHER)
+_NOTHING: Final = ParsedPath(Kind.OTHER)
 
-At = tuple[str, Located]
+At = tuple[str, ParsedPath]
 """A chroot, and the meaning of a path below it."""
 
 
@@ -910,7 +910,7 @@ class GroupHistory:
             )
         )
 
-    def _edited(self, chroot: str, place: Located) -> None:
+    def _edited(self, chroot: str, place: ParsedPath) -> None:
         """Record that an operator's tool changes offsets in this transaction.
 
         If a commit of this transaction continued a row of commits, the commit is removed from that

@@ -23,7 +23,7 @@ from zkconsumer.protocol.model import (
     StoredOffset,
     TopicPartition,
 )
-from zkconsumer.protocol.requests import Names
+from zkconsumer.protocol.requests import ListedChildren
 
 
 class Trigger(Enum):
@@ -84,7 +84,7 @@ class ViewRead(Outcome):
     """The group was read; `listing` contains the consumer ids that were listed at the start."""
 
     view: GroupView
-    listing: Names
+    listing: ListedChildren
 
 
 @dataclass(frozen=True, slots=True)

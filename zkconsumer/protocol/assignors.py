@@ -48,7 +48,7 @@ def assign_range(
 # ---- round-robin ---------------------------------------------------------------------------------
 
 
-class KeyForm(Enum):
+class PartitionFormat(Enum):
     """The form of `TopicAndPartition.toString`, whose hash code orders the partitions.
 
     The form changed unintentionally (KAFKA-5822), so members with different forms in one group
@@ -59,7 +59,7 @@ class KeyForm(Enum):
     DASH = "{topic}-{partition}"  # 1.0-1.1
 
 
-class Variant(Enum):
+class RoundRobinRule(Enum):
     """The treatment of members with different subscriptions in round-robin."""
 
     RANGE_ONLY = "range"  # 0.8.0-0.8.1: round-robin does not exist, range is used instead
@@ -71,8 +71,8 @@ def assign_roundrobin(
     threads: Mapping[str, Sequence[str]],
     partitions: Mapping[str, Sequence[int]],
     *,
-    key_form: KeyForm,
-    variant: Variant,
+    key_form: PartitionFormat,
+    variant: RoundRobinRule,
 ) -> dict[TopicPartition, str]:
     """Give all partitions in turn to all threads.
 
@@ -82,7 +82,7 @@ def assign_roundrobin(
     Partitions with equal hash codes are ordered by topic and number. In the JVM their order depends
     on a Scala hash map and on ZooKeeper's order of children, and cannot be reproduced.
     """
-    if variant is Variant.IDENTICAL:
+    if variant is RoundRobinRule.IDENTICAL:
         _require_identical(threads)
     circle = sorted({thread for of_topic in threads.values() for thread in of_topic}, key=utf16_key)
     place = {thread: position for position, thread in enumerate(circle)}
@@ -98,7 +98,9 @@ def assign_roundrobin(
     return assignment
 
 
-def _hash_order(partitions: Mapping[str, Sequence[int]], key_form: KeyForm) -> list[TopicPartition]:
+def _hash_order(
+    partitions: Mapping[str, Sequence[int]], key_form: PartitionFormat
+) -> list[TopicPartition]:
     keyed: list[tuple[int, TopicPartition]] = []
     before, after = key_form.value.split("{partition}")
     for topic in sorted(partitions, key=utf16_key):
@@ -127,7 +129,7 @@ def _require_identical(threads: Mapping[str, Sequence[str]]) -> None:
 # ---- both strategies -----------------------------------------------------------------------------
 
 
-__all__ = ["KeyForm", "Strategy", "Variant", "assign"]
+__all__ = ["PartitionFormat", "RoundRobinRule", "Strategy", "assign"]
 
 
 class Strategy(Enum):
@@ -142,8 +144,8 @@ def assign(
     *,
     subscriptions: Mapping[str, Mapping[str, int]],
     partitions: Mapping[str, Sequence[int]],
-    key_form: KeyForm = KeyForm.BRACKET,
-    variant: Variant = Variant.SKIPPING,
+    key_form: PartitionFormat = PartitionFormat.BRACKET,
+    variant: RoundRobinRule = RoundRobinRule.SKIPPING,
 ) -> dict[TopicPartition, str]:
     """Give every partition of every subscribed topic to one consumer thread.
 
@@ -157,7 +159,7 @@ def assign(
         partition -> consumer thread id, for all members.
 
     Raises:
-        ConfigError: round-robin with Variant.IDENTICAL and subscriptions that differ.
+        ConfigError: round-robin with RoundRobinRule.IDENTICAL and subscriptions that differ.
     """
     threads: dict[str, list[str]] = {}
     for consumer, counts in subscriptions.items():
@@ -166,6 +168,6 @@ def assign(
     for of_topic in threads.values():
         of_topic.sort(key=utf16_key)
     numbers = {topic: sorted(partitions.get(topic, ())) for topic in threads}
-    if strategy is Strategy.RANGE or variant is Variant.RANGE_ONLY:
+    if strategy is Strategy.RANGE or variant is RoundRobinRule.RANGE_ONLY:
         return assign_range(threads, numbers)
     return assign_roundrobin(threads, numbers, key_form=key_form, variant=variant)

@@ -22,13 +22,13 @@ from zkconsumer.errors import (
     ZkConsumerError,
     quoted,
 )
-from zkconsumer.protocol.assignors import Strategy, Variant, assign
+from zkconsumer.protocol.assignors import RoundRobinRule, Strategy, assign
 from zkconsumer.protocol.filters import TopicFilter, matching, normalise
 from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import thread_ids, znode_fault
 from zkconsumer.protocol.paths import topic as topic_path
-from zkconsumer.protocol.payloads import Thrown, decode_topic
+from zkconsumer.protocol.payloads import JvmException, decode_topic
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
 
@@ -119,15 +119,17 @@ class _Reading:
         if consumer in self._unreadable:
             return self._unreadable[consumer]
         if consumer not in self.counts:
-            return Failure(Thrown.NO_NODE, f"NoNode for the registration of {quoted(consumer)}")
+            return Failure(
+                JvmException.NO_NODE, f"NoNode for the registration of {quoted(consumer)}"
+            )
         theirs = next(iter(self._unreadable.values()), None)
         of_topic = next((self._faults[t] for t in self.counts[consumer] if t in self._faults), None)
         match self._variant:
-            case Variant.RANGE_ONLY:
+            case RoundRobinRule.RANGE_ONLY:
                 return theirs or of_topic
-            case Variant.IDENTICAL:
+            case RoundRobinRule.IDENTICAL:
                 return of_topic or theirs
-            case Variant.SKIPPING:
+            case RoundRobinRule.SKIPPING:
                 return theirs or next(iter(self._faults.values()), None)
 
 
@@ -180,7 +182,7 @@ class Subscriptions:
         if isinstance(topics, ConfigError):
             raise topics
         if topics and streams < 1:
-            raise MalformedZnodeError(f"{streams} streams", thrown=Thrown.ASSERTION)
+            raise MalformedZnodeError(f"{streams} streams", thrown=JvmException.ASSERTION)
         return dict.fromkeys(topics, streams)
 
 
@@ -190,7 +192,7 @@ def _partitions(
     fault = znode_fault(topic)
     if fault:
         what = f"{quoted(topic)} cannot be a topic: {fault}"
-        raise MalformedZnodeError(what, thrown=Thrown.ARGUMENT)
+        raise MalformedZnodeError(what, thrown=JvmException.ARGUMENT)
     if topic not in topics:
         return ()
     return decode_topic(topics[topic], where=topic, profile=profile)
@@ -201,12 +203,12 @@ def _assign_all(
 ) -> Mapping[TopicPartition, ThreadId] | Failure:
     if (
         strategy is Strategy.ROUND_ROBIN
-        and profile.variant is Variant.IDENTICAL
+        and profile.variant is RoundRobinRule.IDENTICAL
         and profile.release.startswith("0.8.")
         and not any(reading.counts.values())
     ):
         # The JVM reads the head of an empty map (KAFKA-1648).
-        return Failure(Thrown.NULL, "no member of the group has a topic")
+        return Failure(JvmException.NULL, "no member of the group has a topic")
     try:
         return assign(
             strategy,
@@ -216,7 +218,7 @@ def _assign_all(
             variant=profile.variant,
         )
     except ConfigError as error:
-        return Failure(Thrown.ARGUMENT, error.what)
+        return Failure(JvmException.ARGUMENT, error.what)
 
 
 def _failure(error: ZkConsumerError) -> Failure:
@@ -224,7 +226,7 @@ def _failure(error: ZkConsumerError) -> Failure:
         case MalformedZnodeError(thrown=thrown) if thrown:
             return Failure(thrown, error.what)
         case InvalidFilterError():
-            return Failure(Thrown.REGEX, error.what)
+            return Failure(JvmException.REGEX, error.what)
         case _:
             return Failure(type(error).__name__, str(error))
 

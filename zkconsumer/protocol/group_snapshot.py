@@ -11,7 +11,7 @@ from zkconsumer.protocol.paths import thread_ids, znode_fault
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
-from zkconsumer.protocol.requests import Names
+from zkconsumer.protocol.requests import ListedChildren
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Known:
     """
 
     view: GroupView
-    listing: Names
+    listing: ListedChildren
     watched: frozenset[str] = frozenset()
 
-    def has_same_registrations(self, now: Names) -> bool:
+    def has_same_registrations(self, now: ListedChildren) -> bool:
         """Return whether all consumers in both listings still have the same registrations."""
         changes = len(frozenset(self.listing.names).symmetric_difference(now.names))
         return now.cversion - self.listing.cversion == changes

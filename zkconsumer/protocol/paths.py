@@ -169,7 +169,7 @@ def partition_state(name: str, partition: int) -> str:
 
 
 class Kind(Enum):
-    """The kinds of paths; each comment names the fields of `Located` besides the group."""
+    """The kinds of paths; each comment names the fields of `ParsedPath` besides the group."""
 
     IDS = auto()
     MEMBER = auto()  # name: consumer id
@@ -186,7 +186,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class ParsedPath:
     """The meaning of a path; a field that does not apply is empty, or -1 for the partition."""
 
     kind: Kind
@@ -195,7 +195,7 @@ class Located:
     partition: int = -1
 
 
-_OTHER = Located(Kind.OTHER)
+_OTHER = ParsedPath(Kind.OTHER)
 # (element below the group, number of elements below that one) -> kind
 _IN_GROUP = {
     ("ids", 0): Kind.IDS,
@@ -219,7 +219,7 @@ def is_partition(name: str) -> bool:
     return bool(_PARTITION.fullmatch(name)) and MIN_INT32 <= int(name) <= MAX_INT32
 
 
-def locate(path: str) -> Located:
+def locate(path: str) -> ParsedPath:
     """Return the meaning of a path, for example of the path of a watch event; never raises.
 
     The function recognises a partition number only in the form that `owner` and `offset` write.
@@ -234,11 +234,11 @@ def locate(path: str) -> Located:
     if kind is Kind.OTHER:
         return _OTHER
     if kind not in (Kind.OWNER, Kind.OFFSET):
-        return Located(kind, group, below[0] if below else "")
+        return ParsedPath(kind, group, below[0] if below else "")
     name, number = below
     if not is_partition(number):
         return _OTHER
-    return Located(kind, group, name, int(number))
+    return ParsedPath(kind, group, name, int(number))
 
 
 _BELOW_CHROOT = re.compile(
@@ -246,7 +246,7 @@ _BELOW_CHROOT = re.compile(
 )
 
 
-def locate_below_chroot(path: str) -> tuple[str, Located]:
+def locate_below_chroot(path: str) -> tuple[str, ParsedPath]:
     """Return the chroot of an absolute path in ZooKeeper, and the meaning of the path below it.
 
     The chroot is "" if there is none. An edit mark has no separate kind: it is `EDITS` with the
@@ -258,7 +258,7 @@ def locate_below_chroot(path: str) -> tuple[str, Located]:
     chroot, rest = match.groups()
     found = locate(rest)
     if found.kind is Kind.OTHER and (above := locate(parent(rest))).kind is Kind.EDITS:
-        found = Located(Kind.EDITS, above.group, rest.rpartition("/")[2])
+        found = ParsedPath(Kind.EDITS, above.group, rest.rpartition("/")[2])
     return chroot, found
 
 

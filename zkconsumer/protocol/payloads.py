@@ -38,7 +38,7 @@ _Key = TypeVar("_Key")
 MAX_PAYLOAD: Final = 1 << 20
 
 
-class Thrown(StrEnum):
+class JvmException(StrEnum):
     """The exceptions that abort a JVM member's rebalance."""
 
     KAFKA = "kafka.common.KafkaException"
@@ -81,7 +81,7 @@ class Payload:
     def text(self) -> str:
         """Decode as Java's `new String(bytes, UTF_8)`: ill-formed sequences become U+FFFD."""
         if self._raw is None:
-            thrown = Thrown.NULL if self.is_jackson else Thrown.KAFKA
+            thrown = JvmException.NULL if self.is_jackson else JvmException.KAFKA
             raise self.malformed("the znode has no payload", thrown)
         if len(self._raw) > MAX_PAYLOAD:
             raise self.malformed(f"the payload is larger than {MAX_PAYLOAD} bytes")
@@ -95,7 +95,7 @@ class Payload:
         except RecursionError as error:
             raise self.malformed(str(error)) from error
         except json.NotInt32Error as error:
-            raise self.malformed("a number is not an int32", Thrown.KAFKA) from error
+            raise self.malformed("a number is not an int32", JvmException.KAFKA) from error
 
     def fields(self, value: object, what: str) -> dict[str, object]:
         """Return `value` as a JSON object; `what` describes it in the error."""
@@ -106,8 +106,8 @@ class Payload:
     def mistyped(self, what: str, value: object) -> MalformedZnodeError:
         """Return the error for a value that the JVM cannot cast to the expected type."""
         if self.is_jackson:
-            return self.malformed(what, Thrown.JSON)
-        return self.malformed(what, Thrown.NULL if value is None else Thrown.CAST)
+            return self.malformed(what, JvmException.JSON)
+        return self.malformed(what, JvmException.NULL if value is None else JvmException.CAST)
 
     def malformed(self, what: str, thrown: str = "") -> MalformedZnodeError:
         """Return this payload's error; `thrown` is "" if only zkconsumer refuses the payload."""
@@ -170,7 +170,7 @@ def decode_topic(
         try:
             numbers.add(parse_int32(key))
         except ValueError as error:
-            raise raw.malformed("a partition's key is not an int32", Thrown.NUMBER) from error
+            raise raw.malformed("a partition's key is not an int32", JvmException.NUMBER) from error
         if raw.is_jackson and not _are_brokers(replicas):
             raise raw.mistyped("a partition's replicas are not a list of int32", replicas)
     return tuple(sorted(numbers))
@@ -330,7 +330,7 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise raw.malformed(f"{quoted(text)} is not an offset", Thrown.NUMBER) from error
+        raise raw.malformed(f"{quoted(text)} is not an offset", JvmException.NUMBER) from error
 
 
 # ---- edit marks ---------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Final
 
 from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
-from zkconsumer.protocol.assignors import Variant
+from zkconsumer.protocol.assignors import RoundRobinRule
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int64, scala_map_order
 from zkconsumer.protocol.paths import MAX_STREAMS, znode_fault
-from zkconsumer.protocol.payloads import Payload, Thrown
+from zkconsumer.protocol.payloads import JvmException, Payload
 from zkconsumer.protocol.releases import DEFAULT, Layout, Profile
 
 _REMEDY = (
@@ -131,10 +131,10 @@ def decode_registration(
     raw = Payload(payload, where=where, remedy=_REMEDY)
     for name, count in found.subscription.items():
         if count < 1:
-            raise raw.malformed(f"{quoted(name)} has no streams", Thrown.ASSERTION)
+            raise raw.malformed(f"{quoted(name)} has no streams", JvmException.ASSERTION)
         fault = znode_fault(name) if found.pattern is Pattern.STATIC else ""
-        if fault and profile.variant is Variant.SKIPPING:
-            raise raw.malformed(f"{quoted(name)} cannot be a topic: {fault}", Thrown.ARGUMENT)
+        if fault and profile.variant is RoundRobinRule.SKIPPING:
+            raise raw.malformed(f"{quoted(name)} cannot be a topic: {fault}", JvmException.ARGUMENT)
     return found
 
 
@@ -151,15 +151,15 @@ def read_registration(
         document = raw.document()
     except ValueError as error:
         what = f"{quoted(raw.text())} is not the expected JSON"
-        raise raw.malformed(what, Thrown.KAFKA) from error
+        raise raw.malformed(what, JvmException.KAFKA) from error
     fields = raw.fields(document, "a registration")
     if "pattern" not in fields:
-        raise raw.malformed("a registration has no pattern", Thrown.KAFKA)
+        raise raw.malformed("a registration has no pattern", JvmException.KAFKA)
     wire_pattern = fields["pattern"]
     if not isinstance(wire_pattern, str) and (wire_pattern is not None or raw.is_jackson):
         raise raw.mistyped("a registration's pattern is not a string", wire_pattern)
     if "subscription" not in fields:
-        raise raw.malformed("a registration has no subscription", Thrown.KAFKA)
+        raise raw.malformed("a registration has no subscription", JvmException.KAFKA)
     subscription = raw.fields(fields["subscription"], "a registration's subscription")
     if raw.is_jackson:
         for name, count in subscription.items():
@@ -181,7 +181,7 @@ def _counts(raw: Payload, subscription: dict[str, object], pattern: Pattern) -> 
         # The JVM fails at the first fault in the order of its map.
         for name in scala_map_order(subscription):
             if _count(raw, name, subscription[name]) < 1:
-                raise raw.malformed(f"{quoted(name)} has no streams", Thrown.ASSERTION)
+                raise raw.malformed(f"{quoted(name)} has no streams", JvmException.ASSERTION)
     if sum(counts.values()) > MAX_STREAMS:
         raise raw.malformed(f"a registration has more than {MAX_STREAMS} streams")
     return counts

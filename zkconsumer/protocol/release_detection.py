@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from zkconsumer.errors import MalformedZnodeError, quoted
-from zkconsumer.protocol.assignors import KeyForm, Strategy
+from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
     GroupInput,
@@ -32,7 +32,7 @@ from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 _FORMS: Final = (
     DEFAULT,
     replace(DEFAULT, release="0.8.2-0.10", internal_topics=frozenset({"__consumer_offsets"})),
-    replace(DEFAULT, release="1.0-1.1", key_form=KeyForm.DASH),
+    replace(DEFAULT, release="1.0-1.1", key_form=PartitionFormat.DASH),
 )
 
 

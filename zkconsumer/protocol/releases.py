@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.assignors import KeyForm, Variant
+from zkconsumer.protocol.assignors import PartitionFormat, RoundRobinRule
 
 
 class Layout(Enum):
@@ -41,16 +41,17 @@ class Profile:
         layout: how members write registrations.
         parser: how members parse registrations and topics.
         internal_topics: the topics that `exclude.internal.topics` hides from patterns.
-        key_form, variant: the rules of round-robin. Even with range, a member of Variant.SKIPPING
-            reads every topic of the group; other members read only their own topics.
+        key_form, variant: the rules of round-robin. Even with range, a member with
+            RoundRobinRule.SKIPPING reads every topic of the group; other members read only their
+            own topics.
     """
 
     release: str
     layout: Layout
     parser: Parser
     internal_topics: frozenset[str]
-    key_form: KeyForm
-    variant: Variant
+    key_form: PartitionFormat
+    variant: RoundRobinRule
 
 
 _OFFSETS: Final = frozenset({"__consumer_offsets"})
@@ -59,19 +60,34 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 # The profile of a group whose release is not configured. This profile behaves as 0.10.2 to 0.11,
 # and in most respects as 0.8.2 to 0.10.1. It parses payloads that any release accepts.
 DEFAULT: Final = Profile(
-    "0.8.2-0.11", Layout.ESCAPED, Parser.ANY, _INTERNAL, KeyForm.BRACKET, Variant.SKIPPING
+    "0.8.2-0.11",
+    Layout.ESCAPED,
+    Parser.ANY,
+    _INTERNAL,
+    PartitionFormat.BRACKET,
+    RoundRobinRule.SKIPPING,
 )
 
 _0_8_0 = Profile(
-    "0.8.0", Layout.SORTED, Parser.SCALA, frozenset(), KeyForm.BRACKET, Variant.RANGE_ONLY
+    "0.8.0",
+    Layout.SORTED,
+    Parser.SCALA,
+    frozenset(),
+    PartitionFormat.BRACKET,
+    RoundRobinRule.RANGE_ONLY,
 )
 _0_8_1 = replace(_0_8_0, release="0.8.1", layout=Layout.UNESCAPED)
 _0_8_2 = Profile(
-    "0.8.2", Layout.ESCAPED, Parser.SCALA, _OFFSETS, KeyForm.BRACKET, Variant.IDENTICAL
+    "0.8.2",
+    Layout.ESCAPED,
+    Parser.SCALA,
+    _OFFSETS,
+    PartitionFormat.BRACKET,
+    RoundRobinRule.IDENTICAL,
 )
-_0_10_2 = replace(_0_8_2, variant=Variant.SKIPPING)
+_0_10_2 = replace(_0_8_2, variant=RoundRobinRule.SKIPPING)
 _0_11 = replace(_0_10_2, internal_topics=_INTERNAL)
-_1_0_0 = replace(_0_11, parser=Parser.JACKSON, key_form=KeyForm.DASH)
+_1_0_0 = replace(_0_11, parser=Parser.JACKSON, key_form=PartitionFormat.DASH)
 _1_0_1 = replace(_1_0_0, parser=Parser.JACKSON_TWICE, layout=Layout.ESCAPED_TWICE)
 
 _PROFILES: Final = {

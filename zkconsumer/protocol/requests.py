@@ -51,7 +51,7 @@ class Node(NamedTuple):
     stat: Stat
 
 
-class Names(NamedTuple):
+class ListedChildren(NamedTuple):
     """The children of a znode.
 
     `cversion` grows by one with each child that is created or deleted (ZooKeeper:
@@ -66,8 +66,8 @@ class Reply(NamedTuple):
     """The reply to one request.
 
     If `code` is OK, `value` is a Node for Get, a Stat or None for Exists, the children's names for
-    Children, a Names for Listing, and a Stat for SetData. For a failed Multi, `value` is the index
-    of the operation that failed and `code` its result.
+    Children, a ListedChildren for Listing, and a Stat for SetData. For a failed Multi, `value` is
+    the index of the operation that failed and `code` its result.
 
     For FetchOffsets, `value` maps partitions to their stored OffsetAndMetadata; with the code OTHER
     it is the reason, and a retry may succeed. For StoreOffsets it is a NotStored.

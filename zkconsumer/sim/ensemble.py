@@ -111,7 +111,7 @@ class Replica:
                 self.child.setdefault(path, set()).add(session)
             names = tree.names.get(path, ())
             if isinstance(request, rq.Listing):
-                return Reply(Code.OK, rq.Names(names, tree.cversions.get(path, 0)))
+                return Reply(Code.OK, rq.ListedChildren(names, tree.cversions.get(path, 0)))
             return Reply(Code.OK, names)
         if request.watch:
             self.data.setdefault(path, set()).add(session)

@@ -733,7 +733,7 @@ def _reply(request: TransportRequest, value: FromKazoo) -> Reply:
         case rq.Exists():
             return Reply(Code.OK, None if value is None else _stat(value))
         case rq.Listing():
-            return Reply(Code.OK, rq.Names(tuple(value[0]), value[1].cversion))
+            return Reply(Code.OK, rq.ListedChildren(tuple(value[0]), value[1].cversion))
         case rq.Multi():
             return _multi_reply(value)
         case rq.Rights():

@@ -92,7 +92,7 @@ PRINTED = ["T2-0", "T1-3", "T1-0", "T2-1", "T1-2", "T2-2", "T1-1", "T2-3"]
 
 def test_the_old_roundrobin_of_threads() -> None:
     """The old consumer deals partitions to threads in the order of hash codes, not as printed."""
-    form = old.KeyForm.BRACKET
+    form = old.PartitionFormat.BRACKET
     order = sorted(
         (TopicPartition(topic, number) for topic in ("T1", "T2") for number in range(4)),
         key=lambda one: java_hash(form.value.format(**one._asdict())),

@@ -24,12 +24,12 @@ from zkconsumer.protocol.model import (
 )
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Pattern, Registration
-from zkconsumer.protocol.requests import Names
+from zkconsumer.protocol.requests import ListedChildren
 
 ME = "g_m"
 THREAD = "g_m-0"
 SESSION = Session(0xA1, 6.0)
-NOBODY = Names((), 0)
+NOBODY = ListedChildren((), 0)
 """The listing of a view for tests in which the listing does not matter."""
 LATER = Session(0xB2, 6.0)
 BROKER = Broker("127.0.0.1", 9092, 4, ())

@@ -14,7 +14,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.exceptions import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic
-from zkconsumer.protocol.payloads import Thrown, encode_offset
+from zkconsumer.protocol.payloads import JvmException, encode_offset
 
 
 def export(tool: Tool) -> None:
@@ -116,10 +116,10 @@ def _ends(zk: ZkUtils, topic: str, which: str, limit_s: float) -> dict[TopicPart
         leader = leaders.get(tp)
         if leader is None:
             words = "Broker None is unavailable. Cannot issue getOffsetsBefore request"
-            raise JavaError(Thrown.KAFKA, words)
+            raise JavaError(JvmException.KAFKA, words)
         if leader == NO_LEADER or leader not in brokers:
             words = f"Broker information for broker id {leader} does not exist in ZK"
-            raise JavaError(Thrown.KAFKA, words)
+            raise JavaError(JvmException.KAFKA, words)
     found = {}
     for tp, log in log_ends(zk.cluster(), partitions, limit_s=limit_s).items():
         if isinstance(log, str):
