@@ -16,7 +16,7 @@ from zkconsumer.consumer.coordinator import Inbox
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.consumer.loop import Key, MemberLoop
-from zkconsumer.consumer.metrics import Tally
+from zkconsumer.consumer.metrics import MemberCounters
 from zkconsumer.consumer.status import LOG_AGAIN_S, TROUBLE_S, NoticeLog, TroubleLog, error_for
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.member import events as ev
@@ -260,7 +260,7 @@ def test_counting_many_resets_is_linear() -> None:
         read["positions"] += MANY
         return dict.fromkeys(partitions, Position(7, 10))
 
-    tally = Tally(positions)
+    tally = MemberCounters(positions)
     member = Member()
     member.settle(view(topics={"t": MANY}))
     state = replace(member.state, owned=dict.fromkeys(partitions, Ownership(THREAD, 7)))

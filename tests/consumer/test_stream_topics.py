@@ -9,7 +9,7 @@ import pytest
 from support.kafka.streams import KafkaLog, Log, MemoryLog, Reader, log_cases
 from support.wait import eventually
 
-from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
@@ -57,7 +57,7 @@ def test_every_message_says_its_topic_and_its_token(
             assert message.token == tokens[tp]
             assert message.value == f"{tp}-{message.offset}".encode()
     assert seen == {tp: list(range(500)) for tp in tps}
-    assert {tp: at.offset for tp, at in reader.stream.positions(Coverage.DELIVERED).items()} == (
+    assert {tp: at.offset for tp, at in reader.stream.positions(CommitScope.DELIVERED).items()} == (
         dict.fromkeys(tps, 500)
     )
 
@@ -93,7 +93,7 @@ def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> N
 
     def known() -> bool:
         reader.stream.poll(timeout_s=0.05)
-        return len(reader.stream.positions(Coverage.DELIVERED)) == len(tps)
+        return len(reader.stream.positions(CommitScope.DELIVERED)) == len(tps)
 
     eventually(known)
     assert {one.tp: one.offset for one in reader.news} == dict.fromkeys(tps, 500)

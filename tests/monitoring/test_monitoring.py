@@ -16,7 +16,7 @@ import yaml
 
 from zkconsumer.admin.lag import GAUGES as GROUP_GAUGES
 from zkconsumer.admin.lag import Status
-from zkconsumer.consumer.metrics import Collector, Figures
+from zkconsumer.consumer.metrics import Collector, MetricsSnapshot
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.member.commands import NoticeKind
 from zkconsumer.member.phases import Phase
@@ -32,7 +32,7 @@ VALUES = {
     "phase": {one.value for one in Phase},
     "event": {one.value for kind in (NoticeKind, ReportKind) for one in kind},
 }
-SAMPLE = Figures(
+SAMPLE = MetricsSnapshot(
     client_id="web",
     group_id="billing",
     consumer_id="billing_web",

@@ -11,7 +11,7 @@ from support.members.group import Group
 from support.members.machine import ME, NOBODY, Member, view
 from support.wait import eventually
 
-from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
+from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
 from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import LeaseGate
@@ -61,7 +61,7 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
     """Owners, ids, topics, threads, offsets, hosts and metadata in log, errors and status."""
     caplog.set_level(logging.DEBUG)
     member = Member(retries=1, backoff_s=0.1)
-    journal = Journal(ME).observe
+    journal = JvmLogWriter(ME).observe
     log = NoticeLog(SafeLogger(logging.getLogger("member")), ME, lambda: member.now)
     seen: list[str] = []
 

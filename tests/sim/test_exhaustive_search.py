@@ -21,9 +21,9 @@ from zkconsumer.sim.exhaustive_search import (
     KINDS,
     LEFT_OUT,
     MOMENTS,
-    Canon,
     Scope,
     SmallWorld,
+    WorldKeys,
     explore,
 )
 from zkconsumer.sim.member import Feed, Replayed
@@ -66,7 +66,7 @@ def joined(who: int) -> tuple[Action, Action]:
 
 def test_commuting_actions_lead_to_one_state() -> None:
     """Reads of two members in either order lead to one state; a write before a read does not."""
-    canon = Canon()
+    canon = WorldKeys()
     both = *joined(0), *joined(1)
     one = played(*both, Action(Do.SERVE, 0), Action(Do.SERVE, 1))
     other = played(*both, Action(Do.SERVE, 1), Action(Do.SERVE, 0))
@@ -76,7 +76,7 @@ def test_commuting_actions_lead_to_one_state() -> None:
 
 def test_a_copy_is_the_same_state() -> None:
     """A copied world has the original's key and continues independently."""
-    canon = Canon()
+    canon = WorldKeys()
     world, monitor = played(*joined(0))
     twin = monitor.copy()
     copy = world.copy(twin)
@@ -87,7 +87,7 @@ def test_a_copy_is_the_same_state() -> None:
 
 def walk(start: float) -> list[int]:
     """Return the keys along one run of two members with a fault; the run begins at `start`."""
-    monitor, canon = Monitor(), Canon()
+    monitor, canon = Monitor(), WorldKeys()
     world = SmallWorld(Scope(settled=0, faults=1), monitor)
     world.now, keys = start, []
     for turn in range(250):
@@ -132,10 +132,10 @@ def test_every_moment_counts_from_now() -> None:
 def test_every_field_of_a_members_state_is_in_the_key(name: str) -> None:
     """Each field that `step` may read changes the key, except the fields listed as excluded."""
     world, monitor = played(*joined(0), Action(Do.SERVE, 0))
-    before, one = Canon().key(world, monitor), world.members[0]
+    before, one = WorldKeys().key(world, monitor), world.members[0]
     other: Any = 1.0 if getattr(one.state, name) is None else None
     one.loop.state = replace(one.state, **{name: {"another": 1} if name == "topics" else other})
-    assert (Canon().key(world, monitor) == before) == (name in LEFT_OUT)
+    assert (WorldKeys().key(world, monitor) == before) == (name in LEFT_OUT)
 
 
 TP, OWNED = TopicPartition("t", 0), 12
@@ -269,12 +269,12 @@ def test_every_part_of_a_world_is_in_the_key(whose: str) -> None:
     }[whose]
     names = getattr(subject, "__slots__", None) or vars(subject)
     assert set(names) - OF_NO_MATTER.keys() == others.keys()
-    before = Canon().key(world, monitor)
+    before = WorldKeys().key(world, monitor)
     for name, other in others.items():
         was = getattr(subject, name)
         setattr(subject, name, other)
-        assert Canon().key(world, monitor) != before, name
+        assert WorldKeys().key(world, monitor) != before, name
         setattr(subject, name, was)
     if whose == "session":
         one.session.missing[1] += 1
-        assert Canon().key(world, monitor) != before, "missing"
+        assert WorldKeys().key(world, monitor) != before, "missing"

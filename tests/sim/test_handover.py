@@ -6,20 +6,27 @@ from __future__ import annotations
 import pytest
 from support.sim.mutants import HAND_OVER, HandOverMutant
 
-from zkconsumer.sim.handover import CASES, SHARED, Case, Code, HandOverViolation, explore
+from zkconsumer.sim.handover import (
+    CASES,
+    SHARED,
+    Case,
+    HandOverViolation,
+    InstrumentedModules,
+    explore,
+)
 
 LIMIT_S = 600.0
 """Seconds after which a search fails. On an idle machine a search takes a few seconds."""
 
 
 @pytest.fixture(scope="module")
-def code() -> Code:
+def code() -> InstrumentedModules:
     """The instrumented production modules, compiled once for all cases."""
-    return Code()
+    return InstrumentedModules()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
-def test_no_interleaving_breaks_a_promise(case: Case, code: Code) -> None:
+def test_no_interleaving_breaks_a_promise(case: Case, code: InstrumentedModules) -> None:
     """No interleaving of the threads' shared accesses breaks a promise."""
     found = explore(case, code, max_s=LIMIT_S)
     assert found.violation is None, found.path
@@ -30,7 +37,7 @@ def test_no_interleaving_breaks_a_promise(case: Case, code: Code) -> None:
 TINY = Case("tiny", (("seek", 0, 1),), ((("ask_release", 0),),), granted=(0,))
 
 
-def test_pruning_visited_states_loses_no_result(code: Code) -> None:
+def test_pruning_visited_states_loses_no_result(code: InstrumentedModules) -> None:
     """A small case ends in the same states with and without pruning, which saves schedules."""
     cut, whole = explore(TINY, code), explore(TINY, code, prune=False)
     assert cut.complete
@@ -57,4 +64,4 @@ def test_every_shared_attribute_has_a_point() -> None:
 def test_an_edit_that_fits_nowhere_is_refused() -> None:
     """An edit whose text does not occur in the sources is an error, not an uncaught mutant."""
     with pytest.raises(ValueError, match="exactly once"):
-        Code([("this text stands nowhere", "")])
+        InstrumentedModules([("this text stands nowhere", "")])

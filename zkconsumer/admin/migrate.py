@@ -72,7 +72,7 @@ class Action(Enum):
     CREATE = "create"  # the target store has no offset
     ADVANCE = "advance"  # the target store's offset is lower
     SAME = "same"  # both offsets are equal
-    BACK = "back"  # the target store's offset is higher, and is overwritten (HigherTargetOffset.OVERWRITE)
+    BACK = "back"  # the target store's offset is higher, and is overwritten if forced
     LEFT = "left"  # the partition is not migrated; the reason says why
     NONE = "none"  # the source store has no offset
 

@@ -152,7 +152,7 @@ def _parts(names: Sequence[str]) -> dict[Show, tuple[Sequence[Column], Row, int]
             measured.append(one)
             yield one
 
-    def laws() -> Iterator[growth.Law]:
+    def laws() -> Iterator[growth.FittedFormula]:
         found = measured or list(_followed(sizes(), len(names) * len(growth.SIZES)))
         return growth.laws(found)
 

@@ -25,7 +25,7 @@ from zkconsumer.consumer.listener import (
     RebalanceCallbacks,
 )
 from zkconsumer.consumer.messages import Message
-from zkconsumer.consumer.metrics import Exports, Figures
+from zkconsumer.consumer.metrics import Exports, MetricsSnapshot
 from zkconsumer.consumer.positions import OwnedPartition
 from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import Stream, Streams, by_stream, seek
@@ -583,7 +583,7 @@ class ConsumerConnector:
         figures = self._figures()
         return figures.flat() if figures else {}
 
-    def _figures(self) -> Figures | None:
+    def _figures(self) -> MetricsSnapshot | None:
         if self._coordinator is None:
             return None
         return metrics.figures(self.config, self._coordinator, self._member.gate, self._streams)

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
-from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
+from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
 from zkconsumer.consumer.listener import (
     AssignmentObserver,
     Callbacks,
@@ -26,10 +26,10 @@ from zkconsumer.consumer.listener import (
     ListenerThread,
 )
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
-from zkconsumer.consumer.metrics import Tally
+from zkconsumer.consumer.metrics import MemberCounters
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
 from zkconsumer.consumer.stream_fetcher import StreamReport
-from zkconsumer.consumer.stream_partitions import Coverage, LeaseGate
+from zkconsumer.consumer.stream_partitions import CommitScope, LeaseGate
 from zkconsumer.consumer.topic_matcher import match_topics_apart
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore
@@ -133,10 +133,10 @@ class Coordinator(threading.Thread):
         )
         self._loop = MemberLoop(settings, host=self, gate=gate, executor=executor, streams=streams)
         self._inbox = Inbox(self._loop.overtakes)
-        self.tally = Tally(lambda: self._loop.positions(Coverage.DELIVERED))
+        self.tally = MemberCounters(lambda: self._loop.positions(CommitScope.DELIVERED))
         # An observer that raises an exception is removed; the member continues.
         self._observers: dict[str, Observer] = {
-            "journal": Journal(settings.consumer).observe,
+            "journal": JvmLogWriter(settings.consumer).observe,
             "tally": self.tally.observe,
         }
         if trace is not None:

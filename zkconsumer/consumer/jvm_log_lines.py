@@ -60,7 +60,7 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING})
 
 
-class Journal:
+class JvmLogWriter:
     """Observes a member's transitions and logs what the JVM consumer would log."""
 
     def __init__(self, consumer: str) -> None:

@@ -25,7 +25,7 @@ from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import Answer, CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, Resume, WatchFired, event_of_watch
 from zkconsumer.consumer.status import FOR_IDLE, NO_SHARE, error_for, held_by
-from zkconsumer.consumer.stream_partitions import Coverage, Grant, PartitionSink
+from zkconsumer.consumer.stream_partitions import CommitScope, Grant, PartitionSink
 from zkconsumer.errors import NotOwnedError, ZkConsumerError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
@@ -48,10 +48,10 @@ PartitionSinks = Mapping[Key, PartitionSink]
 """The streams of a member."""
 
 _WHICH = {
-    Purpose.AUTO: Coverage.FINISHED,
-    Purpose.RELEASE: Coverage.FINISHED,
-    Purpose.EXPLICIT: Coverage.DELIVERED,
-    Purpose.LEAVE: Coverage.DELIVERED,
+    Purpose.AUTO: CommitScope.FINISHED,
+    Purpose.RELEASE: CommitScope.FINISHED,
+    Purpose.EXPLICIT: CommitScope.DELIVERED,
+    Purpose.LEAVE: CommitScope.DELIVERED,
 }
 
 
@@ -325,7 +325,7 @@ class MemberLoop:
             now=self._host.clock(), purpose=purpose, positions=chosen, request=request
         )
 
-    def positions(self, which: Coverage) -> Positions:
+    def positions(self, which: CommitScope) -> Positions:
         """Return the streams' positions; any thread may call it."""
         return {tp: at for one in self._streams.values() for tp, at in one.positions(which).items()}
 

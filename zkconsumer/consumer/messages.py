@@ -20,7 +20,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import Message as RawMessage
 
-from zkconsumer.consumer.stream_partitions import Codec, Decoded, Grant, PartitionState
+from zkconsumer.consumer.stream_partitions import Codec, Decoded, Grant, GrantedPartition
 from zkconsumer.errors import DecodeError
 from zkconsumer.protocol.model import Position, TopicPartition
 
@@ -78,7 +78,7 @@ class Message(Generic[K, V]):
     # The fields are set after construction, because an `__init__` would cost the iterator a tenth
     # of its throughput. A third field would cost 4 %.
     _raw: RawMessage
-    _held: PartitionState
+    _held: GrantedPartition
 
     @property
     def token(self) -> int:
@@ -225,11 +225,11 @@ class _Unpickled:
 
 def _unpickled(contents: _Unpickled, token: int) -> Message[Decoded, Decoded]:
     """Return the message that a pickle contains."""
-    held = PartitionState(Grant(contents.at, None, token), Codec())
+    held = GrantedPartition(Grant(contents.at, None, token), Codec())
     return wrapped(cast(RawMessage, contents), held)
 
 
-def wrapped(raw: RawMessage, held: PartitionState) -> Message[Decoded, Decoded]:
+def wrapped(raw: RawMessage, held: GrantedPartition) -> Message[Decoded, Decoded]:
     """Return librdkafka's message as a `Message`."""
     message: Message[Decoded, Decoded] = Message()
     message._raw = raw
@@ -243,7 +243,7 @@ class Batch(Sequence[Message[K, V]]):
     __slots__ = ("_held", "_key_of", "_raws")
 
     def __init__(
-        self, raws: list[RawMessage], held: Mapping[Hashable, PartitionState], key_of: KeyOf
+        self, raws: list[RawMessage], held: Mapping[Hashable, GrantedPartition], key_of: KeyOf
     ) -> None:
         self._raws = raws
         self._held = held  # one state for each partition: a batch has no change of owner

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.errors import ConfigError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
@@ -48,7 +48,7 @@ Messages are counted each time a 16th of the partitions has been reset, and at l
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MetricsSnapshot:
     """The metrics of one member at one moment; counters start when the member starts.
 
     Attributes:
@@ -108,16 +108,16 @@ class MeasuredCoordinator(Protocol):
     @property
     def state(self) -> State: ...
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> MemberCounters: ...
     @property
     def requests(self) -> int: ...
     @property
     def counters(self) -> Mapping[str, int]: ...
     @property
-    def troubles(self) -> TroubleCounts: ...
+    def troubles(self) -> StreamErrorCounts: ...
 
 
-class TroubleCounts(Protocol):
+class StreamErrorCounts(Protocol):
     """Counts of the failures that streams report: name -> count."""
 
     @property
@@ -126,7 +126,7 @@ class TroubleCounts(Protocol):
 
 def figures(
     config: ConsumerConfig, coordinator: MeasuredCoordinator, gate: LeaseGate, streams: Streams
-) -> Figures:
+) -> MetricsSnapshot:
     """Return a member's current metrics; any thread may call it."""
     state, tally = coordinator.state, coordinator.tally
     owned = Counter(tp.topic for tp in state.owned)
@@ -134,7 +134,7 @@ def figures(
     for stream in streams.values():
         for topic, size in stream.fetched_bytes.items():
             fetched_bytes[topic] += size
-    return Figures(
+    return MetricsSnapshot(
         client_id=config.client_id,
         group_id=config.group_id,
         consumer_id=state.settings.consumer,
@@ -154,14 +154,14 @@ def figures(
         queued={(topic or "", thread): one.queued for (topic, thread), one in streams.items()},
         lag={
             (tp.topic, str(tp.partition)): max(0, ends[tp] - offset)
-            for ends, at in [(s.ends, s.positions(Coverage.DELIVERED)) for s in streams.values()]
+            for ends, at in [(s.ends, s.positions(CommitScope.DELIVERED)) for s in streams.values()]
             for tp, (_, offset) in at.items()
             if tp in ends
         },
     )
 
 
-class Tally:
+class MemberCounters:
     """Counts a member's actions; `positions` returns the positions after handed-out messages."""
 
     def __init__(self, positions: Callable[[], Positions]) -> None:
@@ -243,10 +243,10 @@ class Tally:
 # ---- export to Prometheus ------------------------------------------------------------------------
 
 
-Read = Callable[[], Figures | None]
+Read = Callable[[], MetricsSnapshot | None]
 LABELS = ("client_id", "group_id", "consumer_id")
 
-# Each row: name, help text, further labels, and the attribute of `Figures`. Prometheus adds
+# Each row: name, help text, further labels, and the attribute of `MetricsSnapshot`. Prometheus adds
 # `_total` to a counter's name.
 GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_owned_partitions", "Partitions owned.", ("topic",), "owned"),
@@ -323,11 +323,11 @@ class Collector:
         yield from (took, phase)
 
 
-def _labels(one: Figures) -> list[str]:
+def _labels(one: MetricsSnapshot) -> list[str]:
     return [one.client_id, one.group_id, one.consumer_id]
 
 
-def _add(family: FromPrometheus, one: Figures, value: FromPrometheus) -> None:
+def _add(family: FromPrometheus, one: MetricsSnapshot, value: FromPrometheus) -> None:
     if not isinstance(value, dict):
         family.add_metric(_labels(one), float(value))
         return

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from zkconsumer.consumer.group_member import GroupMember, ask_zookeeper, storage
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.stream import Streams
-from zkconsumer.consumer.stream_partitions import Coverage, Decoded
+from zkconsumer.consumer.stream_partitions import CommitScope, Decoded
 from zkconsumer.errors import (
     BrokersUnreachableError,
     ConfigError,
@@ -82,7 +82,7 @@ def position(streams: Streams, partition: TopicPartition) -> int | None:
     tp = TopicPartition(*partition)
     for stream in streams.values():
         if stream.serves(tp):
-            at = stream.positions(Coverage.DELIVERED).get(tp)
+            at = stream.positions(CommitScope.DELIVERED).get(tp)
             return None if at is None else at.offset
     raise NotOwnedError(
         "this member is not serving the partition",
@@ -95,7 +95,7 @@ def lag(streams: Streams) -> dict[TopicPartition, int | None]:
     """Return each partition's lag in messages; None while its position or log end is unknown."""
     found: dict[TopicPartition, int | None] = {}
     for stream in streams.values():
-        ends, positions = stream.ends, stream.positions(Coverage.DELIVERED)
+        ends, positions = stream.ends, stream.positions(CommitScope.DELIVERED)
         for tp in stream.served:
             known = tp in ends and tp in positions
             found[tp] = max(0, ends[tp] - positions[tp].offset) if known else None

@@ -29,11 +29,11 @@ from zkconsumer.consumer.stream_fetcher import (
 )
 from zkconsumer.consumer.stream_partitions import (
     Codec,
-    Coverage,
+    CommitScope,
     Decoded,
     Grant,
+    GrantedPartition,
     LeaseGate,
-    PartitionState,
     StreamPartitions,
 )
 from zkconsumer.errors import (
@@ -51,7 +51,7 @@ Fetched: TypeAlias = Any
 
 __all__ = [
     "BUFFER_MESSAGES",
-    "Coverage",
+    "CommitScope",
     "Grant",
     "ReportKind",
     "Stream",
@@ -279,7 +279,7 @@ class Stream(Generic[K, V]):
         index, key_of = self._fetcher.index, self._fetcher.key_of
         gate, partitions = self._gate, self._partitions
         clock = gate.clock
-        state: PartitionState | None = None
+        state: GrantedPartition | None = None
         try:
             for raw in self._fetcher.buffer:
                 if state is not None:
@@ -386,7 +386,7 @@ class Stream(Generic[K, V]):
 
     def _marked(
         self, first: Mapping[Hashable, Fetched]
-    ) -> tuple[dict[Hashable, PartitionState], set[Hashable]]:
+    ) -> tuple[dict[Hashable, GrantedPartition], set[Hashable]]:
         """Mark the first message of each partition as unfinished.
 
         Return the partitions that are still granted, and the keys of the revoked partitions.
@@ -531,7 +531,7 @@ class Stream(Generic[K, V]):
         """
         self._partitions.ask_release(tps, done)
 
-    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
+    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
         """Return the known positions of the partitions that were granted and not withdrawn."""
         return self._partitions.positions(which)
 

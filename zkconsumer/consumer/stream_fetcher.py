@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, ca
 from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.messages import key_of, key_of_any
-from zkconsumer.consumer.stream_partitions import PartitionState, StreamPartitions
+from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartitions
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.fetcher import (
     LOOKUP_S,
@@ -174,9 +174,9 @@ class StreamFetcher:
         background: Background = inline,
         turn_s: float = TURN_S,
     ) -> None:
-        self.states: dict[TopicPartition, PartitionState] = {}
+        self.states: dict[TopicPartition, GrantedPartition] = {}
         self.not_fetched: dict[TopicPartition, _NotFetched] = {}
-        self.index: dict[Hashable, PartitionState] = {}
+        self.index: dict[Hashable, GrantedPartition] = {}
         self.key_of = key_of(topic)
         self.buffer: Iterator[RawMessage] = iter([])
         self._topic = topic
@@ -199,7 +199,7 @@ class StreamFetcher:
         # that seemed stalled when the call began.
         self._connecting: Future[Fetcher | None] | None = None
         self._moving: Future[bool] | None = None
-        self._resolving: list[tuple[Future[Answers], dict[TopicPartition, PartitionState]]] = []
+        self._resolving: list[tuple[Future[Answers], dict[TopicPartition, GrantedPartition]]] = []
         self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
         self.ends: dict[TopicPartition, int] = {}
         # topic -> bytes.
@@ -417,7 +417,7 @@ class StreamFetcher:
         return fetcher
 
     def _take_offsets(
-        self, found: Answers, asked: dict[TopicPartition, PartitionState], now: float
+        self, found: Answers, asked: dict[TopicPartition, GrantedPartition], now: float
     ) -> None:
         """Start partitions at the resolved offsets."""
         troubles: dict[str, list[TopicPartition]] = {}
@@ -439,11 +439,11 @@ class StreamFetcher:
             more = f" (and {len(others)} more partitions)" if others else ""
             self._send_report(ReportKind.FETCH_TROUBLE, first, f"{answer}{more}")
 
-    def _still_waiting(self, asked: dict[TopicPartition, PartitionState]) -> list[TopicPartition]:
+    def _still_waiting(self, asked: dict[TopicPartition, GrantedPartition]) -> list[TopicPartition]:
         """Return the partitions that still need the offset that was requested.
 
         Meanwhile a partition may have been withdrawn, granted again or paused, or a seek may have
-        changed its position. A new grant and a seek make a new `PartitionState`.
+        changed its position. A new grant and a seek make a new `GrantedPartition`.
         """
         return [
             tp

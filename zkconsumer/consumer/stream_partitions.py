@@ -98,7 +98,7 @@ class Grant:
     epoch: int
 
 
-class Coverage(Enum):
+class CommitScope(Enum):
     """Which messages a position covers."""
 
     FINISHED = "the messages after which the user has asked for another"
@@ -114,13 +114,13 @@ class PartitionSink(Protocol):
     def grant(self, grants: Iterable[Grant]) -> None: ...
     def withdraw(self, tps: Iterable[TopicPartition]) -> None: ...
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None: ...
-    def positions(self, which: Coverage) -> dict[TopicPartition, Position]: ...
+    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]: ...
     def explain(self, idle_reason: str) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def end(self, error: ZkConsumerError) -> None: ...
 
 
-class PartitionState:
+class GrantedPartition:
     """One partition under one grant; a new grant makes a new object.
 
     `last` is the last message that was handed out. `unfinished` is the first message that the user
@@ -153,11 +153,11 @@ class PartitionState:
         self.start = offset
         self.last = None
 
-    def position(self, which: Coverage) -> int | None:
+    def position(self, which: CommitScope) -> int | None:
         """Return the next offset to commit; see the module's third rule for the order."""
         delivered = self.delivered
         unfinished = self.unfinished
-        if which is Coverage.FINISHED and unfinished is not None and delivered is not None:
+        if which is CommitScope.FINISHED and unfinished is not None and delivered is not None:
             # As in `delivered`: the offset of a message that was handed out is never None.
             return min(unfinished.offset(), delivered)  # type: ignore[type-var]
         return delivered
@@ -168,7 +168,7 @@ class _Release:
 
     __slots__ = ("_done", "_states", "_token")
 
-    def __init__(self, states: list[PartitionState], done: Callable[[], None]) -> None:
+    def __init__(self, states: list[GrantedPartition], done: Callable[[], None]) -> None:
         self._states = states
         self._done = done
         self._token = [None]
@@ -202,7 +202,7 @@ class StreamPartitions:
         # Threads hold this lock while they change `_wanted`. The lock is reentrant, because a
         # signal handler may pause or seek while the interrupted thread holds the lock.
         self._writing = threading.RLock()
-        self._wanted: dict[TopicPartition, PartitionState] = {}
+        self._wanted: dict[TopicPartition, GrantedPartition] = {}
         self._paused: dict[TopicPartition, int] = {}  # partition -> its epoch when it was paused
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
@@ -219,7 +219,7 @@ class StreamPartitions:
                 old = self._wanted.get(one.tp)
                 if old is not None:
                     old.granted = False
-                self._wanted[one.tp] = PartitionState(one, self._codec)
+                self._wanted[one.tp] = GrantedPartition(one, self._codec)
                 if self._paused.get(one.tp) != one.epoch:
                     self._paused.pop(one.tp, None)
         self.notify()
@@ -249,7 +249,7 @@ class StreamPartitions:
         self.notify()  # REQUEST
         release.answer_if_idle()
 
-    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
+    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
         """Return the known positions of the partitions that were granted and not withdrawn."""
         states = self._wanted.copy().values()
         found = ((state, state.position(which)) for state in states)
@@ -306,7 +306,7 @@ class StreamPartitions:
                 self._paused.pop(tp, None)
         self.notify()
 
-    def is_paused(self, state: PartitionState) -> bool:
+    def is_paused(self, state: GrantedPartition) -> bool:
         return self._paused.get(state.tp) == state.epoch
 
     @property
@@ -326,7 +326,7 @@ class StreamPartitions:
             old = self._wanted.pop(tp)
             old.granted = False
             report(old.epoch)
-            new = PartitionState(Grant(tp, offset, old.epoch), self._codec)
+            new = GrantedPartition(Grant(tp, offset, old.epoch), self._codec)
             new.unfinished = old.unfinished  # `take_requests` clears it
             self._wanted[tp] = new
         self.notify()
@@ -334,7 +334,7 @@ class StreamPartitions:
 
     # ---- called by the user's thread, with no unfinished message ---------------------------------
 
-    def take_requests(self) -> dict[TopicPartition, PartitionState]:
+    def take_requests(self) -> dict[TopicPartition, GrantedPartition]:
         """Answer the release requests, and return the partitions that the stream should fetch.
 
         Raises the next error that `fail` or `end` has queued.

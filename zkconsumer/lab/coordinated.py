@@ -50,12 +50,12 @@ from zkconsumer.sim.coordinated.view import (
 )
 from zkconsumer.sim.coordinated.world import (
     NEVER,
-    Both,
     Delivered,
     InTransit,
     Member,
     Plan,
     Watcher,
+    WatcherPair,
     Wire,
     World,
 )
@@ -453,7 +453,7 @@ class CoordinatedStage:
 
     def record(self, emit: Emit) -> None:
         """Pass everything that happens from now on to `emit`, as entries of a trace."""
-        self.world.watcher = Both(self.camera, Recorder(emit))
+        self.world.watcher = WatcherPair(self.camera, Recorder(emit))
 
     def rests(self) -> bool:
         return self.world.settled()

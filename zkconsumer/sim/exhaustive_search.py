@@ -5,11 +5,11 @@ The world is small. Some things that the random search varies are constant here
 possible actions are users' requests for messages. A member handles all received items before any
 other action happens; only a fault may come first.
 
-`Canon` gives worlds a key: two worlds that will behave in the same way have the same key, whatever
-happened before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a
-member's operations) are replaced by their rank, and times by their distance from the present time.
-The key contains the monitor's state, so that a history that could break a promise is never merged
-with another history.
+`WorldKeys` gives worlds a key: two worlds that will behave in the same way have the same key,
+whatever happened before. Numbers that only have to differ or to be ordered (ZooKeeper's
+transactions, a member's operations) are replaced by their rank, and times by their distance from
+the present time. The key contains the monitor's state, so that a history that could break a promise
+is never merged with another history.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _names(kind: type[Value]) -> tuple[str, ...]:
     return _NAMES[kind]
 
 
-class Form:
-    """The form of one part of a world, and the numbers that the form leaves out."""
+class KeyPart:
+    """The form of one part of a world in its key, and the numbers that the form leaves out."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []
@@ -124,7 +124,7 @@ Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[float, 
 times."""
 
 
-class Canon:
+class WorldKeys:
     """Computes keys of worlds; caches the forms of members' states, since most actions leave them
     unchanged.
     """
@@ -165,7 +165,7 @@ class Canon:
 
     def _member(self, member: SimMember) -> tuple[Hashable, Numbers]:
         state, numbers = self._state(member.state)
-        form = Form()
+        form = KeyPart()
         session = member.session
         # Tickets only distinguish operations: use a ticket's rank among the running operations.
         place = {ticket: n for n, ticket in enumerate(sorted(member.running))}
@@ -204,7 +204,7 @@ class Canon:
     def _state(self, state: State) -> tuple[Hashable, Numbers]:
         known = self._states.get(id(state))
         if known is None:
-            form = Form()
+            form = KeyPart()
             whole = form.of(state)
             form.zxids.extend(state.topics[name] for name in sorted(state.topics))
             numbers = _numbers(form)
@@ -212,7 +212,7 @@ class Canon:
         return known[1], known[2]
 
 
-def _numbers(form: Form) -> Numbers:
+def _numbers(form: KeyPart) -> Numbers:
     return (
         tuple(form.zxids),
         tuple(form.cversions),
@@ -223,7 +223,7 @@ def _numbers(form: Form) -> Numbers:
 
 def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
     """Return connections, faults, logs and the monitor's memory."""
-    form = Form()
+    form = KeyPart()
     owners = world.owners()
     now_owned = {(tp, czxid) for tp, (_, _, czxid) in owners.items()}
     whole = (
@@ -378,7 +378,7 @@ class _Node:
 def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> SearchResult:
     """Search breadth-first from the scope's first state; stop at the first violation."""
     started = time.monotonic()
-    canon = Canon()
+    canon = WorldKeys()
     monitor = Monitor()
     root = SmallWorld(scope, monitor)
     _begin(root, scope)

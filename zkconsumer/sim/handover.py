@@ -1,9 +1,9 @@
 """Explores all interleavings of a user's thread and other threads within one stream.
 
-`explore` runs the production modules `stream_partitions`, `stream_fetcher` and `stream`. `Code`
-compiles them from their sources with a call before each read and write of an attribute that threads
-share, so the production code has no hooks. At each of these calls (a point) the scheduler may let
-another thread continue. The threads are real threads; one runs at a time.
+`explore` runs the production modules `stream_partitions`, `stream_fetcher` and `stream`.
+`InstrumentedModules` compiles them from their sources with a call before each read and write of an
+attribute that threads share, so the production code has no hooks. At each of these calls (a point)
+the scheduler may let another thread continue. The threads are real threads; one runs at a time.
 
 The search is stateless: it replays a list of choices and continues from there. It prunes a
 schedule at a state that an earlier schedule has reached. A state consists of the shared data, the
@@ -29,7 +29,7 @@ from typing import Any, Final, TypeAlias
 
 from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_fetcher import IDLE_S
-from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant
+from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant
 from zkconsumer.errors import ConnectorClosedError, FetchError
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
@@ -46,7 +46,7 @@ _CONSTANT: Final = frozenset({"codec", "tp", "epoch", "_codec", "_done", "_state
 SHARED: Final = (
     frozenset(
         {
-            *production.PartitionState.__slots__,
+            *production.GrantedPartition.__slots__,
             *production._Release.__slots__,
             *vars(production.StreamPartitions(Codec())),
             "deadline",
@@ -57,14 +57,14 @@ SHARED: Final = (
 )
 """Attributes that one thread writes and another reads.
 
-Locks and events are not listed: `Code` replaces them by the scheduler's own locks and events, at
-which threads switch anyway.
+Locks and events are not listed: `InstrumentedModules` replaces them by the scheduler's own locks
+and events, at which threads switch anyway.
 """
 
 TOPIC: Final = "t"
 
 WRITTEN_BY_THE_USER: Final = frozenset({"unfinished", "last", "start"})
-"""Attributes of a `PartitionState` that only the user's thread writes once others can see the
+"""Attributes of a `GrantedPartition` that only the user's thread writes once others can see the
 object.
 """
 
@@ -99,7 +99,7 @@ class _PointInserter(ast.NodeTransformer):
         return node
 
 
-class Code:
+class InstrumentedModules:
     """The instrumented modules; `edits` changes their sources, to plant a defect.
 
     Raises ValueError for an edit whose text does not occur exactly once.
@@ -126,7 +126,7 @@ class Code:
         if todo:
             raise ValueError(f"does not occur exactly once in the sources: {[*todo]}")
         self.partitions, _, self.stream = modules.values()
-        original = self.partitions.PartitionState
+        original = self.partitions.GrantedPartition
 
         def make(grant: Grant, codec: Codec[Observed, Observed]) -> Observed:
             state = original(grant, codec)
@@ -134,7 +134,7 @@ class Code:
             self.scheduler.created_states.append(state)
             return state
 
-        self.partitions.PartitionState = make
+        self.partitions.GrantedPartition = make
 
     def _compiled(self, name: str, edits: dict[str, str]) -> ModuleType:
         spec = importlib.util.find_spec(name)
@@ -184,7 +184,7 @@ class Code:
 class _Lock:
     """A reentrant lock, also in place of plain locks: no thread takes a plain lock twice."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: InstrumentedModules) -> None:
         self._code = code
         self.owner: _Thread | None = None
         self.count = 0
@@ -230,7 +230,7 @@ class _Event:
     wait never times out, so a lost wake-up leaves the thread asleep.
     """
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: InstrumentedModules) -> None:
         self._code = code
         self.flag = False
 
@@ -287,7 +287,7 @@ class Scheduler:
     """Runs one schedule; only the running thread calls its methods, except `run`."""
 
     def __init__(self, choose: Choose) -> None:
-        self.created_states: list[Observed] = []  # every PartitionState of this schedule
+        self.created_states: list[Observed] = []  # every GrantedPartition of this schedule
         self.active = False
         self.over = False
         self.pruned = False
@@ -404,7 +404,7 @@ class Scheduler:
         raise TypeError(f"cannot compare {value!r}")
 
     def label(self, state: Observed) -> Hashable:
-        """Return a name of a PartitionState: its grant, and its number among the states of that
+        """Return a name of a GrantedPartition: its grant, and its number among the states of that
         grant.
         """
         same = [
@@ -597,13 +597,15 @@ class _Judge:
         found = {key: min(self.unfinished.get(key) or [at]) for key, at in self.next.items()}
         return {key: max(at, self.seeks.get(key, (0,))[0]) for key, at in found.items()}
 
-    def positions(self, which: Coverage, reported: dict[Key, int], found: dict[Key, int]) -> None:
+    def positions(
+        self, which: CommitScope, reported: dict[Key, int], found: dict[Key, int]
+    ) -> None:
         """Check positions; `reported` are the seeks that were reported before the positions were
         requested.
         """
         bounds = self.bounds()
         for key, offset in found.items():
-            if which is Coverage.FINISHED:
+            if which is CommitScope.FINISHED:
                 if offset > max(bounds[key], self.finished.get(key, 0)):
                     raise HandOverViolation(f"the position of {key} is {offset}, not finished")
             elif key not in self.seeks:
@@ -628,7 +630,7 @@ class _Judge:
             self._settle_claims()
         for done in self.asked:
             # After a seek, a finished message counts as unfinished until the user asks again: the
-            # user's thread finds the new PartitionState at that time.
+            # user's thread finds the new GrantedPartition at that time.
             held = any(
                 self.unfinished.get(key) or key in self.reported_seeks for key in done.partitions
             )
@@ -672,7 +674,7 @@ class _Fetcher(MemoryFetcher):
 class _Schedule:
     """One schedule of a case: the stream, the judge, and the threads' scripts."""
 
-    def __init__(self, code: Code, case: Case, choose: Choose) -> None:
+    def __init__(self, code: InstrumentedModules, case: Case, choose: Choose) -> None:
         self.case = case
         self.judge = _Judge()
         self.scheduler = Scheduler(choose)
@@ -835,7 +837,7 @@ class _Schedule:
         self.scheduler.wait(lambda: done.called)
         (key,) = done.partitions
         self._forget(key)
-        offset = self.positions(Coverage.FINISHED)[key]
+        offset = self.positions(CommitScope.FINISHED)[key]
         self._forget(key, offset)
         if offset != self.judge.next[key]:
             raise HandOverViolation(f"released, {key} is at {offset}, not {self.judge.next[key]}")
@@ -847,9 +849,9 @@ class _Schedule:
         self.scheduler.current.history = 0
         self.scheduler.observed(remembered)
 
-    def positions(self, which: Coverage) -> dict[Key, int]:
+    def positions(self, which: CommitScope) -> dict[Key, int]:
         reported = dict(self.judge.reported_seeks)
-        read = self.stream.positions(self.code.partitions.Coverage[which.name])
+        read = self.stream.positions(self.code.partitions.CommitScope[which.name])
         found = {(tp, at.epoch): at.offset for tp, at in read.items()}
         self.judge.positions(which, reported, found)
         return found
@@ -907,7 +909,7 @@ class _Schedule:
 
 
 def explore(
-    case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")
+    case: Case, code: InstrumentedModules, *, prune: bool = True, max_s: float = float("inf")
 ) -> SearchResult:
     """Run a case until every thread has continued from every state; stop at the first violation.
 
@@ -965,7 +967,7 @@ def _next(times: int) -> tuple[Op, ...]:
     return (("next",),) * times
 
 
-_FINISHED, _DELIVERED = ("positions", Coverage.FINISHED), ("positions", Coverage.DELIVERED)
+_FINISHED, _DELIVERED = ("positions", CommitScope.FINISHED), ("positions", CommitScope.DELIVERED)
 
 CASES: Final = (
     Case("release while iterating", _next(2), ((("ask_release", 0), _FINISHED),)),

@@ -59,7 +59,7 @@ from zkconsumer.protocol.paths import Kind, consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import Feed, SimMember
-from zkconsumer.sim.monitor import Monitor, Scene
+from zkconsumer.sim.monitor import Monitor, ObservedWorld
 from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import Decisions, Result, choose, draw_plan, heal, settle
 from zkconsumer.sim.world import Watcher, World
@@ -662,7 +662,7 @@ class MixedMonitor(Monitor):
         super().__init__(harmed=True)
         self._jvm = jvm
 
-    def delivered(self, world: Scene, message: Delivered) -> None:
+    def delivered(self, world: ObservedWorld, message: Delivered) -> None:
         if message.who not in self._jvm:
             super().delivered(world, message)
             return
@@ -682,10 +682,10 @@ class MixedMonitor(Monitor):
         if who not in self._jvm:
             super()._is_on_time(world, who)
 
-    def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
+    def _too_late(self, world: ObservedWorld, who: int, tp: TopicPartition) -> bool:
         return who not in self._jvm and super()._too_late(world, who, tp)
 
-    def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:
         foreign = entry.old is not None and entry.old.stat.owner != entry.session
         if who in self._jvm and foreign:
             self.by_hand.add(tp)
@@ -693,7 +693,7 @@ class MixedMonitor(Monitor):
             super()._released(world, who, tp, entry)
 
     def _offset_written(
-        self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
+        self, world: ObservedWorld, who: int, tp: TopicPartition, data: bytes | None
     ) -> None:
         if who not in self._jvm:
             super()._offset_written(world, who, tp, data)

@@ -26,7 +26,7 @@ from zkconsumer.consumer.executor import (
     operation,
 )
 from zkconsumer.consumer.loop import Host, LeaveRequested, MemberLoop, PartitionSinks, ReleaseDone
-from zkconsumer.consumer.stream_partitions import Coverage, Grant
+from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
@@ -96,10 +96,10 @@ class Feed:
     unfinished: bool = False
     asked: bool = False
 
-    def position(self, which: Coverage) -> Position | None:
+    def position(self, which: CommitScope) -> Position | None:
         if self.delivered is None:
             return None
-        is_excluded = self.unfinished and which is Coverage.FINISHED
+        is_excluded = self.unfinished and which is CommitScope.FINISHED
         return Position(self.epoch, self.delivered - is_excluded)
 
 
@@ -153,7 +153,7 @@ class SimStreams:
                 waiting.append(partitions)
         self.releases = tuple(waiting)
 
-    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
+    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
         found = {tp: feed.position(which) for tp, feed in self.feeds.items()}
         return {tp: at for tp, at in found.items() if at is not None}
 

@@ -67,7 +67,7 @@ HARMLESS = frozenset({Do.GROW, Do.LAG})
 """Faults after which no finished message may be redelivered."""
 
 
-class Subject(Protocol):
+class ObservedMember(Protocol):
     """The part of a member that a monitor reads; it serves partitions in `feeds` until `gate`."""
 
     @property
@@ -95,7 +95,7 @@ class Sessions(Protocol):
     def sessions(self) -> Collection[int]: ...
 
 
-class Scene(Protocol):
+class ObservedWorld(Protocol):
     """The run that a monitor judges: a simulated world, or a real run reconstructed from its
     records.
     """
@@ -103,7 +103,7 @@ class Scene(Protocol):
     @property
     def now(self) -> float: ...
     @property
-    def members(self) -> Sequence[Subject]: ...
+    def members(self) -> Sequence[ObservedMember]: ...
     @property
     def links(self) -> Sequence[Link]: ...
     @property
@@ -227,7 +227,12 @@ class Monitor(Watcher):
     # ---- a member's steps ------------------------------------------------------------------------
 
     def transition(
-        self, world: Scene, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+        self,
+        world: ObservedWorld,
+        who: int,
+        before: State,
+        event: Event,
+        commands: Iterable[cmd.Command],
     ) -> None:
         member = world.members[who]
         state = member.state
@@ -269,7 +274,7 @@ class Monitor(Watcher):
         self.excused |= named or {*before.owned}
 
     def _must_be_stored(
-        self, world: Scene, who: int, tp: TopicPartition, epoch: int, does: str
+        self, world: ObservedWorld, who: int, tp: TopicPartition, epoch: int, does: str
     ) -> None:
         """Check that a member that gives up a partition has stored what its user had finished
         (I13).
@@ -290,7 +295,7 @@ class Monitor(Watcher):
                 "I13", f"{who} {does} {tp} with {offset} finished and {stored} stored"
             )
 
-    def _stored(self, world: Scene, storage: Storage, tp: TopicPartition) -> int:
+    def _stored(self, world: ObservedWorld, storage: Storage, tp: TopicPartition) -> int:
         """Return the offset at which the next owner starts."""
         in_kafka = world.kafka.get(tp)
         there = in_kafka.offset if in_kafka is not None else 0
@@ -313,7 +318,7 @@ class Monitor(Watcher):
 
     def _ended(
         self,
-        world: Scene,
+        world: ObservedWorld,
         who: int,
         before: State,
         event: events.Finished,
@@ -363,19 +368,19 @@ class Monitor(Watcher):
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def finished(self, world: Scene, who: int, tp: TopicPartition, offset: int) -> None:
+    def finished(self, world: ObservedWorld, who: int, tp: TopicPartition, offset: int) -> None:
         if not self._too_late(world, who, tp):
             self.finished_below[tp] = max(self.finished_below.get(tp, 0), offset)
             if self.simulated and (mine := world.members[who].state.owned.get(tp)) is not None:
                 self.finished_in[tp] = (mine.epoch, offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
-    def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
+    def _too_late(self, world: ObservedWorld, who: int, tp: TopicPartition) -> bool:
         """Return whether a message was finished after the grace period, and so is redelivered."""
         state = world.members[who].state
         return tp in state.revoking and state.phase is not Phase.STOPPING
 
-    def delivered(self, world: Scene, message: Delivered) -> None:
+    def delivered(self, world: ObservedWorld, message: Delivered) -> None:
         tp, offset, epoch = message.tp, message.offset, message.epoch
         self.deliveries += 1
         end = self.delivered_below.get(tp, 0)
@@ -406,7 +411,7 @@ class Monitor(Watcher):
         if not self.harmed and offset < self.finished_below.get(tp, 0):
             raise InvariantViolation("I13", f"{tp} repeats {offset}, finished, without a fault")
 
-    def _ownership(self, world: Scene, message: Delivered) -> None:
+    def _ownership(self, world: ObservedWorld, message: Delivered) -> None:
         tp, epoch, who = message.tp, message.epoch, message.who
         if epoch < self.newest.get(tp, epoch):
             raise InvariantViolation(
@@ -526,7 +531,7 @@ class Monitor(Watcher):
                 "I13", f"{who} has not stored {first} of {tp} for {could_s - since_s:.1f} s"
             )
 
-    def written(self, world: Scene, entry: Change) -> None:
+    def written(self, world: ObservedWorld, entry: Change) -> None:
         """Check one write in ZooKeeper's history."""
         if "/" not in entry.path:
             return
@@ -553,7 +558,7 @@ class Monitor(Watcher):
             if not thread.startswith(f"{world.members[who].name}-") or not write.ephemeral:
                 raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
 
-    def _by_hand(self, world: Scene, kind: Kind, tp: TopicPartition, entry: Change) -> None:
+    def _by_hand(self, world: ObservedWorld, kind: Kind, tp: TopicPartition, entry: Change) -> None:
         """Record a write of a client that is not a member."""
         sessions = {link.session for link in world.links}
         is_members = entry.old is not None and entry.old.stat.owner in sessions
@@ -568,7 +573,7 @@ class Monitor(Watcher):
         elif paths.locate(parent_of(entry.path)).kind is Kind.EDITS:
             self.edited.update({tp: self.stored.get(tp, 0) for tp in self.unmarked})
 
-    def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:
         member = world.members[who]
         foreign = entry.old is not None and entry.old.stat.owner != entry.session
         # ZooKeeper cannot delete a znode on the condition that it is still the one that was read.
@@ -583,7 +588,7 @@ class Monitor(Watcher):
             self._must_be_stored(world, who, tp, epoch, "releases")
 
     def _offset_written(
-        self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
+        self, world: ObservedWorld, who: int, tp: TopicPartition, data: bytes | None
     ) -> None:
         try:
             value = payloads.decode_offset(data, where="")
@@ -616,7 +621,7 @@ class Monitor(Watcher):
         if tp not in self.by_hand and (owner is None or owner[1] != world.links[who].session):
             raise InvariantViolation("I8", f"{tp} committed by {who}, who does not own it")
 
-    def _lowered(self, world: Scene, tp: TopicPartition, value: int) -> None:
+    def _lowered(self, world: ObservedWorld, tp: TopicPartition, value: int) -> None:
         """Check that a seek or `auto.offset.reset` asked for this lower offset.
 
         The user may seek again before the position of the first seek is stored. A member that
@@ -638,7 +643,7 @@ class Monitor(Watcher):
 
     # ---- at the end ------------------------------------------------------------------------------
 
-    def converged(self, world: Scene) -> str:
+    def converged(self, world: ObservedWorld) -> str:
         """Return why the world has not converged; empty if it has (I5, I12, I15)."""
         if not world.settled():
             return f"not settled: {[m.name for m in world.members if not m.settled]}"

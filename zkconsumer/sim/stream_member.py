@@ -20,7 +20,7 @@ from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.stream import AnyStream, Stream
 from zkconsumer.consumer.stream_fetcher import StreamReport
-from zkconsumer.consumer.stream_partitions import Codec, Coverage, Decoded, LeaseGate
+from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Decoded, LeaseGate
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.member import commands as cmd
@@ -213,7 +213,7 @@ class StreamMember(ReportingMember):
         )
 
     def _may_fetch(self, user: User, tp: TopicPartition) -> bool:
-        at = user.stream.positions(Coverage.DELIVERED).get(tp)
+        at = user.stream.positions(CommitScope.DELIVERED).get(tp)
         return at is None or at.offset != self._log.end(tp)
 
     # ---- actions of the users --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Reply, Request
@@ -175,7 +175,7 @@ class StreamWorld(World):
     def _do_give(self, who: int) -> None:
         """A user commits offsets of its choice, up to the messages that it got."""
         member = self._member(who)
-        reached = member.loop.positions(Coverage.DELIVERED)
+        reached = member.loop.positions(CommitScope.DELIVERED)
         given = {tp: self._chosen(at.offset) for tp, at in reached.items() if tp in member.feeds}
         if given:
             member.give(given, self.now)

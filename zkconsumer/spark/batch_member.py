@@ -26,7 +26,7 @@ from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Coverage, Grant
+from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.member.phases import Phase
@@ -136,7 +136,7 @@ class ThreadPartitions:
             self._releases.append(_PendingRelease(asked, done))
         self.answer_releases()
 
-    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
+    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
         """Return the positions after finished batches. Only messages before these positions count
         as delivered."""
         with self._lock:

@@ -23,7 +23,7 @@ from support.wait import LIMIT_S
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant, LeaseGate
+from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, KafkaFetcher
@@ -306,11 +306,11 @@ class Reader:
         self.stream.withdraw([self.tp(one) for one in partitions])
 
     def finished(self, partition: int) -> int | None:
-        found = self.stream.positions(Coverage.FINISHED).get(self.tp(partition))
+        found = self.stream.positions(CommitScope.FINISHED).get(self.tp(partition))
         return None if found is None else found.offset
 
     def delivered(self, partition: int) -> int | None:
-        found = self.stream.positions(Coverage.DELIVERED).get(self.tp(partition))
+        found = self.stream.positions(CommitScope.DELIVERED).get(self.tp(partition))
         return None if found is None else found.offset
 
     def take(self, count: int) -> Iterator[tuple[int, int]]:

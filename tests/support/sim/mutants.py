@@ -24,7 +24,7 @@ from zkconsumer.consumer import executor, loop, stream_partitions
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, SessionChanged
 from zkconsumer.consumer.stream_fetcher import StreamFetcher
-from zkconsumer.consumer.stream_partitions import Coverage, LeaseGate, PartitionState
+from zkconsumer.consumer.stream_partitions import CommitScope, GrantedPartition, LeaseGate
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
@@ -232,7 +232,7 @@ def _release_without_commit() -> list[Patch]:
 
 
 def _no_wait_for_the_user() -> list[Patch]:
-    return [(function(loop, "_WHICH"), purpose, Coverage.DELIVERED) for purpose in Purpose]
+    return [(function(loop, "_WHICH"), purpose, CommitScope.DELIVERED) for purpose in Purpose]
 
 
 def _anybodys_owner_deleted() -> list[Patch]:
@@ -594,7 +594,7 @@ def _leaves_without_its_last_commit() -> list[Patch]:
 
 
 def _position_after_the_message_in_hand() -> list[Patch]:
-    return [(PartitionState, "position", lambda self, which: self.delivered)]
+    return [(GrantedPartition, "position", lambda self, which: self.delivered)]
 
 
 def _release_answered_at_once() -> list[Patch]:
@@ -647,7 +647,7 @@ def _batch_in_flight_is_finished() -> list[Patch]:
 
 
 def _release_during_a_batch() -> list[Patch]:
-    return [(function(batch_member, "_Release"), "is_due", True)]
+    return [(function(batch_member, "_PendingRelease"), "is_due", True)]
 
 
 def _finish_of_a_new_grant() -> list[Patch]:
@@ -962,7 +962,7 @@ class HandOverMutant:
     def caught(self, max_s: float = float("inf")) -> handover.SearchResult:
         """Search the case until a promise is broken, or all schedules were searched."""
         case = next(one for one in handover.CASES if one.name == self.case)
-        return handover.explore(case, handover.Code(self.edits), max_s=max_s)
+        return handover.explore(case, handover.InstrumentedModules(self.edits), max_s=max_s)
 
 
 HAND_OVER = (

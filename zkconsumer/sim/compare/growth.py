@@ -35,7 +35,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class FittedFormula:
     """How a cost grows with the number n of members.
 
     `formula` is the polynomial with the smallest relative error; `error` is the formula's largest
@@ -71,13 +71,13 @@ def _cost(protocol: str, size: int) -> tuple[int, int, int]:
     return requests, notifications, size_of
 
 
-def laws(found: Sequence[Growth]) -> Iterator[Law]:
+def laws(found: Sequence[Growth]) -> Iterator[FittedFormula]:
     """Yield the formula of each cost of each protocol."""
     for protocol in dict.fromkeys(one.protocol for one in found):
         rows = [one for one in found if one.protocol == protocol]
         for what in WHAT:
             points = [(float(one.members), float(getattr(one, what))) for one in rows]
-            yield Law(protocol, what, *fitted(points))
+            yield FittedFormula(protocol, what, *fitted(points))
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> tuple[str, float]:

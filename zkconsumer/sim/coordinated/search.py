@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.world import LATENCY_S, Both, Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import LATENCY_S, Plan, Watcher, WatcherPair, World
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import SHRINK_S, shrink
 
@@ -93,7 +93,7 @@ def _run(
 
 
 def _both(monitor: Monitor, watcher: Watcher | None) -> Watcher:
-    return monitor if watcher is None else Both(monitor, watcher)
+    return monitor if watcher is None else WatcherPair(monitor, watcher)
 
 
 def _plan(draw: random.Random, name: str) -> Plan:

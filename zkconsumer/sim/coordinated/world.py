@@ -107,7 +107,7 @@ class Watcher:
         """Something has happened; called after each change."""
 
 
-class Both(Watcher):
+class WatcherPair(Watcher):
     """Passes everything to two watchers, in their order."""
 
     def __init__(self, first: Watcher, second: Watcher) -> None:
