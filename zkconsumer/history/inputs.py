@@ -11,18 +11,17 @@ import re
 import shutil
 import tarfile
 import tempfile
-import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import count, groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from zkconsumer.errors import BadFileError, DamagedFileError, HistoryError
-from zkconsumer.history.logs import Batch, LogReader, Source, unreadable
+from zkconsumer.history.logs import READ_ERRORS, Batch, LogReader, Source, unreadable
 from zkconsumer.history.transactions import Row
 
 if TYPE_CHECKING:
@@ -80,15 +79,17 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     """Return the servers whose files are at the paths.
 
     A path is a `dataDir` or `dataLogDir`, a directory that contains some, a log, a snapshot, or a
-    tar archive of these. Files of one directory belong to one server. If one directory contains
-    only snapshots and one other only logs, both belong to one server.
+    tar archive of these. It may be a URL of another filesystem, such as `hdfs://host:port/logs`.
+    Files of one directory belong to one server. If one directory contains only snapshots and one
+    other only logs, both belong to one server.
 
     Raises:
-        BadFileError: a path does not exist, or there is no log and no snapshot at any path.
-        HistoryError: the operating system refuses to read a path.
+        BadFileError: a path does not exist, no installed package reads a URL, or there is no log
+            and no snapshot at any path.
+        HistoryError: the operating system or the filesystem of a URL refuses to read a path.
     """
     found: dict[str, Server] = {}
-    given = [Path(path) for path in paths]
+    given = [os.fspath(path) for path in paths]
     for path in given:
         for source in _sources(path):
             _add(found, source)
@@ -96,7 +97,7 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     if not servers:
         raise BadFileError(
             "there is no transaction log and no snapshot of ZooKeeper",
-            where=", ".join(map(str, given)),
+            where=", ".join(given),
             remedy="give the server's dataDir and dataLogDir, or files named log.ZXID",
         )
     for server in servers:
@@ -119,35 +120,94 @@ def _add(servers: dict[str, Server], source: Source) -> None:
         server.snapshots.append(source)
 
 
-def _sources(path: Path) -> Iterator[Source]:
-    """Yield the logs and snapshots at a path."""
+def _sources(given: str) -> Iterator[Source]:
+    """Yield the logs and snapshots at a path or a URL."""
+    for source in _at_url(given) if "://" in given else _at_path(Path(given)):
+        if _is_of_server(source.base):
+            yield source
+        elif ".tar" in Path(source.base).suffixes or source.base.endswith(".tgz"):
+            yield from _in_archive(source)
+        else:
+            raise BadFileError(
+                "the name of the file is neither that of a log nor that of a snapshot",
+                where=given,
+                remedy="keep the server's names, such as log.100000001 and snapshot.100000000",
+            )
+
+
+def _is_of_server(name: str) -> bool:
+    """Return whether a file has the name of a log or a snapshot."""
+    return bool(_LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name))
+
+
+def _at_path(path: Path) -> Iterator[Source]:
+    """Yield the file at a path, or the logs and snapshots below it."""
     if path.is_dir():
         depth = len(path.parts) + MAX_DEPTH
         for folder, folders, names in os.walk(path, onerror=_raise):
             if len(Path(folder).parts) >= depth:
                 folders.clear()
             for name in names:
-                if _LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name):
+                if _is_of_server(name):
                     yield Source.of_path(Path(folder, name))
-    elif not path.exists():
-        raise BadFileError("the path does not exist", where=str(path), remedy="check its spelling")
-    elif ".tar" in path.suffixes or path.suffix == ".tgz":
-        yield from _in_archive(path)
-    elif _LOG.fullmatch(path.name) or _SNAPSHOT.fullmatch(path.name):
+    elif path.exists():
         yield Source.of_path(path)
     else:
-        raise BadFileError(
-            "the name of the file is neither that of a log nor that of a snapshot",
-            where=str(path),
-            remedy="keep the server's names, such as log.100000001 and snapshot.100000000",
-        )
+        raise _missing(str(path))
+
+
+def _missing(where: str) -> BadFileError:
+    return BadFileError("the path does not exist", where=where, remedy="check its spelling")
 
 
 def _raise(error: OSError) -> None:
     raise unreadable(str(error.filename), error)
 
 
-def _in_archive(path: Path) -> Iterator[Source]:
+def _at_url(url: str) -> Iterator[Source]:
+    """Yield the file at a URL, or the logs and snapshots below it, on any filesystem of fsspec."""
+    try:
+        from fsspec.core import url_to_fs
+
+        files, root = url_to_fs(url)
+    except (ImportError, ValueError, OSError) as error:
+        raise BadFileError(
+            f"no installed package reads this URL: {error}",
+            where=url,
+            remedy="for hdfs:// and webhdfs://, pip install 'zkconsumer[hdfs]'",
+        ) from None
+    try:
+        files.invalidate_cache()  # a stream lists its files again
+        for info in _below(files, files.info(root), MAX_DEPTH):
+            name = str(info["name"])
+            path = url.rstrip("/") + name[len(root.rstrip("/")) :]
+            # A read changes the time of the last access.
+            stamp = str([value for key, value in info.items() if "access" not in key])
+            yield Source(path, partial(files.open, name), info["size"], stamp)
+    except FileNotFoundError:
+        raise _missing(url) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise unreadable(url, error) from None
+
+
+def _below(files: Any, info: Any, levels: int) -> Iterator[Any]:  # Any: types of fsspec
+    """Yield a file, or the logs and snapshots of a directory and of `levels` levels below it.
+
+    fsspec's own `walk` omits directories that the user may not read.
+    """
+    if info["type"] != "directory":
+        yield info
+        return
+    for one in files.ls(info["name"], detail=True):
+        if one["type"] != "directory":
+            if _is_of_server(one["name"].rpartition("/")[2]):
+                yield one
+        # An object store may list a directory as a part of itself.
+        elif levels and one["name"].rstrip("/") != info["name"].rstrip("/"):
+            yield from _below(files, one, levels - 1)
+
+
+def _in_archive(archived: Source) -> Iterator[Source]:
     """Yield the files of a tar archive, which are copied into a temporary directory.
 
     A compressed archive cannot be read from the middle. The directory is removed when the process
@@ -155,18 +215,17 @@ def _in_archive(path: Path) -> Iterator[Source]:
     """
     folder = Path(_temporary().name)
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with archived.open_raw() as file, tarfile.open(fileobj=file, mode="r|*") as archive:
             for member in archive:
-                name = member.name.rpartition("/")[2]
-                if not member.isfile() or not (_LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name)):
+                if not member.isfile() or not _is_of_server(member.name.rpartition("/")[2]):
                     continue
                 copy = folder / str(next(_numbers))
                 content = cast(IO[bytes], archive.extractfile(member))
-                with copy.open("wb") as file:
-                    shutil.copyfileobj(content, file)
-                yield replace(Source.of_path(copy), name=f"{path}:{member.name}")
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise unreadable(str(path), error) from None
+                with copy.open("wb") as target:
+                    shutil.copyfileobj(content, target)
+                yield replace(Source.of_path(copy), name=f"{archived.name}:{member.name}")
+    except (*READ_ERRORS, tarfile.TarError) as error:
+        raise unreadable(archived.name, error) from None
 
 
 _numbers = count()

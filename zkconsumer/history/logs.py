@@ -32,6 +32,9 @@ HEADER_BYTES: Final = 16
 WINDOW_BYTES: Final = 4 << 20
 """Bytes that are read and decoded at a time."""
 
+READ_ERRORS: Final = (OSError, EOFError, zlib.error, RuntimeError)
+"""What reading a file raises; the packages of some filesystems raise RuntimeError."""
+
 REMEDY: Final = (
     "the transactions before the damage are used; for the others, read the same log of another"
     " server of the ensemble"
@@ -46,11 +49,13 @@ class Source:
         name: the name of the file in errors and tables.
         open_raw: opens it for reading from its beginning, as stored.
         size: bytes as stored.
+        stamp: changes when the file changes; "" if the filesystem does not tell.
     """
 
     name: str
     open_raw: Callable[[], IO[bytes]]
     size: int
+    stamp: str = ""
 
     @classmethod
     def of_path(cls, path: Path) -> Source:
@@ -69,18 +74,21 @@ class Source:
         """Open the content, decompressed. Raises HistoryError."""
         try:
             raw = self.open_raw()
-        except OSError as error:
+        except READ_ERRORS as error:
             raise unreadable(self.name, error) from None
         return cast(IO[bytes], gzip.open(raw)) if self.name.endswith(".gz") else raw
 
 
 def unreadable(name: str, error: Exception) -> HistoryError:
-    """Return the error for a file or directory that the operating system refuses to read."""
+    """Return the error for a file or directory that its filesystem refuses to read."""
     reason = getattr(error, "strerror", None) or str(error)
+    # A server of Hadoop appends its stack trace, and hdfs-native escapes the line breaks.
+    reason = reason.partition("\n")[0].partition("\\n")[0]
+    server = ", and whether its server runs" if "://" in name else ""
     return HistoryError(
         f"a file of ZooKeeper cannot be read: {reason}",
         where=name,
-        remedy="check the path and its permissions",
+        remedy=f"check the path and its permissions{server}",
     )
 
 
@@ -181,7 +189,7 @@ class LogReader:
                 if self.offset or self._read_header(file):
                     file.seek(self.offset)
                     yield from self._read(file)
-        except (OSError, EOFError, zlib.error) as error:
+        except READ_ERRORS as error:
             raise unreadable(self.source.name, error) from None
 
     def _read_header(self, file: IO[bytes]) -> bool:

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import IO, Final, cast
 from zlib import adler32
-from zlib import error as ZlibError
 
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import Server, zxid_of
-from zkconsumer.history.logs import Source, unreadable
+from zkconsumer.history.logs import READ_ERRORS, Source, unreadable
 from zkconsumer.history.transactions import Row
 
 MAGIC: Final = b"ZKSN"
@@ -248,7 +247,7 @@ def read_snapshot(source: Source) -> Tree:
     try:
         with _opened(source) as file:
             return _read(_Bytes(file, source.name), zxid_of(source))
-    except (OSError, EOFError, ZlibError) as error:
+    except READ_ERRORS as error:
         raise unreadable(source.name, error) from None
 
 

@@ -7,8 +7,9 @@ A query of the table `transactions` has one task for each file. The rows of the 
 on the state of each group from the first transaction on, so one task reads all files, ordered by
 zxid.
 
-Python's data sources open files in Python, so the path must be one that each executor can open. For
-other filesystems, such as HDFS, `transactions_of` reads files with Spark's own `binaryFile`.
+Python's data sources open files in Python, so each executor must be able to open the path. It may
+be a URL such as `hdfs://host:port/logs`, which fsspec reads (extra `hdfs`). For a filesystem
+without a Python package, `transactions_of` reads files with Spark's own `binaryFile`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import UnionType
 from typing import Any, Final, TypeAlias, get_args, get_origin
 
@@ -47,7 +48,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zkconsumer.errors import ConfigError, DamagedFileError
+from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError
 from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
@@ -230,10 +231,16 @@ def _decoder() -> ColumnDecoder | None:
 
 def _opened(name: str, paths: Sequence[str]) -> Source:
     """Return a log by its name; a log in an archive is unpacked again on the executor."""
-    if Path(name).exists():
-        return Source.of_path(Path(name))
-    servers = find_servers(paths)
-    return next(log for server in servers for log in server.logs if log.name == name)
+    for given in ([name], paths):
+        with suppress(BadFileError):
+            logs = (log for server in find_servers(given) for log in server.logs)
+            if found := next((log for log in logs if log.name == name), None):
+                return found
+    raise BadFileError(
+        "the log existed when the query was planned, and has been deleted",
+        where=name,
+        remedy="keep the logs while they are read",
+    )
 
 
 def _transactions(part: LogPart, source: Source) -> Iterator[pa.RecordBatch]:
@@ -308,6 +315,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._target: dict[str, int] | None = None
         self._decoder: ColumnDecoder | None = None
         self._due_s = 0.0
+        self._seen: dict[str, tuple[str, int]] = {}  # log -> its stamp, and where it ended then
 
     def initialOffset(self) -> dict[str, int]:
         return {}
@@ -331,6 +339,10 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._decoder = self._decoder or _decoder()
         for server in find_servers(self._paths):
             for log in server.logs:
+                stamp, end = self._seen.get(log.name, ("", 0))
+                if log.stamp and log.stamp == stamp:
+                    ends[log.name] = end
+                    continue
                 reader = LogReader(log, self._decoder, ends.get(log.name, 0))
                 try:
                     for _ in reader.batches():
@@ -338,6 +350,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
                 except DamagedFileError:
                     pass  # the rows before the damage are still delivered
                 ends[log.name] = reader.offset
+                self._seen[log.name] = log.stamp, reader.offset
         return ends
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
