@@ -125,9 +125,7 @@ class KafkaOffsetStore(threading.Thread):
             request, done = item
             try:
                 reply = self._ask(request)
-            except (
-                Exception
-            ) as error:  # the thread's boundary: the caller gets the error as its reply
+            except Exception as error:  # the thread's boundary: the reply reports the error
                 logger.exception("%s failed", self.name)
                 reply = _unavailable(request, f"{type(error).__name__}: {error}")
             done((reply,))

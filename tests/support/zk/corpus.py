@@ -114,9 +114,7 @@ def serve(release: str, directory: Path) -> None:
             "zookeeper.extendedTypesEnabled": "true",
             "zookeeper.preAllocSize": 64,
         }
-        if release.startswith(
-            "3.4."
-        ):  # Servers of these releases take no snapshot when they start.
+        if release.startswith("3.4."):  # Servers of 3.4 take no snapshot when they start.
             properties["zookeeper.snapCount"] = 40
         if kind:
             properties["zookeeper.snapshot.compression.method"] = kind
