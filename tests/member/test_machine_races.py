@@ -90,3 +90,27 @@ def test_a_reading_ends_the_wait_for_the_watch_of_a_nudge() -> None:
     member.drive(group)
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     assert member.state.phase is Phase.REGISTERING
+
+
+def test_a_release_that_starts_again_reads_the_owners_first() -> None:
+    """A release that was interrupted trusts no watch, since another member may own the znodes."""
+    # 1. The release deletes the owner znodes. 2. The connection breaks before the reply. 3. Another
+    # member claims the partitions. 4. The release starts again before the loss is handled.
+    member = member_in(Phase.RELEASING)
+    assert member.last(cmd.Release).watched == member.state.revoking
+    member.answer(ev.Interrupted())
+    member.send(ev.Tick)
+    assert member.last(cmd.Release).watched == frozenset()
+    assert member.last(cmd.Release).partitions == member.state.revoking
+
+
+def test_a_release_reads_the_owner_of_a_znode_that_has_changed() -> None:
+    """If another client deletes the owner znode of a revoked partition, its owner is read first."""
+    member = member_in(Phase.STOPPING)
+    (changed, *others) = sorted(member.state.revoking)
+    member.send(ev.OwnerNodeChanged, partition=changed)
+    member.send(ev.ReleaseReady, partitions=member.state.revoking)
+    while member.state.phase is not Phase.RELEASING:
+        assert member.go_on(None)
+    assert member.last(cmd.Release).watched == frozenset(others)
+    assert member.last(cmd.Release).partitions == frozenset([changed, *others])

@@ -239,7 +239,7 @@ def _finished(state: State, event: Finished) -> Step:
     if event.op != state.op:
         return state, failure_notice(outcome)
     if isinstance(outcome, Interrupted):
-        return replace(state, op=None), ()
+        return rebalance.count_as_unwatched(replace(state, op=None)), ()
     row = OUTCOME_HANDLERS.get((state.phase, type(outcome))) or OUTCOME_HANDLERS.get(
         (None, type(outcome))
     )

@@ -283,6 +283,16 @@ def release(state: State) -> Step:
     return state, (*withdraw, Release(op, state.revoking, watched))
 
 
+def count_as_unwatched(state: State) -> State:
+    """Count every owner znode as unwatched, because the connection is lost.
+
+    1. A release deletes the owner znodes. 2. The connection breaks before the reply, and another
+    member claims the partitions. 3. The release starts again before the member handles the loss. If
+    it did not read the owners first, it would delete the other member's znodes.
+    """
+    return replace(state, unwatched=frozenset(state.owned))
+
+
 def released(state: State, outcome: Released, now: float) -> Step:
     gone, refused = state.revoking.difference(outcome.denied), {**state.refused, **outcome.denied}
     state = replace(
@@ -660,8 +670,10 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
     if tp in state.unconfirmed_claims:
         fired = state.fired | {paths.owner(state.settings.group, tp)}
         return replace(state, read_again=True, fired=fired), ()
-    if tp not in state.owned or tp in state.revoking:
+    if tp not in state.owned:
         return state, ()
+    if tp in state.revoking:  # A release that starts after this event reads the owner first.
+        return replace(state, unwatched=state.unwatched | {tp}), ()
     state, commands = drop_ownership(state, frozenset({tp}))
     notice = Notice(
         NoticeKind.OWNERSHIP_LOST,

@@ -93,6 +93,7 @@ def connected(state: State, event: events.Connected) -> Step:
 
 def suspended(state: State, _: events.Suspended) -> Step:
     """Pause delivery at once when the connection is lost; keep all ownership."""
+    state = rebalance.count_as_unwatched(state)
     return replace(state, connected=False, fenced=True), (ShutGate(),)
 
 

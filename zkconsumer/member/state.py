@@ -288,7 +288,7 @@ class State:
         refused: partition -> why ZooKeeper refuses its claim or release. The next view clears it.
         malformed: owned partitions that are not fetched, because their offset znode is malformed.
         unverified: partitions that were owned before this rebalance and are not yet read back.
-        unwatched: claimed partitions whose owner znode is not yet watched; a read-back watches it.
+        unwatched: owned partitions whose owner znode is not watched; a read-back watches it.
         blocked: see the class `Blocked`.
 
     While a rebalance runs:
