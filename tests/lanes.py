@@ -620,6 +620,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_views.py::test_every_view_fits[phone]",
+        "Takes 6 s. The normal lane draws the views at 1280x720.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_site.py::test_the_static_site",
         "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
         "the engine imports.",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
 from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
 
+from zkconsumer.admin.lag import PATIENCE_S, PartitionLag, Window
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.lab.live import flow_of
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
@@ -102,6 +106,53 @@ def test_the_lab_follows_a_group_without_writes(
         one.page.locator(".partitions .cell").first.click()
         one.page.get_by_role("menuitem", name="why").click()
         expect(one.page.get_by_role("status")).to_contain_text("thread 1 of 3", timeout=LIMIT_MS)
+
+
+def test_lag_and_rate_of_a_partition() -> None:
+    """A partition shows its rate, that it is blocked, or that it is idle."""
+
+    def reading(offset: int, end: int, written_s: float) -> PartitionLag:
+        written_ms = int(written_s * 1000)
+        return PartitionLag("t", 0, "g_a-0", 1, offset, written_ms, None, LogRange(0, end))
+
+    window = Window()
+    found = [flow_of(reading(10 * n, 200, 1000 + n), window, 1000.0 + n) for n in range(6)]
+    assert found[0] == (200, 0.0, "0.0/s")
+    assert found[-1] == (200, 10.0, "10.0/s")
+    late = flow_of(reading(50, 300, 1005), window, 1006 + PATIENCE_S)
+    assert late is not None
+    assert late.text == "blocked"
+    done, stopped = Window(), reading(300, 300, 1000)
+    assert flow_of(stopped, done, 1010.0) == (300, 0.0, "idle")
+    assert flow_of(replace(stopped, log="no broker"), done, 1011.0) is None
+
+
+DRAWINGS = """() => {
+  window.drawn = window.pictures = 0;
+  const count = () => { window.pictures++; requestAnimationFrame(count); };
+  requestAnimationFrame(count);
+  new MutationObserver(() => window.drawn++).observe(
+    document.querySelector(".tree"), { subtree: true, childList: true, characterData: true });
+}"""
+"""Counts how often the browser paints, and how often the page draws."""
+
+
+def test_many_events_are_drawn_at_once(
+    members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
+) -> None:
+    """The page draws at most once per picture of the browser, however fast the group commits."""
+    offset = paths.offset(members.group, TopicPartition(members.topic, 0))
+    members.client.create(offset, b"0", makepath=True)
+    with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
+        one = open_page().go(lab.url)
+        one.has(".partitions .cell.read", 2)
+        one.page.evaluate(DRAWINGS)
+        last = 1000
+        for future in [members.client.set_async(offset, b"%d" % n) for n in range(last + 1)]:
+            future.get(timeout=60)
+        expect(one.page.locator(".tree .data", has_text=str(last))).to_be_visible(timeout=LIMIT_MS)
+        drawn, pictures = one.page.evaluate("[window.drawn, window.pictures]")
+        assert 0 < drawn <= pictures + 2
 
 
 def test_hostile_names_are_text(

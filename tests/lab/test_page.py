@@ -70,7 +70,7 @@ def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
     expect(one.page.get_by_label("play (space)")).to_be_visible()
     one.page.get_by_label("moment of the run").fill("60")
     one.at(60)
-    one.page.locator(".axis svg").click(position={"x": 300, "y": 10})
+    one.page.locator(".axis svg").first.click(position={"x": 300, "y": 10})
     expect(place).not_to_contain_text("move 60 of", timeout=LIMIT_MS)
 
 
@@ -101,6 +101,7 @@ def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
             one.page.locator(".tour .primary").click()
     if tour.table:
         one.has(".counted tbody tr", 5 if name == "herd" else 4)
+        one.has(".growth polyline", 4 if name == "herd" else 0)
     one.page.locator(".tour .buttons button").first.click()
     expect(panel).to_contain_text(tour.steps[-2].text)
     one.keys("k")

@@ -78,6 +78,8 @@ def test_the_real_group_does_what_the_simulated_one_does(open_page: Open) -> Non
         for page in (one, two):
             owners = page.page.locator(".partitions .owner")
             expect(owners).to_have_text(simulated.names(), timeout=SETTLE_MS)
+        flow = one.page.locator(".partitions .flow")
+        expect(flow).to_contain_text(["/s"] * PARTITIONS, timeout=SETTLE_MS)
         for move, (selector, entry) in ACTIONS.items():
             one.page.locator(selector).click()
             one.page.get_by_role("menuitem", name=entry).click()

@@ -1,4 +1,4 @@
-"""The views fit windows of two sizes, and the memory of a long live session does not grow."""
+"""The views fit windows of three sizes, and the memory of a long live session does not grow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkconsumer.sandbox import ZooKeeperServer
 
 Open = Callable[..., LabPage]
 
-SIZES = {"laptop": (1280, 720), "4k": (3840, 2160)}
+SIZES = {"laptop": (1280, 720), "4k": (3840, 2160), "phone": (390, 844)}
 
 VIEWS = {
     "first": ("", ".picture"),
@@ -35,6 +35,25 @@ VIEWS = {
 """Name -> address, and the element that the page shows when it is ready."""
 
 
+COVERED = """() => {
+  const box = (name) => document.querySelector(name)?.getBoundingClientRect();
+  const wrong = [];
+  const order = [".happens", ".zookeeper", ".members", ".partitions"];
+  for (let n = 1; n < order.length; n++) {
+    const [one, next] = [box(order[n - 1]), box(order[n])];
+    if (one && next && one.bottom > next.top + 1) wrong.push(`${order[n - 1]} covers ${order[n]}`);
+  }
+  const counters = box(".counters"), timeline = box(".timeline");
+  if (counters && innerWidth > 760 && counters.bottom > timeline.top + 1)
+    wrong.push("a counter is hidden");
+  for (const one of document.querySelectorAll(".chip, .head b, .large .name"))
+    if (one.clientHeight && one.scrollHeight > one.clientHeight + 2)
+      wrong.push(`${one.textContent} is cut off`);
+  return wrong;
+}"""
+"""Returns what hides a part of the picture."""
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_every_view_fits(
     lab: LabProcess,
@@ -43,12 +62,16 @@ def test_every_view_fits(
     capsys: pytest.CaptureFixture[str],
     size: str,
 ) -> None:
-    """No view needs horizontal scrolling; its screenshot is kept below pytest's directory."""
+    """No view needs horizontal scrolling, and no part of the picture covers another one.
+
+    The screenshots are kept below pytest's directory.
+    """
     width, height = SIZES[size]
     one = open_page(viewport={"width": width, "height": height})
     for name, (address, ready) in VIEWS.items():
         one.go(lab.url + address, ready)
         assert one.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert not one.page.evaluate(COVERED), name
         one.page.screenshot(path=tmp_path / f"{name}-{size}.png")
     with capsys.disabled():
         sys.stdout.write(f"\npictures of the views: {tmp_path}\n")

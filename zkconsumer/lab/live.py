@@ -14,11 +14,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from zkconsumer.admin.api import Admin
 from zkconsumer.admin.findings import Finding
+from zkconsumer.admin.lag import PartitionLag, Source, Status, Window
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.camera import NOBODY, STRANGER
@@ -50,6 +52,46 @@ SHOWN = 200
 """Maximum number of characters of another client's text in a frame."""
 
 
+IDLE_PER_S = 0.05
+"""Messages per second below which a partition without lag counts as idle; the page shows 0.1."""
+
+
+class Flow(NamedTuple):
+    """What a partition's log and its commits say.
+
+    Attributes:
+        rate: committed messages per second, over the last commits.
+        text: the rate, or that the partition is blocked or idle.
+    """
+
+    end: int
+    rate: float
+    text: str
+
+
+def flow_of(one: PartitionLag, window: Window, now_s: float) -> Flow | None:
+    """Record a reading of a partition in its window, and return its flow; None if it is unknown."""
+    if isinstance(one.log, str) or not isinstance(one.lag, int):
+        return None
+    window.add(
+        now_s=now_s,
+        offset=one.committed if isinstance(one.committed, int) else None,
+        committed_s=one.written_ms / 1000 if one.source is Source.ZOOKEEPER else None,
+        lag=one.lag,
+        is_owned=one.owner is not None,
+    )
+    commits, rate = window.commits, 0.0
+    if commits and now_s > commits[0].at_s:
+        rate = max(0.0, (commits[-1].offset - commits[0].offset) / (now_s - commits[0].at_s))
+    if window.status(now_s) in (Status.STALLED, Status.STOPPED):
+        text = "blocked"
+    elif one.lag == 0 and rate < IDLE_PER_S:
+        text = "idle"
+    else:
+        text = f"{rate:.1f}/s"
+    return Flow(one.log.end, rate, text)
+
+
 class GroupPicture:
     """The state of the group that the pages show; each change of it becomes a frame."""
 
@@ -64,6 +106,7 @@ class GroupPicture:
         self._of: dict[str, int] = {}
         self._index: dict[TopicPartition, int] = {}
         self._last_owner: dict[int, int] = {}
+        self._rates: dict[int, float] = {}
         self._now = 0.0
         self._connection = "connected"
 
@@ -182,7 +225,7 @@ class GroupPicture:
             self.omitted += 1
             return -1, []
         number = self._index[tp] = len(self.partitions)
-        self.partitions.append([escaped_and_cut(str(tp), SHOWN), NOBODY, None, None, None])
+        self.partitions.append([escaped_and_cut(str(tp), SHOWN), NOBODY, None, None, None, ""])
         return number, [self.partitions[number][0]]
 
     def _owner(self, tp: TopicPartition, after: Json) -> JsonObject | None:
@@ -237,23 +280,24 @@ class GroupPicture:
 
     # ---- logs ------------------------------------------------------------------------------------
 
-    def ends(self, ends: dict[TopicPartition, int], seconds: float) -> JsonObject | None:
-        """Record the ends of the logs; return a frame if one has changed."""
+    def flows(self, flows: dict[TopicPartition, Flow]) -> JsonObject | None:
+        """Record ends and rates of the logs; return a frame without words if one has changed."""
         touched: dict[int, list[Json]] = {}
         added: list[str] = []
-        for tp, end in ends.items():
+        for tp, flow in flows.items():
             number, new = self._row(tp)
             if number < 0:
                 continue
             added += new
             row = self.partitions[number]
-            if row[4] != end:
-                row[4] = end
+            self._rates[number] = flow.rate
+            if row[4:] != [flow.end, flow.text]:
+                row[4:] = [flow.end, flow.text]
                 touched[number] = row[1:]
         views = self._notes()
         if not (touched or added or views):
             return None
-        frame: JsonObject = {"t": self._now, "d": "", "l": "the ends of the logs are read"}
+        frame: JsonObject = {"t": self._now, "d": "", "l": ""}
         frame |= {"p": touched, "m": views, "c": self._counters()}
         return {**frame, "new": added} if added else frame
 
@@ -267,7 +311,8 @@ class GroupPicture:
                 for row in rows
                 if row[4] is not None and row[2] is not None and row[2].isdigit()
             ]
-            note = f"lag {sum(known)}" if known else ""
+            rate = sum(self._rates.get(number, 0.0) for number in view["f"])
+            note = f"lag {sum(known)}, {rate:.1f} messages/s" if known else ""
             if view["s"] == "up" and view.get("note", "") != note:
                 views[who] = self.members[who] = {**view, "note": note}
         return views
@@ -294,6 +339,7 @@ class LiveGroup:
         # The first number is greater than any number of an earlier server.
         self._number = int(time.time() * 1000)
         self._findings: list[JsonObject] | None = None
+        self._windows: dict[TopicPartition, Window] = defaultdict(Window)
         self._closed = threading.Event()
         self._is_read = False
 
@@ -422,14 +468,16 @@ class LiveGroup:
     def _read(self, admin: Admin) -> None:
         lags = admin.lag([self.group]).get(self.group)
         findings = [_finding(one) for one in admin.doctor([self.group])]
-        ends = {
-            TopicPartition(one.topic, one.partition): one.log.end
-            for one in (lags.partitions if lags else ())
-            if not isinstance(one.log, str)
-        }
+        now_s = time.time()
+        flows = {}
+        for one in lags.partitions if lags else ():
+            tp = TopicPartition(one.topic, one.partition)
+            flow = flow_of(one, self._windows[tp], now_s)
+            if flow is not None:
+                flows[tp] = flow
         with self._news:
             self._picture.advance(time.monotonic() - self._started)
-            self._frames([self._picture.ends(ends, POLL_S)])
+            self._frames([self._picture.flows(flows)])
             if findings != self._findings:
                 self._findings = findings
                 self._send([{"event": "findings", "findings": findings}])

@@ -480,7 +480,9 @@ class App extends Component {
   narration(run, picture) {
     const { at } = this.state;
     const said = run.caption(at) || run.lesson;
-    const text = at ? textOf(run, at - 1) : run.kind === "simulated" ? "Press space to play, or → for one move." : "The beginning.";
+    let last = at; // the last move with words; readings of a live group have none
+    while (last > 1 && !textOf(run, last - 1)) last--;
+    const text = at ? textOf(run, last - 1) : run.kind === "simulated" ? "Press space to play, or → for one move." : "The beginning.";
     return html`<div class="narration"><p class="said">${run.title ? html`<b>${run.title}</b>${said ? ": " : ""}` : null}${said}</p>
       <p class="happens" aria-live=${this.state.playing ? "off" : "polite"}><span class="clock">${picture.t.toFixed(3)} s</span> ${text}</p></div>`;
   }
@@ -506,8 +508,7 @@ class App extends Component {
         show=${(number) => { this.setState({ current: number }); this.seek(Math.min(at, this.runs.get(number).length)); }} compareWith=${(number) => this.setState({ other: number })} />`,
       tour: () => html`<${TourPanel} tour=${tour} step=${step} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
         back=${() => this.goStep(step)} away=${run.number !== tour.run || at !== tour.steps[step].at} />${table ? html`<${Table} table=${table} />` : null}`,
-      findings: () => html`<ul class="findings">${findings.map((one) => html`<li class=${one.severity}><b>${one.severity}: ${one.code}</b> ${one.text}</li>`)}
-        ${findings.length ? null : html`<li>doctor finds nothing.</li>`}</ul>`,
+      findings: () => findings.length ? html`<ul class="findings">${findings.map((one) => html`<li class=${one.severity}><b>${one.severity}: ${one.code}</b> ${one.text}</li>`)}</ul>` : html`<p>doctor finds nothing.</p>`,
     };
     return html`<div class="tabs" role="tablist">${tabs.map(([name, label]) => html`<button role="tab" aria-selected=${shown === name} onClick=${() => this.show(name)}>${label}</button>`)}</div>
       <div class="panel" role="tabpanel" aria-label=${shown} tabindex="0">${bodies[shown]()}</div>`;

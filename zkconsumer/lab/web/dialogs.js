@@ -31,7 +31,7 @@ export function WorldDialog({ catalogue, open, close }) {
     open({ ...world, jvm: every[world.jvm], topics: world.topics.split(/[\s,]+/).filter(Boolean) });
   };
   return html`<${Dialog} title="New world" close=${close}><form class="world" onSubmit=${submit}>
-    <label>protocol<select name="protocol" value=${world.protocol} onChange=${choose}>
+    <label class="wide">protocol<select name="protocol" value=${world.protocol} onChange=${choose}>
       ${catalogue.worlds.map((one) => html`<option value=${one} selected=${one === world.protocol}>${WORLD_WORDS[one] || one}</option>`)}</select></label>
     ${field("members", "members", "number", { min: 0, max: catalogue.limits.members })}
     ${field("spare", "members that may join later", "number", { min: 0, max: catalogue.limits.members })}
@@ -73,7 +73,7 @@ const KEYS = [
 
 export function HelpDialog({ close, situations }) {
   return html`<${Dialog} title="Help" close=${close}>
-    <p>Each column is a member. Each cell is a partition in its owner's colour, with the owner's number; a hatched cell has no owner, a red one has two. Click a member, its connection, a cell, a znode, ZooKeeper or the broker to act on it.</p>
+    <p>Each column is a member. Each cell is a partition in its owner's colour, with the owner's name. A hatched cell has no owner. A red cell is delivered by two members, or by a member that does not own it. Click a member, its connection, a cell, a znode, ZooKeeper or the broker to act on it.</p>
     <p>An action in the past creates a second run; the first run is kept, and you can compare both. The address contains the world and all actions, so everyone who opens it sees the same run.</p>
     <table class="keys"><tbody>${KEYS.map(([key, words]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${words}</td></tr>`)}
       ${situations.map(([key, , , words]) => html`<tr><th scope="row"><kbd>shift ${key}</kbd></th><td>${words}</td></tr>`)}</tbody></table>

@@ -8,7 +8,6 @@ export const SHOWN_LANES = 40; // maximum number of partitions' lanes; the page 
 const REM = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
 const ROW = Math.max(14, Math.round(REM * 1.05)); // pixels, as all text of the page grows with the screen
 const LEFT = Math.round(REM * 4.6);
-const BASE = Math.round(ROW * 0.76); // from the top of a row to the base of its text
 
 export class Lanes extends Component {
   shouldComponentUpdate(next) {
@@ -19,7 +18,7 @@ export class Lanes extends Component {
   render({ run, at, width, byTime, seek, zoom }) {
     const scale = scaleOf(run, width, byTime, at, zoom);
     if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale) };
-    const { nodes, height, omitted } = this.drawn.nodes;
+    const { nodes, ticks, height, omitted } = this.drawn.nodes;
     const x = scale.x(at);
     const point = (event) => {
       const box = event.currentTarget.getBoundingClientRect();
@@ -31,7 +30,8 @@ export class Lanes extends Component {
           onPointerMove=${(event) => { if (event.buttons) point(event); }}>
         ${nodes}
       </svg>
-      <i class="now" style=${{ transform: `translateX(${x}px)`, height: `${height}px` }}></i>
+      <svg class="ticks" width=${width} height=${ROW + 6} aria-hidden="true">${ticks}</svg>
+      <i class="now" style=${{ transform: `translateX(${x}px)`, height: `${height + ROW + 6}px` }}></i>
       ${omitted ? html`<p class="omitted">${omitted} more partitions have no lane here.</p>` : null}
     </div>`;
   }
@@ -58,38 +58,46 @@ export function scaleOf(run, width, byTime, at, zoom) {
   };
 }
 
+// Rows become lower if all of them then fit without scrolling.
+function rowHeight(rows) {
+  const fits = (innerHeight * 0.22 - 2 * ROW - 12) / rows;
+  return fits < REM * 0.78 ? ROW : Math.min(ROW, fits);
+}
+
 function draw(run, scale) {
   const nodes = [];
   const shown = Math.min(SHOWN_LANES, run.spans.length);
+  const members = run.states.map((states, who) => [states, who]).filter(([states]) => states.length > 1 || states[0][1] !== "away");
+  const row = rowHeight(shown + Math.min(SHOWN_LANES, members.length));
+  const base = row * 0.76; // from the top of a row to the base of its text
   const end = scale.last;
   for (let n = 0; n < shown; n++) {
-    const y = n * ROW;
+    const y = n * row;
     const name = run.last.partitions[n][0];
-    nodes.push(html`<text class="label" x="4" y=${y + BASE}>${name.length > 8 ? name.slice(-8) : name}</text>`);
+    nodes.push(html`<text class="label" x="4" y=${y + base}>${name.length > 8 ? name.slice(-8) : name}</text>`);
     bars(run.spans[n], scale, end, (from, to, owner) => {
       const x = scale.x(from);
       const wide = Math.max(0.8, scale.x(to) - x);
       const { fill, ink } = paint(owner);
-      if (owner === NOBODY) nodes.push(html`<rect class="hole" x=${x} y=${y + 3} width=${wide} height=${ROW - 6} fill="url(#hatch)" />`);
-      else nodes.push(html`<rect x=${x} y=${y + 1} width=${wide} height=${ROW - 3} rx="2" fill=${fill}><title>${name}: ${memberName(run, owner)}</title></rect>`);
-      if (owner !== NOBODY && wide > 16) nodes.push(html`<text class="inbar" x=${x + 4} y=${y + BASE} fill=${ink}>${owner < 0 ? "?" : owner}</text>`);
+      if (owner === NOBODY) nodes.push(html`<rect class="hole" x=${x} y=${y + 3} width=${wide} height=${row - 6} fill="url(#hatch)" />`);
+      else nodes.push(html`<rect x=${x} y=${y + 1} width=${wide} height=${row - 3} rx="2" fill=${fill}><title>${name}: ${memberName(run, owner)}</title></rect>`);
+      if (owner !== NOBODY && wide > 16) nodes.push(html`<text class="inbar" x=${x + 4} y=${y + base} fill=${ink}>${owner < 0 ? "?" : owner}</text>`);
     });
   }
-  let y = shown * ROW + 6;
-  const members = run.states.map((states, who) => [states, who]).filter(([states]) => states.length > 1 || states[0][1] !== "away");
+  let y = shown * row + 6;
   for (const [states, who] of members.slice(0, SHOWN_LANES)) {
     const top = y;
     const { fill } = paint(who);
-    nodes.push(html`<text class="label" x="4" y=${top + BASE}>${memberName(run, who).slice(-8)}</text>`);
+    nodes.push(html`<text class="label" x="4" y=${top + base}>${memberName(run, who).slice(-8)}</text>`);
     bars(states, scale, end, (from, to, look) => {
       if (look === "away" || look === "left") return;
       const x = scale.x(from);
-      nodes.push(html`<rect class="life ${look}" x=${x} y=${look === "busy" ? top + 3 : top + ROW / 2 - 1.5} width=${Math.max(0.8, scale.x(to) - x)}
-        height=${look === "busy" ? ROW - 6 : 3} fill=${fill}><title>${memberName(run, who)}: ${look}</title></rect>`);
+      nodes.push(html`<rect class="life ${look}" x=${x} y=${look === "busy" ? top + 3 : top + row / 2 - 1.5} width=${Math.max(0.8, scale.x(to) - x)}
+        height=${look === "busy" ? row - 6 : 3} fill=${fill}><title>${memberName(run, who)}: ${look}</title></rect>`);
     });
-    y += ROW;
+    y += row;
   }
-  const rows = new Map(members.map(([, who], n) => [who, shown * ROW + 6 + n * ROW + ROW / 2]));
+  const rows = new Map(members.map(([, who], n) => [who, shown * row + 6 + n * row + row / 2]));
   for (const [at, who, what] of run.marks) {
     if (at < scale.first || at > end || !rows.has(who)) continue;
     nodes.push(what === "watch"
@@ -103,14 +111,17 @@ function draw(run, scale) {
   if (run.parent && run.forkedAt >= scale.first) {
     nodes.push(html`<line class="forked" x1=${scale.x(run.forkedAt)} x2=${scale.x(run.forkedAt)} y1="0" y2=${y} />`);
   }
-  for (let tick = 0; tick <= 8 && run.length > 1; tick++) {
-    const x = LEFT + (scale.inner * tick) / 8;
-    const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / 8 : run.times[Math.round(scale.first + ((end - scale.first) * tick) / 8)];
-    nodes.push(html`<text class="tick" x=${x} y=${y + ROW} text-anchor=${tick === 8 ? "end" : "middle"}>${(t ?? 0).toFixed(t < 100 ? 2 : 0)} s</text>`);
+  const ticks = [];
+  const last = Math.max(2, Math.min(8, Math.floor(scale.inner / (5 * REM))));
+  const digits = scale.t1 - scale.t0 < 20 ? 3 : scale.t1 < 100 ? 2 : 0;
+  for (let tick = 0; tick <= last && run.length > 1; tick++) {
+    const x = LEFT + (scale.inner * tick) / last;
+    const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / last : run.times[Math.round(scale.first + ((end - scale.first) * tick) / last)];
+    ticks.push(html`<text class="tick" x=${x} y=${ROW} text-anchor=${tick === last ? "end" : "middle"}>${(t ?? 0).toFixed(digits)} s</text>`);
   }
   return { nodes: [html`<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-      <rect width="6" height="6" class="hatch-ground" /><rect width="2.4" height="6" class="hatch-line" /></pattern></defs>`, nodes],
-    height: y + ROW + 6, omitted: run.spans.length - shown };
+      <rect width="6" height="6" class="hatch-ground" /><rect width="2.4" height="6" class="hatch-line" /></pattern></defs>`, nodes], ticks,
+    height: y, omitted: run.spans.length - shown };
 }
 
 function memberName(run, who) {

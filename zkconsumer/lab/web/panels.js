@@ -142,9 +142,8 @@ export function TourPanel({ tour, step, go, leave, back, away }) {
 // ---- a table that the simulator has counted, and its chart --------------------------------------
 
 export function Table({ table }) {
-  return html`<div class="counted"><h2>${table.title}</h2><div class="scroll" tabindex="0" role="region" aria-label=${table.title}><table><thead><tr>${table.head.map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
+  return html`<div class="counted"><h2>${table.title}</h2>${table.table === "herd-effect" ? html`<${Growth} table=${table} />` : null}<div class="scroll" tabindex="0" role="region" aria-label=${table.title}><table><thead><tr>${table.head.map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
     <tbody>${table.rows.map((row) => html`<tr>${row.map((one) => html`<td>${one}</td>`)}</tr>`)}</tbody></table></div>
-    ${table.table === "herd" ? html`<${Growth} table=${table} />` : null}
     ${table.words.map((one) => html`<p>${one}</p>`)}</div>`;
 }
 
@@ -157,11 +156,14 @@ function Growth({ table }) {
   const [x0, x1, y1] = [Math.min(...xs), Math.max(...xs), Math.max(...ys)];
   const x = (value) => left + ((Math.log10(value) - x0) / (x1 - x0)) * (width - left - 90);
   const y = (value) => height - low - (Math.log10(Math.max(1, value)) / y1) * (height - low - 10);
+  // The names at the ends of the lines keep a distance of one row.
+  let below = height + 12;
+  const names = lines.map(([name, n]) => [name, y(table.rows.at(-1)[n]) + 4]).sort((a, b) => b[1] - a[1]).map(([name, at]) => [name, (below = Math.min(at, below - 12))]);
   return html`<svg class="growth" viewBox="0 0 ${width} ${height}" role="img" aria-label="requests against members, both axes logarithmic">
     ${[1, 10, 100, 1000, 10000].filter((one) => Math.log10(one) <= y1).map((one) => html`<g><line class="grid" x1=${left} x2=${width - 90} y1=${y(one)} y2=${y(one)} /><text x=${left - 6} y=${y(one) + 4} text-anchor="end">${one}</text></g>`)}
     ${table.rows.map((row) => html`<text x=${x(row[0])} y=${height - 8} text-anchor="middle">${row[0]}</text>`)}
-    ${lines.map(([name, n], at) => html`<g><polyline class="series s${at}" points=${table.rows.map((row) => `${x(row[0])},${y(row[n])}`).join(" ")} />
-      <text class="series-name" x=${width - 86} y=${y(table.rows.at(-1)[n]) + 4}>${name}</text></g>`)}
+    ${lines.map(([name, n], at) => html`<g><polyline class="series s${at}" points=${table.rows.map((row) => `${x(row[0])},${y(row[n])}`).join(" ")} /></g>`)}
+    ${names.map(([name, at]) => html`<text class="series-name" x=${width - 86} y=${at}>${name}</text>`)}
   </svg>`;
 }
 

@@ -111,7 +111,7 @@ class Member extends Pure {
   render({ selected, who, member, menu, canAct, flash, crowd, left, cells, kind }) {
     const { fill, ink, pattern } = paint(who);
     const state = WORDS[member.s] ?? member.s;
-    const busy = member.s === "up" && !["settled", "consuming", "stable"].includes(member.ph);
+    const busy = member.s === "up" && !["settled", "consuming", "stable", "registered"].includes(member.ph);
     const word = member.k === "Kafka" ? "session" : "lease";
     const messages = { who, menu, canAct };
     return html`<div class="column ${member.s} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
@@ -164,7 +164,7 @@ class Cell extends Pure {
     const style = ["free", "double", "unsure", "foreign"].includes(state) ? {} : { background: fill, color: ink };
     return html`<button class="cell ${state} p${pattern}" style=${style} onClick=${(event) => menu("partition", number, event)}
         title="${name}: ${CELL_WORDS[state]}${row ? `; ${progress(row)}` : ""}" aria-haspopup="menu">
-      <span class="name">${short}</span>${small ? null : html`<span class="owner">${state === "double" ? "2×" : label}</span>`}
+      <span class="name">${short}</span>${small ? null : html`<span class="owner">${state === "double" ? "2×" : label}</span>${row?.[5] ? html`<span class="flow">${flow(row)}</span>` : null}`}
       ${row && !small ? html`<${Bar} row=${row} />` : null}</button>`;
   }
 }
@@ -180,8 +180,13 @@ function shortName(name, who) {
 }
 
 export function progress(row) {
-  const stored = row[2] === null ? "no offset stored" : `stored ${row[2]}`;
-  return row[4] === null ? stored : `${stored}, delivered ${row[3]}, end ${row[4]}`;
+  const of = ["stored", "delivered", "end"].map((name, n) => (row[2 + n] === null ? "" : `${name} ${row[2 + n]}`));
+  return [of[0] || "no offset stored", of[1], of[2], flow(row)].filter(Boolean).join(", ");
+}
+
+// The lag of a live group's partition, and its rate or that it is blocked or idle.
+function flow(row) {
+  return row[5] ? `lag ${Math.max(0, row[4] - row[2])}, ${row[5]}` : "";
 }
 
 // Stored, delivered and existing messages as one bar; the last 40 messages are its width.
@@ -197,16 +202,22 @@ function Bar({ row }) {
 function Partitions({ picture, by, menu }) {
   const count = picture.partitions.length;
   const size = count <= 12 ? "large" : count <= 96 ? "medium" : count <= 600 ? "small" : "tiny";
-  return html`<div class="partitions ${size}" role="group" aria-label="partitions, each with its owner">
+  return html`<div class="partitions ${size}" style=${{ "--name": longest(picture) }} role="group" aria-label="partitions, each with its owner">
     ${picture.partitions.map((row, number) => html`<${Cell} key=${number} number=${number} name=${row[0]} row=${size === "large" || size === "medium" ? row : null}
-        state=${cellState(row, by[number], picture.members)} owner=${row[1]} who=${by[number][0] ?? -1} menu=${menu} label=${ownerText(row[1], picture.members)} />`)}
+        state=${cellState(row, by[number], picture.members)} owner=${row[1]} who=${by[number][0] ?? -1} menu=${menu} label=${ownerText(row[1] < 0 && by[number].length ? by[number][0] : row[1], picture.members)} />`)}
   </div>`;
+}
+
+// The number of characters of the longest name, which sets the width of large cells.
+function longest(picture) {
+  return picture.partitions.length > 12 ? 0 : Math.max(0, ...picture.partitions.map((row) => row[0].length)) + 1;
 }
 
 export function Legend() {
   const items = [
     ["read", "owned and delivered"], ["held", "owned, not delivered yet"], ["stalled", "its owner does not run"],
-    ["free", "no owner"], ["double", "two members deliver it"],
+    ["free", "no owner"], ["double", "delivered by two members, or not by its owner"],
   ];
-  return html`<div class="legend">${items.map(([state, words]) => html`<span><i class="cell ${state}"></i>${words}</span>`)}</div>`;
+  return html`<div class="legend">${items.map(([state, words]) => html`<span><i class="cell ${state}"></i>${words}</span>`)}
+    <span><i class="cell"><i class="bar"><i class="delivered" style=${{ width: "70%" }}></i><i class="stored" style=${{ width: "40%" }}></i></i></i>stored, delivered, existing messages</span></div>`;
 }
