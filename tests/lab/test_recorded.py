@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,9 +96,30 @@ def test_two_traces_side_by_side(tmp_path: Path, open_page: Open) -> None:
     with running_lab("--trace", paths[0], "--trace", paths[1]) as lab:
         one = open_page().go(lab.url)
         one.has(".axis .lanes", 2)
+        expect(one.page.locator(".axis .lanes").nth(1)).to_be_in_viewport(ratio=0.9)
         one.page.get_by_role("button", name="first difference").click()
         expect(one.page.locator(".differ dd")).to_have_count(2)
         one.shows(one.page.locator(".differ dd").first.inner_text()[:30])
+
+
+def test_an_address_of_a_moment(tmp_path: Path, open_page: Open) -> None:
+    """The address of a recorded run leads to the moment, also in an exported file."""
+    traces("a-zombie-wakes", tmp_path)
+    with running_lab("--trace", str(tmp_path)) as lab:
+        one = open_page().go(lab.url)
+        one.keys("ArrowRight", "ArrowRight", "ArrowRight")
+        one.at(3)
+        one.page.wait_for_url(re.compile("at=3$"))
+        open_page().go(one.page.url).at(3)
+        one.keys("e")
+        with one.page.expect_download() as download:
+            one.page.get_by_role("button", name="a page with a player").click()
+        file = tmp_path / "run.html"
+        download.value.save_as(file)
+    other = open_page().go(f"{file.as_uri()}#run=1&at=5")
+    other.at(5)
+    other.keys("ArrowLeft")
+    other.page.wait_for_url(re.compile("at=4$"))
 
 
 def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:

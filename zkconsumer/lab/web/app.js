@@ -53,6 +53,7 @@ class App extends Component {
     if (about.kind === "recorded") {
       this.take(about.events);
       if (this.runs.size > 1) this.setState({ current: 1, other: 2, panel: "runs" });
+      this.showMoment();
     } else {
       const listed = this.transport.send({ do: "catalogue" }).then(([catalogue]) => this.setState({ catalogue }));
       if (about.kind === "live") this.transport.listen();
@@ -142,7 +143,16 @@ class App extends Component {
 
   // ---- the address ------------------------------------------------------------------------------
 
+  // A recorded run: the address contains only the moment that is shown.
+  showMoment() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const number = Number(given.get("run") || 1);
+    const run = this.runs.get(number);
+    if (run && given.has("at")) this.setState({ current: number, at: (this.place = Math.max(0, Math.min(run.length, Number(given.get("at")) || 0))) });
+  }
+
   async openAddress() {
+    if (this.state.about.kind === "recorded") return this.showMoment();
     const given = new URLSearchParams(location.hash.slice(1));
     this.hash = location.hash;
     this.setState({ tour: null, dialog: "", playing: false, compared: null });
@@ -179,10 +189,14 @@ class App extends Component {
   writeAddress() {
     const { tour, at, step, about } = this.state;
     const run = this.run;
-    if (!run || about?.kind === "recorded" || run.kind === "live") return;
+    if (!run || !about || run.kind === "live") return;
     const found = new URLSearchParams();
     const { compared, comparison } = this.state;
-    if (compared) {
+    if (about.kind === "recorded") {
+      if (!at && !location.hash) return;
+      found.set("run", run.number);
+      found.set("at", at);
+    } else if (compared) {
       found.set("compare", comparison.script);
       for (const name of ["members", "partitions", "protocols"]) found.set(name, comparison[name]);
     } else if (tour && run.number === tour.run && run.length === tour.length) {
@@ -453,7 +467,7 @@ class App extends Component {
         <main>${this.narration(run, picture)}
           <${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} />
           <${Legend} />
-          ${this.counters(picture)}
+          ${this.counters(run, picture)}
           ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} permits=${this.permits} />` : null}</main>
         <aside aria-label="details">${this.side(run, picture, sessions)}</aside>
       </div>
@@ -473,7 +487,7 @@ class App extends Component {
       <p class="band"><b>${band[0]}</b> <span>${(!this.state.compared && run.about?.words) || band[1]}</span></p>
       <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${button("export", "e", () => this.setState({ dialog: "export" }))}
-        ${run.kind === "simulated" ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
+        ${run.kind !== "live" ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
         ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
   }
 
@@ -487,12 +501,12 @@ class App extends Component {
       <p class="happens" aria-live=${this.state.playing ? "off" : "polite"}><span class="clock">${picture.t.toFixed(3)} s</span> ${text}</p></div>`;
   }
 
-  counters(picture) {
+  counters(run, picture) {
     const names = this.state.catalogue?.counters || COUNTERS;
     // Live groups show "–" for what ZooKeeper hides; a simulated protocol lacks what it does not count.
     const has = (n) => picture.counters[n] !== undefined && (picture.counters[n] !== null || !picture.zookeeper.protocol);
     return html`<dl class="counters">${names.map((name, n) => has(n) && html`<div class=${picture.counters[n] ? "" : "zero"}><dt>${COUNTER_WORDS[name] || name}</dt>
-      <dd title=${picture.counters[n] === null ? "ZooKeeper does not show this" : ""}>${picture.counters[n] === null ? "–" : name === "unowned_s" ? (picture.counters[n] ?? 0).toFixed(1) : picture.counters[n] ?? 0}</dd></div>`)}</dl>`;
+      <dd title=${picture.counters[n] === null ? run.kind === "live" ? "ZooKeeper does not show this" : "this run does not contain it" : ""}>${picture.counters[n] === null ? "–" : name === "unowned_s" ? (picture.counters[n] ?? 0).toFixed(1) : picture.counters[n] ?? 0}</dd></div>`)}</dl>`;
   }
 
   side(run, picture, sessions) {
@@ -517,7 +531,7 @@ class App extends Component {
   timeline(run, picture) {
     const { at, playing, speed, width, byTime, zoom, other } = this.state;
     const second = other && other !== run.number ? this.runs.get(other) : null;
-    const lanes = (one, now) => html`<${Lanes} run=${one} at=${now} length=${one.length} width=${width} byTime=${byTime} zoom=${zoom}
+    const lanes = (one, now) => html`<${Lanes} run=${one} at=${now} length=${one.length} width=${width} byTime=${byTime} zoom=${zoom} two=${!!second}
       seek=${(to) => { if (one !== run) this.setState({ current: one.number, other: run.number }); this.play(false); this.seek(to); }} />`;
     const icon = (label, text, action, more = {}) => html`<button onClick=${action} aria-label=${label} title=${label} ...${more}>${text}</button>`;
     return html`<footer class="timeline"><div class="controls">
@@ -533,7 +547,7 @@ class App extends Component {
         <span class="place">move ${at} of ${run.length}${run.length >= LIMIT ? ": the limit; later moves are not kept" : ""}${run.omitted ? `; ${run.omitted} earlier events are no longer kept` : ""}</span></div>
       <input class="scrub" type="range" min="0" max=${run.length} value=${at} aria-label="moment of the run" aria-valuetext="${picture.t.toFixed(2)} seconds, move ${at}"
         onInput=${(event) => { this.play(false); this.seek(Number(event.target.value)); }} />
-      <div class="axis" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, at)}
+      <div class="axis ${second ? "two" : ""}" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, at)}
         ${second ? html`<p class="which">${nameOf(second)}</p>${lanes(second, Math.min(at, second.length))}` : null}</div></footer>`;
   }
 

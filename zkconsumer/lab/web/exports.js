@@ -109,7 +109,7 @@ export function svgOf(run, width = 1000) {
   });
   for (let tick = 0; tick <= 5; tick++) {
     const at = Math.round((count * tick) / 5);
-    parts.push(`<text x="${x(at)}" y="${bottom + 18}" text-anchor="${tick === 5 ? "end" : "middle"}">${(run.times[at] ?? 0).toFixed(2)} s</text>`);
+    parts.push(`<text x="${x(at)}" y="${bottom + 18}" text-anchor="${tick === 5 ? "end" : "middle"}">${(run.times[at] ?? 0).toFixed(run.times[count] - run.times[0] < 20 ? 3 : 2)} s</text>`);
   }
   parts.push("</svg>");
   return parts.join("\n") + "\n";

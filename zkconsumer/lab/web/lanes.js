@@ -12,12 +12,13 @@ const LEFT = Math.round(REM * 4.6);
 export class Lanes extends Component {
   shouldComponentUpdate(next) {
     return next.at !== this.props.at || next.run !== this.props.run || next.length !== this.props.length ||
-      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom;
+      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom || next.two !== this.props.two;
   }
 
-  render({ run, at, width, byTime, seek, zoom }) {
+  render({ run, at, width, byTime, seek, zoom, two }) {
     const scale = scaleOf(run, width, byTime, at, zoom);
-    if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale) };
+    const key = `${scale.key}:${two}`;
+    if (this.drawn?.key !== key) this.drawn = { key, nodes: draw(run, scale, innerHeight * (two ? 0.15 : 0.22)) };
     const { nodes, ticks, height, omitted } = this.drawn.nodes;
     const x = scale.x(at);
     const point = (event) => {
@@ -59,16 +60,16 @@ export function scaleOf(run, width, byTime, at, zoom) {
 }
 
 // Rows become lower if all of them then fit without scrolling.
-function rowHeight(rows) {
-  const fits = (innerHeight * 0.22 - 2 * ROW - 12) / rows;
+function rowHeight(rows, height) {
+  const fits = (height - 2 * ROW - 12) / rows;
   return fits < REM * 0.78 ? ROW : Math.min(ROW, fits);
 }
 
-function draw(run, scale) {
+function draw(run, scale, height) {
   const nodes = [];
   const shown = Math.min(SHOWN_LANES, run.spans.length);
   const members = run.states.map((states, who) => [states, who]).filter(([states]) => states.length > 1 || states[0][1] !== "away");
-  const row = rowHeight(shown + Math.min(SHOWN_LANES, members.length));
+  const row = rowHeight(shown + Math.min(SHOWN_LANES, members.length), height);
   const base = row * 0.76; // from the top of a row to the base of its text
   const end = scale.last;
   for (let n = 0; n < shown; n++) {
