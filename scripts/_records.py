@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
-KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed", "history")
+KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed", "history", "lab")
 REQUIRED = (
     "kind",
     "date",
@@ -251,6 +251,23 @@ def _soak() -> str:
     return _table(head, [*rows, total])
 
 
+def _lab() -> str:
+    rows = []
+    for one in records("lab"):
+        counts = one["counts"]
+        page, browser, server = (
+            " → ".join(f"{size / 1e6:.1f}" for size in counts[name])
+            for name in ("page_heap", "browser_resident", "server_resident")
+        )
+        row = (one["date"], one["commit"], counts["events"], page, browser, server)
+        rows.append((*row, f"{counts['drawn_s']:.2f} s", len(one["violations"]), _time(one)))
+    head = (
+        *("Date", "Commit", "Events", "Heap of the page (MB)", "Browser (MB)", "Server (MB)"),
+        *("A commit was drawn after", "Limits exceeded", "Time"),
+    )
+    return _table(head, rows)
+
+
 def _of_faults(case: str) -> Record | None:
     return next((one for one in reversed(records("faults")) if one["case"] == case), None)
 
@@ -391,6 +408,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "requests of a join": _requests,
     "mixed groups": _mixed,
     "history": _history,
+    "lab": _lab,
 }
 
 

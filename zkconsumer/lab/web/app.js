@@ -152,7 +152,7 @@ class App extends Component {
   }
 
   async openAddress() {
-    if (this.state.about.kind === "recorded") return this.showMoment();
+    if (this.state.about?.kind === "recorded") return this.showMoment();
     const given = new URLSearchParams(location.hash.slice(1));
     this.hash = location.hash;
     this.setState({ tour: null, dialog: "", playing: false, compared: null });
