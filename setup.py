@@ -2,15 +2,17 @@
 
 Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
 attributes, of private functions and classes, and of internal modules. The packages of programs
-(`cli`, `demo`, `lab`) keep only the docstrings of decorated functions, such as commands. Empty
-lines replace what is left out, so that the line numbers of tracebacks are those of the repository.
-The sdist and an editable installation have the modules unchanged.
+(`cli`, `demo`, `lab`) keep only the docstrings of decorated functions, such as commands. The lab's
+scripts lack lines that are only a comment. Empty lines replace what is left out, so that the line
+numbers of tracebacks are those of the repository. The sdist and an editable installation have the
+modules unchanged.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,11 @@ PUBLIC = {"__init__", "admin", "aio", "config", "consumer", "errors", "spark"}
 
 PROGRAMS = {"cli", "demo", "lab"}
 """Packages of programs, which users do not import; only decorated functions keep docstrings."""
+
+SCRIPTS = "zkconsumer/lab/web/*.js"
+"""The lab's own scripts; those of `vendor` stay as their authors published them."""
+
+COMMENT_LINE = re.compile(r"^[ \t]*//.*$", re.MULTILINE)
 
 
 def without_comments(text: str, room: str) -> str:
@@ -80,6 +87,12 @@ class BuildPy(build_py):
         text = target.read_text(encoding="utf-8")
         target.write_text(without_comments(text, room), encoding="utf-8")
         return copied
+
+    def build_package_data(self) -> None:
+        super().build_package_data()
+        for script in Path(self.build_lib).glob(SCRIPTS):
+            text = script.read_text(encoding="utf-8")
+            script.write_text(COMMENT_LINE.sub("", text), encoding="utf-8")
 
 
 setup(cmdclass={"build_py": BuildPy})

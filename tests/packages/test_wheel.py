@@ -97,6 +97,17 @@ def test_the_modules_of_the_wheel_do_the_same(built: Built) -> None:
     assert shorter > 200
 
 
+def test_the_scripts_of_the_wheel_do_the_same(built: Built) -> None:
+    """A script of the lab lacks only lines that are a comment, and each line has its number."""
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = [one for one in archive.namelist() if one.endswith(".js") and "vendor" not in one]
+        assert len(names) > 10
+        for name in names:
+            source = (ROOT / name).read_text(encoding="utf-8").splitlines()
+            found = archive.read(name).decode().splitlines()
+            assert found == ["" if one.lstrip().startswith("//") else one for one in source], name
+
+
 def test_help_shows_the_same(built: Built) -> None:
     """The public modules of the wheel have all docstrings that `help()` shows."""
     with zipfile.ZipFile(built.wheel) as archive:
