@@ -61,7 +61,7 @@ export function scaleOf(run, width, byTime, at, zoom) {
 
 // Rows become lower if all of them then fit without scrolling.
 function rowHeight(rows, height) {
-  const fits = (height - 2 * ROW - 12) / rows;
+  const fits = (height - ROW - 14) / rows;
   return fits < REM * 0.78 ? ROW : Math.min(ROW, fits);
 }
 
