@@ -62,10 +62,8 @@ def test_every_view_fits(
     capsys: pytest.CaptureFixture[str],
     size: str,
 ) -> None:
-    """No view needs horizontal scrolling, and no part of the picture covers another one.
-
-    The screenshots are kept below pytest's directory.
-    """
+    """No view needs horizontal scrolling, and no part of the picture covers another one."""
+    # The screenshots are kept below pytest's directory.
     width, height = SIZES[size]
     one = open_page(viewport={"width": width, "height": height})
     for name, (address, ready) in VIEWS.items():
