@@ -27,6 +27,8 @@ READY_DEADLINE_S = 60.0
 # dockerd first stops its containers (10 s, all together); after this limit it is killed.
 STOP_DEADLINE_S = 30.0
 PACKAGES = ("docker.io", "iptables")
+# Kerberos' server and tools, and what pip needs to build the packages of the extra `kerberos`.
+KERBEROS = ("krb5-kdc", "krb5-admin-server", "krb5-user", "libkrb5-dev", "gcc")
 SHELLS = ("zsh", "fish")
 CHROMIUM = ("chromium", "fonts-dejavu-core")
 # apt installs these programs in directories that are not on a normal user's PATH.
@@ -89,6 +91,15 @@ def install_chromium() -> None:
     if not can_install():
         raise EngineError("chromium is missing, and installing it needs root and apt-get")
     install_packages(*CHROMIUM)
+
+
+def install_kerberos() -> None:
+    """Install Kerberos for its tests unless it exists. Raises EngineError."""
+    if all(_which(program) for program in ("krb5kdc", "kadmin.local", "kinit", "krb5-config")):
+        return
+    if not can_install():
+        raise EngineError("Kerberos is missing, and installing it needs root and apt-get")
+    install_packages(*KERBEROS)
 
 
 def can_install() -> bool:

@@ -35,6 +35,7 @@ SERVER_FIXTURES = frozenset(
         "ensemble",
         "hdfs",
         "image",
+        "kerberized",
         "lonely",
         "old",
         "pair",
@@ -371,6 +372,11 @@ SINGLE_TESTS = (
         "Takes 20 s, because it starts a broker with TLS and SASL. tests/security/test_brokers.py "
         "reads through the same settings, and test_options.py checks the options.",
         "tests/spark/test_secured_brokers.py",
+    ),
+    *_later(
+        "Takes a minute, and another one if pip has not built the extra kerberos on this machine "
+        "yet. tests/security/test_brokers.py checks the errors of a member without this extra.",
+        "tests/security/test_kerberos.py",
     ),
     *_later(
         "Takes 5 to 10 s. In each run, the simulator commits to Kafka and calls a listener with a "

@@ -24,6 +24,7 @@ from zkconsumer import (
     SparkSourceError,
 )
 from zkconsumer.cli import app
+from zkconsumer.kafka import client_settings
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.task_reader import ReadSettings, read_ranges
 
@@ -202,7 +203,7 @@ def test_the_command_line(
     [
         ({"ssl.ca.lokation": "x"}, 'No such configuration property: "ssl.ca.lokation"'),
         ({"ssl.ca.location": "/none.pem"}, "ssl.ca.location failed"),
-        ({"sasl.mechanism": "GSSAPI"}, "choose another mechanism, or build confluent-kafka"),
+        ({"sasl.mechanism": "GSSAPI"}, "fetch.engine=columns.*zkconsumer.fast,kerberos.*or build"),
         ({"security.protocol": "TLS"}, 'Invalid value "TLS"'),
     ],
 )
@@ -210,6 +211,34 @@ def test_a_wrong_property_is_found_at_once(kafka: dict[str, str], told: str) -> 
     """The connector raises ConfigError before it connects."""
     config = ConsumerConfig(group_id="g", zookeeper_connect="127.0.0.1:1", kafka=kafka)
     with pytest.raises(ConfigError, match=told):
+        ConsumerConnector(config)
+
+
+def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fetch.engine=columns, the connector names the extra that GSSAPI needs."""
+    monkeypatch.setattr(client_settings, "find_spec", lambda name: None)
+    config = ConsumerConfig(
+        group_id="g",
+        zookeeper_connect="127.0.0.1:1",
+        fetch_engine="columns",
+        kafka={"sasl.mechanism": "GSSAPI"},
+    )
+    with pytest.raises(
+        ConfigError, match=r"needs the package gssapi .*zkconsumer\[fast,kerberos\]"
+    ):
+        ConsumerConnector(config)
+
+
+def test_kerberos_does_not_hide_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With GSSAPI through the columnar reader, librdkafka still checks the other properties."""
+    monkeypatch.setattr(client_settings, "find_spec", lambda name: "found")
+    config = ConsumerConfig(
+        group_id="g",
+        zookeeper_connect="127.0.0.1:1",
+        fetch_engine="columns",
+        kafka={"sasl.mechanism": "GSSAPI", "ssl.ca.lokation": "x"},
+    )
+    with pytest.raises(ConfigError, match="No such configuration property"):
         ConsumerConnector(config)
 
 

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
+from zkconsumer.kafka.client_settings import mechanism_of, mechanism_without_columns
 
 Client: TypeAlias = Any
 """A consumer or an admin client of librdkafka. The two classes have no common base class."""
@@ -25,26 +26,51 @@ logger = logging.getLogger(__name__)
 # ---- properties ----------------------------------------------------------------------------------
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_NO_PROVIDER: Final = "No provider for SASL mechanism"
+_NO_PROVIDER: Final = "No provider for SASL mechanism GSSAPI"
 
 
 def check_properties(config: ConnectionConfig) -> None:
     """Let librdkafka check the `kafka.` properties; log a warning for insecure ones.
 
-    librdkafka also reads the files that the properties name. Raises ConfigError.
+    librdkafka also reads the files that the properties name. A build of it without GSSAPI does not
+    matter if the columnar reader connects to the brokers, and nothing else. Raises ConfigError.
     """
     if not config.kafka:
         return
     settings = {**config.kafka, "security.protocol": _expected_protocol(config)}
-    quiet = {"group.id": "zkconsumer", "log_level": 2, "error_cb": lambda error: None}
     try:
-        Consumer({**settings, **quiet}).close()
+        _check(settings)
     except (KafkaException, TypeError, ValueError) as error:
-        raise invalid(error) from error
+        if _NO_PROVIDER not in str(error) or not _only_columns_log_in(config):
+            raise invalid(error) from error
+        if (lack := mechanism_without_columns(config.kafka)) is not None:
+            raise ConfigError(lack.what, where=lack.where, remedy=lack.remedy) from error
+        try:
+            _check({**settings, **_ANY_LOGIN})
+        except (KafkaException, TypeError, ValueError) as other:
+            raise invalid(other) from other
     if str(config.kafka.get("enable.ssl.certificate.verification", "true")).lower() == "false":
         logger.warning("TLS to the brokers: no certificate is checked (insecure)")
     elif config.kafka.get("ssl.endpoint.identification.algorithm") == "none":
         logger.warning("TLS to the brokers: the host name is not checked (insecure)")
+
+
+# A login that each build of librdkafka has, for the check of the other properties.
+_ANY_LOGIN: Final = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
+
+
+def _check(settings: Mapping[str, object]) -> None:
+    quiet = {"group.id": "zkconsumer", "log_level": 2, "error_cb": lambda error: None}
+    Consumer({**settings, **quiet}).close()
+
+
+def _only_columns_log_in(config: ConnectionConfig) -> bool:
+    """Return whether only the columnar reader connects to the brokers, and with GSSAPI."""
+    return (
+        isinstance(config, ConsumerConfig)
+        and (config.fetch_engine, config.offsets_storage) == ("columns", "zookeeper")
+        and mechanism_of(config.kafka) == "GSSAPI"
+    )
 
 
 def _expected_protocol(config: ConnectionConfig) -> str:
@@ -67,7 +93,8 @@ def invalid(error: Exception) -> ConfigError:
     remedy = "correct the property; docs/configuration.md links to librdkafka's list"
     if _NO_PROVIDER in text:
         remedy = (
-            "choose another mechanism, or build confluent-kafka with libsasl2: "
+            "consume with fetch.engine=columns and offsets.storage=zookeeper, and install "
+            "zkconsumer[fast,kerberos]; or build confluent-kafka with libsasl2: "
             "pip install --no-binary confluent-kafka confluent-kafka"
         )
     return ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, Final, Self, TypeAlias
 
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
@@ -93,8 +94,14 @@ def _within(lowest: int, value: int, highest: int) -> int:
     return max(lowest, min(value, highest))
 
 
-# The SASL mechanisms of zkconsumer's own reader.
-_COLUMN_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+# The SASL mechanisms of zkconsumer's own reader. GSSAPI (Kerberos) needs a package, in the extra
+# `kerberos`.
+_COLUMN_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+
+
+def mechanism_of(kafka: Mapping[str, object]) -> str:
+    """Return the SASL mechanism that librdkafka's properties name; empty if they name none."""
+    return str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "").upper()
 
 
 def mechanism_without_columns(kafka: Mapping[str, object]) -> FetchError | None:
@@ -102,7 +109,14 @@ def mechanism_without_columns(kafka: Mapping[str, object]) -> FetchError | None:
 
     `kafka` are librdkafka's properties.
     """
-    name = str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "").upper()
+    name = mechanism_of(kafka)
+    if name == "GSSAPI" and find_spec("gssapi") is None:
+        return FetchError(
+            "fetch.engine=columns needs the package gssapi for the SASL mechanism GSSAPI",
+            where="kafka.sasl.mechanism",
+            remedy="pip install 'zkconsumer[fast,kerberos]', which needs a C compiler and the "
+            "headers of Kerberos (Debian: gcc, libkrb5-dev)",
+        )
     if name in ("", *_COLUMN_MECHANISMS):
         return None
     return FetchError(

@@ -16,11 +16,12 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from zkconsumer.kafka.client_settings import Settings, mechanism_without_columns
+from zkconsumer.errors import BrokerAccessError
+from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
 
@@ -39,8 +40,19 @@ _LARGEST_ANSWER: Final = 100_000_000
 _OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
 
 
+Gssapi: TypeAlias = Any
+"""The package gssapi or an object of it; the checks run without this package."""
+
+
 class AuthenticationError(Exception):
-    """The broker refused the login, or the reader refused the broker's certificate."""
+    """The broker refused the login, the reader refused the certificate, or there is no ticket.
+
+    `error` is the error for the user.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.error = BrokerAccessError(what, where=where, remedy=remedy)
+        super().__init__(str(self.error))
 
 
 class Connection:
@@ -165,6 +177,11 @@ class Connection:
         """
         return bytes(self._exchanged(requests.octets(data), time.monotonic() + timeout_s))
 
+    def send_raw(self, data: bytes, timeout_s: float) -> None:
+        """Send a token without headers, for which there is no reply."""
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(requests.octets(data))
+
     def _exchanged(self, request: bytes, deadline: float) -> memoryview:
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
         self._socket.sendall(request)
@@ -210,7 +227,7 @@ def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> C
         found = Connection(raw, str(settings.get("client.id", "")))
         found.versions = _versions(found, settings, deadline)
         if protocol.startswith("sasl"):
-            _log_in(found, settings, deadline)
+            _log_in(found, address[0], settings, deadline)
         found.set_blocking(False)
     except BaseException:
         raw.close()
@@ -248,60 +265,182 @@ def _with_tls(raw: socket.socket, host: str, settings: Settings) -> ssl.SSLSocke
         return context.wrap_socket(raw, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise AuthenticationError(
-            f"the certificate of {host} is refused: {error.verify_message}; "
-            "check ssl.ca.location, and that the certificate names this host"
+            f"the certificate of the broker {host} is not trusted: {error.verify_message}",
+            where=f"kafka.ssl.ca.location={settings.get('ssl.ca.location', '')}",
+            remedy="set it to the file of the authority that issued the certificate, "
+            "and check that the certificate names this host",
         ) from error
 
 
 # ---- SASL ----------------------------------------------------------------------------------------
 
 
-def _log_in(connection: Connection, settings: Settings, deadline: float) -> None:
-    """Authenticate with PLAIN or SCRAM. Raises AuthenticationError, or FetchError."""
-    mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms", "")).upper()
+def _log_in(connection: Connection, host: str, settings: Settings, deadline: float) -> None:
+    """Authenticate at the broker `host`. Raises OSError, AuthenticationError, or FetchError."""
+    mechanism = mechanism_of(settings)
     if (error := mechanism_without_columns(settings)) is not None:
         raise error
-    user, password = (str(settings.get(f"sasl.{name}", "")) for name in ("username", "password"))
+    tokens = _Tokens(connection, host, mechanism, settings, deadline)
+    # Brokers of 0.9 have GSSAPI only, and begin with its first token.
+    if mechanism != "GSSAPI" or connection.versions is not requests.OF_0_9:
+        tokens.agree()
+    _MECHANISMS[mechanism](settings, tokens)
 
-    def left_s() -> float:
-        return max(0.001, deadline - time.monotonic())
 
-    answer = connection.ask(requests.SASL_HANDSHAKE, requests.text(mechanism), left_s())
-    if answer.int16():
-        offered = ", ".join(answer.each(answer.text))
-        raise AuthenticationError(
-            f"the broker does not offer the SASL mechanism {mechanism}; it offers {offered}"
+class _Tokens:
+    """Exchanges the tokens of a SASL mechanism with a broker."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        host: str,
+        mechanism: str,
+        settings: Settings,
+        deadline: float,
+    ) -> None:
+        self.host = host
+        self._connection, self._mechanism, self._deadline = connection, mechanism, deadline
+        user = str(settings.get("sasl.username", ""))
+        self._where = f"kafka.sasl.mechanism={mechanism}" + (
+            f", kafka.sasl.username={user}" if user else ""
         )
 
-    def exchange(token: bytes) -> bytes:
-        # After version 0 of the handshake (0.10), tokens are sent without headers.
-        if connection.versions.get(requests.SASL_HANDSHAKE, 0) == 0:
+    def agree(self) -> None:
+        """Choose the mechanism (SaslHandshake)."""
+        body = requests.text(self._mechanism)
+        answer = self._connection.ask(requests.SASL_HANDSHAKE, body, self._left_s())
+        if answer.int16():
+            offered = ", ".join(answer.each(answer.text))
+            raise AuthenticationError(
+                f"the broker {self.host} does not offer the SASL mechanism {self._mechanism}",
+                where="kafka.sasl.mechanism",
+                remedy=f"set it to one that the broker offers: {offered}",
+            )
+
+    def exchange(self, token: bytes) -> bytes:
+        """Send a token; return the broker's."""
+        if self._is_raw:
             try:
-                return connection.ask_raw(token, left_s())
+                return self._connection.ask_raw(token, self._left_s())
             except ConnectionResetError as error:
-                raise AuthenticationError(f"the broker refuses the login of {user}") from error
+                raise self._refused("it closed the connection") from error
         body = requests.octets(token)
-        response = connection.ask(requests.SASL_AUTHENTICATE, body, left_s())
+        response = self._connection.ask(requests.SASL_AUTHENTICATE, body, self._left_s())
         code, text = response.int16(), response.text()
         if code:
-            raise AuthenticationError(f"the broker refuses the login of {user}: {text}")
+            raise self._refused(text)
         return response.octets()
 
-    _MECHANISMS[mechanism](user, password, exchange)
+    def finish(self, token: bytes) -> None:
+        """Send the last token of a mechanism in which the broker has no token for the reply."""
+        if self._is_raw:
+            self._connection.send_raw(token, self._left_s())
+        else:
+            self.exchange(token)
+
+    @property
+    def _is_raw(self) -> bool:
+        """Whether tokens are sent without headers: in 0.9, and after SaslHandshake version 0."""
+        return self._connection.versions.get(requests.SASL_HANDSHAKE, 0) == 0
+
+    def _refused(self, reason: str) -> AuthenticationError:
+        remedy = "check kafka.sasl.username and kafka.sasl.password"
+        if self._mechanism == "GSSAPI":
+            remedy = "check that the broker accepts the principal of the ticket; see its log"
+        return AuthenticationError(
+            f"the broker {self.host} refuses the login: {reason}",
+            where=self._where,
+            remedy=remedy,
+        )
+
+    def _left_s(self) -> float:
+        return max(0.001, self._deadline - time.monotonic())
 
 
-Exchange = Callable[[bytes], bytes]
-
-
-def _plain(user: str, password: str, exchange: Exchange) -> None:
+def _plain(settings: Settings, tokens: _Tokens) -> None:
     """Log in with the mechanism PLAIN (RFC 4616)."""
-    exchange(f"\0{user}\0{password}".encode())
+    user, password = _user_of(settings)
+    tokens.exchange(f"\0{user}\0{password}".encode())
 
 
-def _scram(algorithm: str) -> Callable[[str, str, Exchange], None]:
+def _user_of(settings: Settings) -> tuple[str, str]:
+    return str(settings.get("sasl.username", "")), str(settings.get("sasl.password", ""))
+
+
+def _gssapi(settings: Settings, tokens: _Tokens) -> None:
+    """Log in with Kerberos (RFC 4752), without a security layer, which Kafka does not have."""
+    import gssapi  # noqa: PLC0415 - an extra that only this mechanism needs
+
+    service = f"{settings.get('sasl.kerberos.service.name', 'kafka')}@{tokens.host}"
+    credentials = _ticket(gssapi, settings)
+    try:
+        context = gssapi.SecurityContext(
+            name=gssapi.Name(service, gssapi.NameType.hostbased_service),
+            creds=credentials,
+            mech=gssapi.MechType.kerberos,
+            flags=(
+                gssapi.RequirementFlag.mutual_authentication,
+                gssapi.RequirementFlag.integrity,
+            ),
+            usage="initiate",
+        )
+        answer = tokens.exchange(context.step() or b"")
+        while not context.complete:
+            answer = tokens.exchange(context.step(answer) or b"")
+        context.unwrap(answer)  # the layers that the broker offers, signed by it
+        tokens.finish(context.wrap(_NO_LAYER, False).message)
+    except gssapi.exceptions.GSSError as error:
+        raise AuthenticationError(
+            f"no Kerberos login at {service}: {_cause(error)}",
+            where="kafka.sasl.mechanism=GSSAPI",
+            remedy="get a ticket with kinit or set kafka.sasl.kerberos.keytab, and check "
+            "kafka.sasl.kerberos.service.name",
+        ) from error
+
+
+# The client's choice: no security layer, and therefore no messages in one (0 bytes).
+_NO_LAYER: Final = b"\1\0\0\0"
+
+
+def _ticket(gssapi: Gssapi, settings: Settings) -> Gssapi:
+    """Return the credentials of the keytab or the principal; None for those of the environment.
+
+    A keytab's tickets stay in this process. The library renews them before they expire.
+    """
+    keytab, principal = (
+        str(settings.get(f"sasl.kerberos.{one}") or "") for one in ("keytab", "principal")
+    )
+    if not keytab and not principal:
+        return None
+    store = None
+    if keytab:
+        cache = hashlib.sha256(f"{keytab}\0{principal}".encode()).hexdigest()
+        store = {"client_keytab": keytab, "ccache": f"MEMORY:zkconsumer-{cache}"}
+    try:
+        name = gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
+        return gssapi.Credentials(name=name, usage="initiate", store=store)
+    except gssapi.exceptions.GSSError as error:
+        raise AuthenticationError(
+            f"no Kerberos ticket for {principal or 'the keytab'}: {_cause(error)}",
+            where=f"kafka.sasl.kerberos.keytab={keytab}"
+            if keytab
+            else f"kafka.sasl.kerberos.principal={principal}",
+            remedy="check that the file is readable and has a key of the principal (klist -k)"
+            if keytab
+            else "get a ticket with kinit, or set kafka.sasl.kerberos.keytab",
+        ) from error
+
+
+def _cause(error: Gssapi) -> str:
+    """Return the text of Kerberos for an error of `gssapi`."""
+    return "; ".join(error.get_all_statuses(error.min_code, False))
+
+
+def _scram(algorithm: str) -> Callable[[Settings, _Tokens], None]:
     """Return the login function of SCRAM with this hash (RFC 5802, without channel binding)."""
 
-    def log_in(user: str, password: str, exchange: Exchange) -> None:
+    def log_in(settings: Settings, tokens: _Tokens) -> None:
+        (user, password), exchange = _user_of(settings), tokens.exchange
         nonce = base64.b64encode(os.urandom(18)).decode()
         name = user.replace("=", "=3D").replace(",", "=2C")
         first = f"n={name},r={nonce}"
@@ -332,7 +471,8 @@ def _attributes(message: str) -> Mapping[str, str]:
     return {part[0]: part[2:] for part in message.split(",") if part[1:2] == "="}
 
 
-_MECHANISMS: Final[Mapping[str, Callable[[str, str, Exchange], object]]] = {
+_MECHANISMS: Final[Mapping[str, Callable[[Settings, _Tokens], object]]] = {
+    "GSSAPI": _gssapi,
     "PLAIN": _plain,
     "SCRAM-SHA-256": _scram("sha256"),
     "SCRAM-SHA-512": _scram("sha512"),

@@ -362,7 +362,8 @@ class ColumnFetcher:
             self._passing(None, str(error))
             return
         except AuthenticationError as error:
-            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, str(error)))
+            refused = FetchFault(FetchFaultKind.PERMANENT, None, str(error), error=error.error)
+            self.faults.append(refused)
             return
         self._addresses |= found.addresses
         self._leaders |= found.leaders
@@ -386,7 +387,8 @@ class ColumnFetcher:
             broker.connection = done.result()
         except AuthenticationError as error:
             broker.retry_at = now + REPORT_INTERVAL_S
-            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, str(error)))
+            refused = FetchFault(FetchFaultKind.PERMANENT, None, str(error), error=error.error)
+            self.faults.append(refused)
         except LOST as error:
             self._lose(node, error)
         else:

@@ -107,11 +107,15 @@ class Lookup:
         )
 
     def ends(self, tps: Sequence[TopicPartition], reset: AutoOffsetReset) -> Answers:
-        """Return the first or the next offset of each partition, or the reason why the offset is
-        unknown."""
+        """Return the first or the next offset of each partition, or the reason why it is unknown.
+
+        Raises FetchError if the brokers refuse the login, or if no file descriptor is left.
+        """
         try:
             known = self.metadata({tp.topic for tp in tps}, RESOLVE_S)
-        except (FetchError, AuthenticationError) as error:
+        except AuthenticationError as error:
+            raise error.error from error
+        except FetchError as error:
             if text := descriptors_error():
                 raise FetchError(
                     text, where=", ".join(map(str, tps[:10])), remedy="retry"

@@ -1,0 +1,311 @@
+"""Members in a Kerberos realm: at ZooKeeper and at brokers, with tickets that expire."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from support.kerberos import (
+    Realm,
+    install_packages,
+    jaas,
+    missing_programs,
+)
+from support.packages import ROOT
+from support.wait import LIMIT_S, eventually
+
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperServer
+from zkconsumer.sandbox.ports import HOST, free_port
+
+RELEASES = ("0.9.0.1", "0.10.2.2", "3.9.1")
+MESSAGES = 10
+_PRINCIPAL, _SERVICE = "kafka.sasl.kerberos.principal", "kafka.sasl.kerberos.service.name"
+USER = "alice"
+AT_ZOOKEEPER = {
+    "zookeeper.auth.scheme": "sasl",
+    "zookeeper.sasl.mechanism": "GSSAPI",
+    "zookeeper.acl": "creator",
+}
+AT_BROKERS = {
+    "broker.listener": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "GSSAPI",
+    "fetch.engine": "columns",
+}
+PASSWORD = {
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "bob",
+    "kafka.sasl.password": "@password",
+}
+# The tickets of this user last for so short that a test can wait for their end.
+HASTY, HASTY_LIFE = "hasty", "3 seconds"
+
+
+class Cluster:
+    """A ZooKeeper and a broker that accept tickets of a realm, and the members' processes."""
+
+    def __init__(self, directory: Path, realm: Realm, packages: Path, *, release: str) -> None:
+        self.realm, self._packages = realm, packages
+        self.keytabs = {one: realm.directory / f"{one}.keytab" for one in (USER, HASTY)}
+        self.sandbox = Sandbox(directory, release=release, tick_time_s=0.1)
+        file = directory / "jaas.conf"
+        file.write_text(
+            jaas("Server", realm.directory / f"zookeeper-{HOST}.keytab", f"zookeeper/{HOST}")
+            + jaas("KafkaServer", realm.directory / f"kafka-{HOST}.keytab", f"kafka/{HOST}")
+        )
+        properties = {
+            "java.security.auth.login.config": file,
+            "java.security.krb5.conf": realm.config,
+        }
+        provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+        self.sandbox.zookeeper = ZooKeeperServer(
+            directory / "zookeeper",
+            tick_time_s=0.1,
+            settings={"authProvider.1": provider},
+            properties=properties,
+        )
+        port = free_port()
+        overrides = {
+            "listeners": f"PLAINTEXT://{HOST}:{port},SASL_PLAINTEXT://{HOST}:{free_port()}",
+            "sasl.kerberos.service.name": "kafka",
+        }
+        if not release.startswith("0.9."):
+            overrides["sasl.enabled.mechanisms"] = "GSSAPI"
+        self.sandbox.brokers = (
+            BrokerServer(
+                directory / "broker-0",
+                zookeeper_connect=self.sandbox.zookeeper_connect,
+                port=port,
+                release=release,
+                overrides=overrides,
+                properties={**properties, "zookeeper.sasl.client": "false"},
+            ),
+        )
+
+    def member(
+        self,
+        topic: str,
+        properties: Mapping[str, object],
+        *options: str,
+        output: int | IO[bytes] = subprocess.PIPE,
+        **environment: object,
+    ) -> subprocess.Popen[bytes]:
+        """Start a member that writes the topic's messages to `output`."""
+        given = [f"--property={name}={value}" for name, value in properties.items()]
+        command = ["-g", topic, "-t", topic, "-z", self.sandbox.zookeeper_connect, *given]
+        return subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer", "consume", "--from-beginning", *command, *options],
+            env=self.realm.environment(PYTHONPATH=f"{ROOT}:{self._packages}", **environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE,
+        )
+
+
+@pytest.fixture(scope="session")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    """A Kerberos server with the principals of the servers and of two users."""
+    if missing := missing_programs():
+        pytest.skip(f"programs of Kerberos are missing: {', '.join(missing)}")
+    with Realm(tmp_path_factory.mktemp("realm")) as one:
+        for principal in (f"zookeeper/{HOST}", f"kafka/{HOST}", USER):
+            one.keytab(principal)
+        one.keytab(HASTY, life=HASTY_LIFE)
+        yield one
+
+
+@pytest.fixture(scope="session")
+def kerberized(
+    tmp_path_factory: pytest.TempPathFactory, realm: Realm
+) -> Iterator[Callable[[str], Cluster]]:
+    """Return the cluster with a release of the broker; each starts when it is first requested."""
+    packages = tmp_path_factory.mktemp("packages")
+    install_packages(packages)
+    with ExitStack() as stack:
+
+        @cache
+        def started(release: str) -> Cluster:
+            directory = tmp_path_factory.mktemp(f"kerberos-{release}")
+            one = Cluster(directory, realm, packages, release=release)
+            stack.enter_context(one.sandbox)
+            return one
+
+        yield started
+
+
+@pytest.fixture
+def topic(unique: Callable[[str], str]) -> str:
+    return unique("kerberos")
+
+
+def of_keytab(keytab: object, cache: object = "MEMORY:") -> dict[str, object]:
+    """Return the variables with which Kerberos itself takes tickets from a keytab."""
+    return {"KRB5_CLIENT_KTNAME": keytab, "KRB5CCNAME": cache}
+
+
+def filled(cluster: Cluster, topic: str) -> Cluster:
+    cluster.sandbox.create_topic(topic, partitions=1)
+    cluster.sandbox.produce(topic, MESSAGES)
+    return cluster
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_member_reads_and_commits(
+    kerberized: Callable[[str], Cluster], release: str, topic: str
+) -> None:
+    """With keytabs, a member reads everything, and others cannot read its znodes."""
+    cluster = filled(kerberized(release), topic)
+    keytab = cluster.keytabs[USER]
+    own = {"kafka.sasl.kerberos.keytab": keytab, "kafka.sasl.kerberos.principal": USER}
+    member = cluster.member(
+        topic,
+        AT_ZOOKEEPER | AT_BROKERS | own,
+        f"--max-messages={MESSAGES}",
+        **of_keytab(keytab),
+    )
+    said, errors = member.communicate(timeout=LIMIT_S)
+    assert (member.returncode, len(said.splitlines())) == (0, MESSAGES), errors
+    client = KazooClient(cluster.sandbox.zookeeper_connect)
+    client.start(LIMIT_S)
+    try:
+        with pytest.raises(NoAuthError):
+            client.get(paths.offset(topic, TopicPartition(topic, 0)))
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        (AT_ZOOKEEPER, "No Kerberos credentials available"),
+        (
+            {**AT_ZOOKEEPER, "zookeeper.sasl.service": "nosuch"},
+            "Server nosuch/.* not found in Kerberos database",
+        ),
+        (AT_BROKERS, "no Kerberos login at kafka@.*: No Kerberos credentials available.*kinit"),
+        (
+            {**AT_BROKERS, "kafka.sasl.kerberos.keytab": "/none.keytab"},
+            r"no Kerberos ticket for the keytab: .*/none.keytab.*klist -k",
+        ),
+        (
+            {**AT_BROKERS, "kafka.sasl.kerberos.keytab": USER, _PRINCIPAL: "bob"},
+            r"no Kerberos ticket for bob: .*klist -k",
+        ),
+        (
+            {**AT_BROKERS, "kafka.sasl.kerberos.keytab": USER, _SERVICE: "nosuch"},
+            "no Kerberos login at nosuch@.* not found in Kerberos database.*service.name",
+        ),
+        (
+            {**AT_BROKERS, "kafka.sasl.kerberos.keytab": USER, _SERVICE: "zookeeper"},
+            "refuses the login: .*see its log",
+        ),
+        ({**AT_BROKERS, **PASSWORD}, "does not offer the SASL mechanism PLAIN .*: GSSAPI"),
+    ],
+    ids=[
+        "no ticket for ZooKeeper",
+        "wrong service of ZooKeeper",
+        "no ticket for the broker",
+        "no keytab",
+        "keytab of another",
+        "unknown service",
+        "another service",
+        "mechanism",
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    kerberized: Callable[[str], Cluster],
+    properties: dict[str, str],
+    told: str,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """No ticket, a wrong keytab, principal, service or mechanism end the command with one line."""
+    cluster = filled(kerberized(RELEASES[-1]), topic)
+    keytab = str(cluster.keytabs[USER])
+    (tmp_path / "password").write_text("canary")
+    values = {USER: keytab, "@password": f"@{tmp_path}/password"}
+    given = {name: values.get(value, value) for name, value in properties.items()}
+    ticket = of_keytab(keytab) if "zookeeper.sasl.service" in given else {}
+    member = cluster.member(topic, given, **ticket)
+    _, errors = member.communicate(timeout=LIMIT_S)
+    lines = [one for one in errors.decode().splitlines() if one.startswith("zkconsumer: ")]
+    assert member.returncode not in (0, None)
+    assert len(lines) == 1, errors.decode()
+    assert re.search(told, lines[0])
+
+
+def test_a_keytab_outlives_its_tickets(
+    kerberized: Callable[[str], Cluster], topic: str, tmp_path: Path
+) -> None:
+    """After the end of its ticket, a member with a keytab logs in at a restarted ZooKeeper."""
+    cluster = filled(kerberized(RELEASES[-1]), topic)
+    cache = tmp_path / "ticket"
+    with running(cluster, topic, tmp_path, **of_keytab(cluster.keytabs[HASTY], cache)) as member:
+        eventually(lambda: member.count == MESSAGES)
+        eventually(lambda: not cluster.realm.is_valid(cache))
+        restart(cluster)
+        cluster.sandbox.produce(topic, MESSAGES)
+        eventually(lambda: member.count == 2 * MESSAGES)
+        assert cluster.realm.is_valid(cache)
+
+
+def test_an_expired_ticket_ends_the_member(
+    kerberized: Callable[[str], Cluster], topic: str, tmp_path: Path
+) -> None:
+    """Without a keytab, a member whose ticket has expired ends with one line after a restart."""
+    cluster = filled(kerberized(RELEASES[-1]), topic)
+    cache = tmp_path / "ticket"
+    cluster.realm.get_ticket(USER, cache, life="1d")
+    with running(cluster, topic, tmp_path, KRB5CCNAME=cache) as member:
+        eventually(lambda: member.count == MESSAGES)
+        cluster.realm.get_ticket(USER, cache, life="1s")
+        eventually(lambda: not cluster.realm.is_valid(cache))
+        restart(cluster)
+        _, errors = member.process.communicate(timeout=LIMIT_S)
+    assert "Ticket expired" in errors.decode()
+    assert member.process.returncode not in (0, None)
+
+
+@dataclass
+class Running:
+    """A member's process, and the file that it writes."""
+
+    process: subprocess.Popen[bytes]
+    file: Path
+
+    @property
+    def count(self) -> int:
+        """The number of messages that the member has written."""
+        return len(self.file.read_bytes().splitlines())
+
+
+@contextmanager
+def running(
+    cluster: Cluster, topic: str, directory: Path, **environment: object
+) -> Iterator[Running]:
+    """Run a member that logs in at ZooKeeper only; end it after the block."""
+    file = directory / "messages"
+    with file.open("wb") as output:
+        process = cluster.member(topic, AT_ZOOKEEPER, output=output, **environment)
+    try:
+        yield Running(process, file)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def restart(cluster: Cluster) -> None:
+    cluster.sandbox.zookeeper.stop()
+    cluster.sandbox.zookeeper.start()
