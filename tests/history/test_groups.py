@@ -14,7 +14,7 @@ from support.zk.history_logs import LogWriter, changed, created, multi, number, 
 from zkconsumer.history import inputs
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Described, Description
-from zkconsumer.history.groups import GroupHistory
+from zkconsumer.history.group_replay import GroupHistory
 from zkconsumer.history.incidents import KINDS
 from zkconsumer.history.inputs import History, find_servers
 from zkconsumer.history.snapshots import Tree, Znode

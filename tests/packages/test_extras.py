@@ -30,7 +30,7 @@ Exports(lambda: None).register(CollectorRegistry())
 PROBES = {
     "": "import zkconsumer; zkconsumer.ConsumerConnector",
     "arrow": "import zkconsumer.kafka.columns.from_messages, google_crc32c",
-    "fast": "import numba, zkconsumer.kafka.columns.loops, zkconsumer.history.columns",
+    "fast": "import numba, zkconsumer.kafka.columns.parsers, zkconsumer.history.columns",
     "hdfs": HDFS,
     "lab": "import zkconsumer.lab.server, uvicorn",
     "metrics": METRICS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from zkconsumer.errors import HistoryError
-from zkconsumer.history.groups import GroupHistory
+from zkconsumer.history.group_replay import GroupHistory
 from zkconsumer.history.incidents import incidents
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import Batch

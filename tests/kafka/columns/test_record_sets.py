@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kafka.record_sets import CODECS, Record, batch, message, message_set, varint
 
-from zkconsumer.kafka.columns import loops
+from zkconsumer.kafka.columns import parsers
 from zkconsumer.kafka.columns.record_sets import (
     ROWS,
     SCHEMA,
@@ -174,33 +174,33 @@ def test_random_bytes_with_right_checksums(kind: int) -> None:
     errors = 0
     for _ in range(400):
         data = bytearray(batch(records) if kind == 2 else message_set(records, magic=kind))
-        begin = loops.HEADER_V2 if kind == 2 else 0
+        begin = parsers.HEADER_V2 if kind == 2 else 0
         patch = chance.choice([*sizes, chance.randbytes(1), chance.randbytes(9)])
         at = chance.randrange(begin, len(data))
         data[at : at + len(patch)] = patch[: len(data) - at]
         outcome = unchecked(bytes(data), COMPILED)
         assert outcome == unchecked(bytes(data), PLAIN)
-        errors += outcome[1] != loops.DONE
+        errors += outcome[1] != parsers.DONE
     assert errors > 100
 
 
 def unchecked(data: bytes, engine: Engine) -> tuple[list[int], int]:
     """Parse without comparing checksums; return the offsets and the status."""
-    table = engine.longs(bytearray(8 * loops.WIDTH * 20))
-    found = engine.longs(bytearray(8 * loops.SCANNED))
-    engine.loops.scan(engine.octets(data), 0, len(data), table, found)
-    rows = int(found[loops.ROWS_FOUND])
+    table = engine.longs(bytearray(8 * parsers.WIDTH * 20))
+    found = engine.longs(bytearray(8 * parsers.SCANNED))
+    engine.parsers.scan(engine.octets(data), 0, len(data), table, found)
+    rows = int(found[parsers.ROWS_FOUND])
     for row in range(rows):
-        table[row * loops.WIDTH + loops.CHECKED] = -1
-    cursor = engine.longs(bytearray(8 * loops.CURSOR))
-    cursor[loops.AT] = -1
+        table[row * parsers.WIDTH + parsers.CHECKED] = -1
+    cursor = engine.longs(bytearray(8 * parsers.CURSOR))
+    cursor[parsers.AT] = -1
     out = columns(engine, 50, 1000)
-    status = engine.loops.parse(engine.octets(data), table, rows, cursor, 0, 1 << 61, out)
-    status = status or int(found[loops.STATUS])
-    return list(out.offsets[: cursor[loops.FILLED]]), status
+    status = engine.parsers.parse(engine.octets(data), table, rows, cursor, 0, 1 << 61, out)
+    status = status or int(found[parsers.STATUS])
+    return list(out.offsets[: cursor[parsers.FILLED]]), status
 
 
-def columns(engine: Engine, rows: int, size: int) -> loops.Columns:
+def columns(engine: Engine, rows: int, size: int) -> parsers.Columns:
     """Return buffers for some rows, filled with zeros."""
     kinds = ("ints", "octets", "octets") * 2 + (
         "longs",
@@ -212,7 +212,7 @@ def columns(engine: Engine, rows: int, size: int) -> loops.Columns:
     )
     sizes = [4 * rows + 4, size, rows] * 2 + [8 * rows, 8 * rows, rows, 4 * rows, 0, 0]
     made = zip(kinds, sizes, strict=True)
-    return loops.Columns(*(getattr(engine, kind)(bytearray(size)) for kind, size in made))
+    return parsers.Columns(*(getattr(engine, kind)(bytearray(size)) for kind, size in made))
 
 
 def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:

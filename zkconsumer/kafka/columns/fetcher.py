@@ -30,7 +30,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
-from zkconsumer.kafka.columns import loops, requests
+from zkconsumer.kafka.columns import parsers, requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.lookups import LOST, OUT_OF_RANGE, PERMANENT, Lookup, name_of, why
 from zkconsumer.kafka.columns.record_sets import (
@@ -219,7 +219,7 @@ class ColumnFetcher:
     # ---- called by the stream --------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
-        self.assign_ranges({tp: (offset, loops.MAX_OFFSET) for tp, offset in offsets.items()})
+        self.assign_ranges({tp: (offset, parsers.MAX_OFFSET) for tp, offset in offsets.items()})
 
     def assign_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Also fetch these partitions, each from its first offset up to but excluding the second.
@@ -426,7 +426,7 @@ class ColumnFetcher:
     def _bytes_for(self, partition: _Partition, share: int) -> int:
         """Return how many bytes to request: a little more than the remaining messages of the range
         need."""
-        if partition.limit or partition.until == loops.MAX_OFFSET:
+        if partition.limit or partition.until == parsers.MAX_OFFSET:
             return max(share, partition.limit)
         batches = self._batches.get(partition.tp.topic)
         if batches is None:
@@ -530,7 +530,7 @@ class ColumnFetcher:
             with_headers=self._with_headers,
         )
         if found.next_offset > partition.offset:
-            if partition.until < loops.MAX_OFFSET:
+            if partition.until < parsers.MAX_OFFSET:
                 self._batches[partition.tp.topic] = found.sizes()
             partition.offset = found.next_offset
             partition.limit = 0

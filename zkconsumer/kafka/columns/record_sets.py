@@ -1,7 +1,7 @@
 """Convert record sets of Fetch responses into Arrow record batches, one partition at a time.
 
 `RecordSet` finds the batches, and so the next offset to fetch, before any record is read. `batches`
-then checks, decompresses and parses them. The functions of `loops` process each record.
+then checks, decompresses and parses them. The functions of `parsers` process each record.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final, Literal, NamedTuple
 import google_crc32c
 import pyarrow as pa
 
-from zkconsumer.kafka.columns import loops
+from zkconsumer.kafka.columns import parsers
+from zkconsumer.kafka.columns.buffers import Slab, SlabPool
 from zkconsumer.kafka.columns.codecs import CodecError, decompress
-from zkconsumer.kafka.columns.instructions import Array
-from zkconsumer.kafka.columns.loops import Columns, Loops
-from zkconsumer.kafka.columns.slabs import Slab, Slabs
+from zkconsumer.kafka.columns.parsers import Columns, Parsers
+from zkconsumer.kafka.columns.primitives import Array
 from zkconsumer.protocol.model import TopicPartition
 
 # A record batch is complete when it has this many rows, or this many bytes of keys or values. For a
@@ -64,15 +64,15 @@ class CorruptError(Exception):
 
 
 class Engine(NamedTuple):
-    """An implementation of the loops: compiled over numpy arrays, or Python over memoryviews."""
+    """An implementation of the parsers: compiled over numpy arrays, or Python over memoryviews."""
 
-    loops: Loops
+    parsers: Parsers
     octets: Callable[[Array], Array]
     ints: Callable[[Array], Array]
     longs: Callable[[Array], Array]
     table: Callable[[int], Array]
     """Makes an array of 64-bit numbers, whose initial values are arbitrary."""
-    slabs: Slabs
+    pool: SlabPool
 
 
 @cache
@@ -84,7 +84,10 @@ def plain_engine() -> Engine:
 
     views = view("B"), view("i"), view("q")
     return Engine(
-        loops.PLAIN, *views, lambda count: memoryview(_zeros(count)), Slabs(views, ROWS, BYTES)
+        parsers.PLAIN,
+        *views,
+        lambda count: memoryview(_zeros(count)),
+        SlabPool(views, ROWS, BYTES),
     )
 
 
@@ -99,16 +102,16 @@ def compiled_engine() -> Engine:
     views = view(np.uint8), view(np.int32), view(np.int64)
     # The system provides only those pages of a table that are written.
     return Engine(
-        loops.compiled(),
+        parsers.compiled(),
         *views,
         lambda count: np.empty(count, np.int64),
-        Slabs(views, ROWS, BYTES),
+        SlabPool(views, ROWS, BYTES),
     )
 
 
 def fastest_engine() -> Engine:
     """Return the compiled engine if numba is installed, else the plain one."""
-    return compiled_engine() if loops.can_compile() else plain_engine()
+    return compiled_engine() if parsers.can_compile() else plain_engine()
 
 
 def _zeros(count: int) -> array[int]:
@@ -122,21 +125,21 @@ class _Output:
         self._engine = engine
         self._tp = tp
         self._with_headers = with_headers
-        self.cursor = engine.longs(_zeros(loops.CURSOR))
+        self.cursor = engine.longs(_zeros(parsers.CURSOR))
         self._slab: Slab | None = None
 
     @property
     def filled(self) -> int:
-        return int(self.cursor[loops.FILLED])
+        return int(self.cursor[parsers.FILLED])
 
     def columns(self) -> Columns:
         """Return the columns to fill, with room for the record that did not fit before."""
         if self._slab is None:
-            keys, values, headers = self.cursor[loops.KEY_NEEDS : loops.CURSOR].tolist()
-            self._slab = self._engine.slabs.take(
+            keys, values, headers = self.cursor[parsers.KEY_NEEDS : parsers.CURSOR].tolist()
+            self._slab = self._engine.pool.take(
                 keys, values, headers if self._with_headers else None
             )
-            for at in range(loops.FILLED, loops.CURSOR):
+            for at in range(parsers.FILLED, parsers.CURSOR):
                 self.cursor[at] = 0
         return self._slab.columns
 
@@ -157,7 +160,7 @@ class _Output:
         if self._with_headers:
             used += [ends, int(made.header_ends[rows])]
         b = slab.buffers(used)
-        nulls = self.cursor[loops.KEY_NULLS : loops.TIME_NULLS + 1].tolist()
+        nulls = self.cursor[parsers.KEY_NULLS : parsers.TIME_NULLS + 1].tolist()
         key, value, time = (b[at] if n else None for at, n in zip((2, 5, 8), nulls, strict=True))
         of = pa.Array.from_buffers
         arrays = [
@@ -225,7 +228,7 @@ class RecordSet:
         engine: Engine,
         *,
         first: int = 0,
-        until: int = loops.MAX_OFFSET,
+        until: int = parsers.MAX_OFFSET,
         with_headers: bool = False,
     ) -> None:
         """Find the batches.
@@ -248,11 +251,11 @@ class RecordSet:
 
     def _scan(self, octets: Array) -> tuple[Array, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
-        table = self._engine.table((len(octets) // 26 + 1) * loops.WIDTH)
-        found = self._engine.longs(_zeros(loops.SCANNED))
-        self._engine.loops.scan(octets, 0, len(octets), table, found)
+        table = self._engine.table((len(octets) // 26 + 1) * parsers.WIDTH)
+        found = self._engine.longs(_zeros(parsers.SCANNED))
+        self._engine.parsers.scan(octets, 0, len(octets), table, found)
         count, stopped_at, status, upcoming = found.tolist()
-        return table, count, upcoming, stopped_at, status == loops.CORRUPT
+        return table, count, upcoming, stopped_at, status == parsers.CORRUPT
 
     @property
     def needed(self) -> int:
@@ -263,12 +266,12 @@ class RecordSet:
     def sizes(self) -> Batches:
         """Return the sizes of the complete batches; there must be one."""
         rows = _as_rows(self._table, self._rows)
-        is_new = bool(rows) and all(row[loops.FORMAT] == 2 for row in rows)
-        first = rows[0][loops.BASE] if is_new else self._first
+        is_new = bool(rows) and all(row[parsers.FORMAT] == 2 for row in rows)
+        first = rows[0][parsers.BASE] if is_new else self._first
         density = self.stopped_at / max(1, self.next_offset - first)
         if not is_new:
             return Batches(density, 0)
-        found = [row[loops.END] - row[loops.POSITION] + loops.HEADER_V2 for row in rows]
+        found = [row[parsers.END] - row[parsers.POSITION] + parsers.HEADER_V2 for row in rows]
         is_equal = min(found) >= _ABOUT_EQUAL * max(found)
         return Batches(density, max(found) if is_equal else 0)
 
@@ -281,8 +284,8 @@ class RecordSet:
         failure: CorruptError | None = None
         try:
             for piece in self._pieces():
-                output.cursor[loops.ROW], output.cursor[loops.AT] = 0, -1
-                while self._parse(piece, output) == loops.FULL:
+                output.cursor[parsers.ROW], output.cursor[parsers.AT] = 0, -1
+                while self._parse(piece, output) == parsers.FULL:
                     if output.filled:
                         yield output.take()
                     else:
@@ -300,7 +303,7 @@ class RecordSet:
             )
 
     def _parse(self, piece: _Piece, output: _Output) -> int:
-        status = self._engine.loops.parse(
+        status = self._engine.parsers.parse(
             piece.data,
             piece.table,
             piece.rows,
@@ -309,10 +312,10 @@ class RecordSet:
             self._until,
             output.columns(),
         )
-        if status in (loops.CORRUPT, loops.CHECKSUM_FAILED):
-            row = int(output.cursor[loops.ROW]) * loops.WIDTH
-            what = "is malformed" if status == loops.CORRUPT else "has a wrong checksum"
-            upcoming = int(piece.table[row + loops.NEXT])
+        if status in (parsers.CORRUPT, parsers.CHECKSUM_FAILED):
+            row = int(output.cursor[parsers.ROW]) * parsers.WIDTH
+            what = "is malformed" if status == parsers.CORRUPT else "has a wrong checksum"
+            upcoming = int(piece.table[row + parsers.NEXT])
             raise CorruptError(f"a batch before offset {upcoming} {what}")
         return int(status)
 
@@ -326,7 +329,7 @@ class RecordSet:
         try:
             for number, row in enumerate(rows):
                 self._check(row)
-                if row[loops.CODEC]:
+                if row[parsers.CODEC]:
                     inner = self._decompressed(self._data, row, 1)
                     yield from self._uncompressed(begin, number)
                     begin = number + 1
@@ -338,51 +341,54 @@ class RecordSet:
 
     def _uncompressed(self, begin: int, end: int) -> Iterator[_Piece]:
         if end > begin:
-            table = self._table[begin * loops.WIDTH : end * loops.WIDTH]
+            table = self._table[begin * parsers.WIDTH : end * parsers.WIDTH]
             yield _Piece(self._octets, table, end - begin)
 
     def _check(self, row: list[int]) -> None:
         """Check a batch's checksum. Skip uncompressed messages of the old formats, whose checksums
         `parse` checks."""
-        data = self._data.slice(row[loops.CHECKED], row[loops.END] - row[loops.CHECKED])
-        if row[loops.FORMAT] == 2:
+        data = self._data.slice(row[parsers.CHECKED], row[parsers.END] - row[parsers.CHECKED])
+        if row[parsers.FORMAT] == 2:
             found = google_crc32c.value(data)
-        elif row[loops.CODEC]:
+        elif row[parsers.CODEC]:
             found = zlib.crc32(data)
         else:
             return
-        if found != row[loops.CHECKSUM]:
-            raise CorruptError(f"the batch before offset {row[loops.NEXT]} has a wrong checksum")
+        if found != row[parsers.CHECKSUM]:
+            raise CorruptError(f"the batch before offset {row[parsers.NEXT]} has a wrong checksum")
 
     def _decompressed(self, data: pa.Buffer, row: list[int], level: int) -> list[_Piece]:
         """Return the decompressed contents of a batch whose checksum was already checked."""
-        compressed = data.slice(row[loops.POSITION], row[loops.END] - row[loops.POSITION])
-        where = f"the batch before offset {row[loops.NEXT]}"
+        compressed = data.slice(row[parsers.POSITION], row[parsers.END] - row[parsers.POSITION])
+        where = f"the batch before offset {row[parsers.NEXT]}"
         try:
-            content = decompress(row[loops.CODEC], compressed)
+            content = decompress(row[parsers.CODEC], compressed)
         except CodecError as error:
             raise CorruptError(f"{where} cannot be decompressed: {error}") from error
         octets = self._engine.octets(content)
-        if row[loops.FORMAT] == 2:
+        if row[parsers.FORMAT] == 2:
             one = row.copy()
-            one[loops.POSITION], one[loops.END], one[loops.CODEC] = 0, content.size, 0
+            one[parsers.POSITION], one[parsers.END], one[parsers.CODEC] = 0, content.size, 0
             return [_Piece(octets, self._engine.longs(array("q", one)), 1)]
         table, count, _, stopped_at, is_corrupt = self._scan(octets)
         if is_corrupt or stopped_at != content.size or level > _MAX_NESTED:
             raise CorruptError(f"{where} contains malformed messages")
-        last = self._engine.loops.last_offset(octets, 0, content.size)
+        last = self._engine.parsers.last_offset(octets, 0, content.size)
         # Format v1 counts the offsets within a set from 0 (KIP-31); format v0 stores full offsets.
-        shift = row[loops.BASE] - last if row[loops.FORMAT] == 1 else 0
+        shift = row[parsers.BASE] - last if row[parsers.FORMAT] == 1 else 0
         pieces: list[_Piece] = []
         for inner in _as_rows(table, count):
-            if inner[loops.FORMAT] > 1:
+            if inner[parsers.FORMAT] > 1:
                 raise CorruptError(f"{where} contains a batch of another format")
-            inner[loops.BASE] += shift
-            inner[loops.NEXT] += shift
-            inner[loops.CHECKED] = -1
-            if row[loops.TIME_TYPE] == loops.APPEND_TIME:
-                inner[loops.TIME], inner[loops.TIME_TYPE] = row[loops.TIME], loops.APPEND_TIME
-            if inner[loops.CODEC]:
+            inner[parsers.BASE] += shift
+            inner[parsers.NEXT] += shift
+            inner[parsers.CHECKED] = -1
+            if row[parsers.TIME_TYPE] == parsers.APPEND_TIME:
+                inner[parsers.TIME], inner[parsers.TIME_TYPE] = (
+                    row[parsers.TIME],
+                    parsers.APPEND_TIME,
+                )
+            if inner[parsers.CODEC]:
                 pieces += self._decompressed(content, inner, level + 1)
             else:
                 pieces.append(_Piece(octets, self._engine.longs(array("q", inner)), 1))
@@ -390,8 +396,8 @@ class RecordSet:
 
 
 def _as_rows(table: Array, count: int) -> list[list[int]]:
-    flat = table[: count * loops.WIDTH].tolist()
-    return [flat[at : at + loops.WIDTH] for at in range(0, len(flat), loops.WIDTH)]
+    flat = table[: count * parsers.WIDTH].tolist()
+    return [flat[at : at + parsers.WIDTH] for at in range(0, len(flat), parsers.WIDTH)]
 
 
 def headers_of(data: bytes) -> list[tuple[str, bytes | None]]:
@@ -400,12 +406,12 @@ def headers_of(data: bytes) -> list[tuple[str, bytes | None]]:
     octets = memoryview(data)
 
     def part(at: int) -> tuple[bytes | None, int]:
-        size, at = loops.varint(octets, at, len(data))
+        size, at = parsers.varint(octets, at, len(data))
         if at < 0 or size < -1 or size > len(data) - at:
             raise CorruptError("the headers of a record are malformed")
         return (None if size < 0 else data[at : at + size]), at + max(size, 0)
 
-    count, at = loops.varint(octets, 0, len(data)) if data else (0, 0)
+    count, at = parsers.varint(octets, 0, len(data)) if data else (0, 0)
     for _ in range(count):
         name, at = part(at)
         value, at = part(at)

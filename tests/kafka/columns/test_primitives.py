@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 from numba import njit
 
-from zkconsumer.kafka.columns import instructions
-from zkconsumer.kafka.columns.instructions import by_products, by_tables, can_multiply
+from zkconsumer.kafka.columns import primitives
+from zkconsumer.kafka.columns.primitives import by_products, by_tables, can_multiply
 
 DATA = np.frombuffer(random.Random(1).randbytes(200), np.uint8)
 PLAIN = memoryview(DATA.tobytes())
@@ -18,7 +18,7 @@ PLAIN = memoryview(DATA.tobytes())
 def test_numbers_are_big_endian_and_signed() -> None:
     """Numbers of 4 and 8 bytes are the same in compiled code, at every alignment."""
     for name in ("int32", "int64"):
-        plain = getattr(instructions, name)
+        plain = getattr(primitives, name)
         compiled = njit(lambda data, at, plain=plain: plain(data, at))
         found = [compiled(DATA, at) for at in range(190)]
         assert found == [plain(PLAIN, at) for at in range(190)]

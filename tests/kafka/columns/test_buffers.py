@@ -10,8 +10,8 @@ import pytest
 from support.kafka.record_sets import Record, batch
 from support.wait import LIMIT_S
 
+from zkconsumer.kafka.columns.buffers import SlabPool
 from zkconsumer.kafka.columns.record_sets import Engine, RecordSet, compiled_engine, plain_engine
-from zkconsumer.kafka.columns.slabs import Slabs
 from zkconsumer.protocol.model import TopicPartition
 
 TP = TopicPartition("topic", 3)
@@ -21,7 +21,7 @@ TP = TopicPartition("topic", 3)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """An engine with a separate pool of slabs."""
     made: Engine = request.param()
-    return made._replace(slabs=Slabs((made.octets, made.ints, made.longs), 100, 1 << 20))
+    return made._replace(pool=SlabPool((made.octets, made.ints, made.longs), 100, 1 << 20))
 
 
 def read(engine: Engine, fill: int) -> pa.RecordBatch:
@@ -88,4 +88,4 @@ def test_a_large_record_gets_memory_of_its_size(engine: Engine) -> None:
     found.validate(full=True)
     assert (len(found["key"][0].as_py()), len(found["value"][0].as_py())) == (1_500_000, 3_000_000)
     del found
-    assert engine.slabs.unused == 1
+    assert engine.pool.unused == 1

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
-from zkconsumer.kafka.columns.instructions import Array, copy, crc32, int32, int64
+from zkconsumer.kafka.columns.primitives import Array, copy, crc32, int32, int64
 
 try:
     from numba.extending import register_jitable
@@ -511,7 +511,7 @@ def _add_time(offset: int, time: int, time_type: int, cursor: Array, out: Column
 # ---- compiling -----------------------------------------------------------------------------------
 
 
-class Loops(NamedTuple):
+class Parsers(NamedTuple):
     """The three functions that other modules call, compiled or not."""
 
     scan: Callable[[Array, int, int, Array, Array], None]
@@ -519,7 +519,7 @@ class Loops(NamedTuple):
     last_offset: Callable[[Array, int, int], int]
 
 
-PLAIN: Final = Loops(scan, parse, last_offset)
+PLAIN: Final = Parsers(scan, parse, last_offset)
 
 
 def can_compile() -> bool:
@@ -528,7 +528,7 @@ def can_compile() -> bool:
 
 
 @cache
-def compiled() -> Loops:
+def compiled() -> Parsers:
     """Return the functions as machine code, which does not hold the global interpreter lock.
 
     The first call on a machine compiles them, which takes 5 to 20 seconds. Later processes load
@@ -558,4 +558,4 @@ def compiled() -> Loops:
         # numba 0.68 warns about its own inlining; the compiled code is correct.
         warnings.simplefilter("ignore", NumbaPedanticWarning)
         made = [maker(loop) for maker, loop in zip(make, PLAIN, strict=True)]
-    return Loops(*made)
+    return Parsers(*made)

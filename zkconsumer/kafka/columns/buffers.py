@@ -17,8 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from zkconsumer.kafka.columns.instructions import Array
-from zkconsumer.kafka.columns.loops import Columns
+from zkconsumer.kafka.columns.parsers import Columns
+from zkconsumer.kafka.columns.primitives import Array
 
 # Number of unused slabs that a pool keeps. An export collects several batches before it writes
 # them.
@@ -31,7 +31,7 @@ _SMALL: Final = 64 * 1024
 _ALIGNED: Final = 64
 
 _OCTETS, _INTS, _LONGS = 0, 1, 2
-# The type of the elements of each column of `loops.Columns`.
+# The type of the elements of each column of `parsers.Columns`.
 _KINDS: Final = (
     *(_INTS, _OCTETS, _OCTETS),  # ends, bytes and nulls of keys
     *(_INTS, _OCTETS, _OCTETS),  # of values
@@ -46,7 +46,7 @@ class Slab:
     """The columns of one record batch in one piece of memory.
 
     Attributes:
-        columns: the arrays that loops fill.
+        columns: the arrays that the parsers fill.
     """
 
     __slots__ = ("_address", "_home", "_memory", "_size", "_starts", "_touched", "columns")
@@ -117,7 +117,7 @@ def _copied(parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
     return [whole.slice(at, part.size) for at, part in zip(starts, parts, strict=True)]
 
 
-class Slabs:
+class SlabPool:
     """A pool of slabs of one size; slabs of other sizes are used once. Any thread may use it."""
 
     def __init__(self, views: Sequence[View], rows: int, size: int) -> None:
