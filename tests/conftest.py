@@ -31,7 +31,7 @@ from zkconsumer.sandbox import (
 )
 from zkconsumer.sandbox.server import JavaServer
 
-# The servers and the browser that several rooms of the suite share.
+# The servers and the browser that tests in several directories share.
 pytest_plugins = ["support.zk.servers", "support.browser"]
 
 # No test reads or writes the contexts and the backups of the user.

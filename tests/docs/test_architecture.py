@@ -53,8 +53,8 @@ def test_the_layers() -> None:
     permitted = runpy.run_path(str(ROOT / "tests" / "static" / "test_rooms.py"))["PERMITTED"]
     names = {"java": "protocol.java", "tables": "spark.tables"}
     expected = {
-        names.get(room, room): {names.get(one, one) for one in others} - {"errors"}
-        for room, others in permitted.items()
+        names.get(package, package): {names.get(one, one) for one in others} - {"errors"}
+        for package, others in permitted.items()
     }
     shown = {}
     for line in _section(ARCHITECTURE, "## The layers").splitlines():
@@ -117,8 +117,8 @@ def _file_map() -> Iterator[tuple[list[str], set[str]]]:
     text = _section(CONTRIBUTING, "## File map")
     for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = part.partition("\n")
-        rooms = re.findall(r"`([\w/]+)/`", heading)
-        above = f"{rooms[0]}/" if len(rooms) == 1 else ""
+        packages = re.findall(r"`([\w/]+)/`", heading)
+        above = f"{packages[0]}/" if len(packages) == 1 else ""
         plain = re.sub(r"\([^)]*\)", "", body.partition("\n| ")[0])
         yield [above + name for name in re.findall(r"`([a-z_]+)`", plain)], set()
         for line in body.splitlines():

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "zkconsumer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
-# The pure rooms make decisions; their callers provide input, output, time and randomness.
+# The pure packages make decisions; their callers provide input, output, time and randomness.
 IMPURE = {"kazoo", "confluent_kafka", "threading", "time", "random", "socket", "logging", "os"}
 IMPURE |= {"subprocess", "asyncio", "concurrent", "multiprocessing", "pathlib", "secrets", "uuid"}
 MAX_FUNCTION, MAX_COMMAND = 60, 80  # lines
@@ -78,12 +78,12 @@ def _report(places: Iterable[Place]) -> str:
     return "\n".join(map(str, places))
 
 
-def test_the_pure_rooms_are_pure() -> None:
-    """The pure rooms import nothing that does input, output, time, chance or threads."""
+def test_the_pure_packages_are_pure() -> None:
+    """The pure packages import nothing that does input, output, time, chance or threads."""
     found = [
         Place(path, 1, f"imports {name}")
-        for room in ("protocol", "member", "later")
-        for path in sorted((PACKAGE / room).rglob("*.py"))
+        for package in ("protocol", "member", "later")
+        for path in sorted((PACKAGE / package).rglob("*.py"))
         for name in _imports(path)
         if name.partition(".")[0] in IMPURE
     ]

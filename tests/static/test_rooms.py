@@ -44,7 +44,7 @@ PERMITTED: dict[str, set[str]] = {
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }
-"""Room -> the rooms that its modules may import, function-local and `TYPE_CHECKING` imports too.
+"""Package -> the packages that its modules may import, also in functions and `TYPE_CHECKING`.
 
 `java` is `protocol.java` and `tables` is `spark.tables`. `zkconsumer` is the public names at the
 top. `sim` runs the production code of the loop, the streams and the tools, on simulated servers.
@@ -74,27 +74,27 @@ def imports(name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def room(name: str) -> str:
+def package(name: str) -> str:
     parts = name.split(".")
     if parts[1:3] in (["protocol", "java"], ["spark", "tables"]):
         return parts[2]
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else parts[0]
 
 
-def test_rooms_import_what_they_may() -> None:
+def test_packages_import_what_they_may() -> None:
     """No module imports from a package that `PERMITTED` does not list for its own."""
     found = [
         f"{name} imports {other}"
         for name in modules()
         for other in imports(name)
-        if room(other) not in {room(name), *PERMITTED[room(name)]}
+        if package(other) not in {package(name), *PERMITTED[package(name)]}
     ]
     assert not found, "\n".join(found)
 
 
 def test_every_permission_is_used() -> None:
     """`PERMITTED` lists no import that no module makes."""
-    used = {(room(name), room(other)) for name in modules() for other in imports(name)}
+    used = {(package(name), package(other)) for name in modules() for other in imports(name)}
     spare = {(one, other) for one, others in PERMITTED.items() for other in others} - used
     assert not spare
 

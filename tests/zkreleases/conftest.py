@@ -1,7 +1,7 @@
 """Groups, tools and faults on each release of ZooKeeper; `--zookeeper` says which releases.
 
-Most tests of this room are tests of other rooms, imported by name: they run again on the servers
-that the fixtures here start.
+Most tests of this directory are tests of other directories, imported by name: they run again on
+the servers that the fixtures here start.
 """
 
 from __future__ import annotations
