@@ -99,24 +99,24 @@ def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
 
 
 def test_only_selected_partitions_are_read(scene: Scene) -> None:
-    """The brokers are asked only for the logs of the selected topics and partitions."""
+    """The brokers are asked for the logs and offsets of the selected partitions only."""
     scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
-    asked: list[TopicPartition] = []
+    asked: list[list[TopicPartition]] = []
 
     def logs(brokers: Sequence[Broker], which: Collection[TopicPartition]) -> Logs:
-        asked.extend(which)
+        asked.append(list(which))
+        return {}
+
+    def kafka(brokers: Sequence[Broker], group: str, which: Collection[TopicPartition]) -> Kafka:
+        asked.append(list(which))
         return {}
 
     with ZooKeeperClient(scene.config()) as connection:
-        group_lags(
-            connection,
-            ["g"],
-            limit_s=1,
-            only={"t": frozenset({0, 2})},
-            logs=logs,
-            kafka=lambda brokers, group, which: {},
-        )
-    assert asked == [TopicPartition("t", 0), TopicPartition("t", 2)]
+        only = {"t": frozenset({0, 2})}
+        found = group_lags(connection, ["g"], limit_s=1, only=only, logs=logs, kafka=kafka)["g"]
+    selected = [TopicPartition("t", 0), TopicPartition("t", 2)]
+    assert asked == [selected, selected]
+    assert [TopicPartition(one.topic, one.partition) for one in found.partitions] == selected
 
 
 def test_brokers_that_do_not_answer(scene: Scene) -> None:

@@ -79,7 +79,8 @@ def story() -> Story:
 
 @pytest.fixture
 def described(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Describe:
-    """Return the description of a story; check that the compiled loops and plain Python agree."""
+    """Return the description of a story; check that the compiled loops and plain Python agree, and
+    that `KINDS`, the list of documented incidents, contains each kind of incident found."""
 
     def describe() -> Described:
         story.write(tmp_path)
@@ -91,6 +92,7 @@ def described(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             found.append(description.result())
         plain, compiled = found
         assert compiled == plain
+        assert set(kinds(plain)) <= KINDS.keys()
         return plain
 
     return describe
@@ -402,11 +404,6 @@ def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> Non
     description.read()
     found = description.result()
     assert (found.groups, found.tables.members, found.tables.sessions) == ([], [], [])
-
-
-def test_every_kind_is_documented() -> None:
-    """`KINDS`, the list of documented incidents, contains these kinds."""
-    assert {"late commit", "member gave up", "new leader", "offset deleted"} <= KINDS.keys()
 
 
 def test_many_partitions_and_sessions(story: Story, described: Describe) -> None:

@@ -173,7 +173,19 @@ def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert missed.startswith("JVM's claim")
 
 
-def test_an_output_that_exists(start: Start, tmp_path: Path) -> None:
-    """If the output directory exists, the demo's error says so and what to do."""
-    _, err = start("--output", str(tmp_path)).communicate(timeout=PATIENCE_S)
-    assert b"exists already; remove it, or use another --output" in err
+def test_an_output_that_exists(home: Path, start: Start, tmp_path: Path) -> None:
+    """If the output directory exists, an error says what to do; the directory stays as it was."""
+    report = tmp_path / "out" / "report.html"
+    report.parent.mkdir()
+    report.write_text("an earlier report")
+    process = start("--output", "out")
+    out, err = process.communicate(timeout=PATIENCE_S)
+    said = "out exists already; remove it, or use another --output"
+    assert (process.returncode, out, err.decode().splitlines()[-1].partition("error: ")[2]) == (
+        2,
+        b"",
+        said,
+    )
+    assert list(report.parent.iterdir()) == [report]
+    assert report.read_text() == "an earlier report"
+    assert_nothing_is_left(home)
