@@ -129,7 +129,9 @@ def test_output(scene: Scene) -> None:
             if schemas()[name]["type"] == "array":
                 assert document, command
                 if "--execute" not in words and "--plan-out" not in words:
-                    for line in run(*words, *limit, "-o", "jsonl").splitlines():
+                    lines = run(*words, *limit, "-o", "jsonl").splitlines()
+                    assert len(lines) == len(document), command
+                    for line in lines:
                         fits(name, json.loads(line), item=True)
     tested_below = {*WITHOUT_SERVERS, "trace-show", "trace-check", "assign-assignor"}
     # tests/lab/test_site.py checks the schema of `lab-build`.

@@ -78,11 +78,12 @@ def explain(
     group: OneGroup = None,
     topic: Topics = None,
 ) -> None:
-    """Explain how the members of a live group compute the owner of each partition. Changes nothing.
+    """Explain how the members of a live group compute owners.
 
-    The owner znodes show the strategy and the release (docs/releases.md). If no partition has an
-    owner, partition.assignment.strategy of --config is used. Exit code 6: the assignment fails for
-    a member. Exit code 1: no member subscribes to a topic of --topic.
+    The command changes nothing. The owner znodes show the strategy and the release
+    (docs/releases.md). If no partition has an owner, partition.assignment.strategy of --config is
+    used. Exit code 6: the assignment fails for a member. Exit code 1: no member subscribes to a
+    topic of --topic.
 
     Example: zkconsumer explain group billing --zookeeper zk1:2181/kafka
     """
@@ -212,10 +213,11 @@ def coordinator(
     ] = 50,
     cases: Cases = None,
 ) -> None:
-    """Show the partition of __consumer_offsets whose leader coordinates a group.
+    """Show the partition whose leader coordinates a group.
 
-    The partition is the absolute value of the name's hash code (Java's String.hashCode), modulo the
-    number of partitions. The smallest hash code counts as 0. No server is asked.
+    The partition of __consumer_offsets is the absolute value of the name's hash code (Java's
+    String.hashCode), modulo the number of partitions. The smallest hash code counts as 0. No server
+    is asked.
 
     Example: zkconsumer explain coordinator billing
     """
@@ -306,10 +308,11 @@ def partitioner(
     partitions: Annotated[int | None, typer.Option(help="Partitions of the topic.")] = None,
     cases: Cases = None,
 ) -> None:
-    """Show the partition of a key with the old Scala producer and with the Java producer.
+    """Show the partition of a key with old and Java producers.
 
-    The old producer takes the hash code of the key, as bytes (ByteArrayPartitioner) or as a string
-    (DefaultPartitioner): (code & 0x7fffffff) % n in Kafka 0.8.0-0.8.1, |code| % n from 0.8.2 on.
+    The old Scala producer takes the hash code of the key, as bytes (ByteArrayPartitioner) or as a
+    string (DefaultPartitioner): (code & 0x7fffffff) % n in Kafka 0.8.0-0.8.1, |code| % n from 0.8.2
+    on.
     The Java producer takes (murmur2(bytes) & 0x7fffffff) % n. So the partition of a key may change
     when the producer changes. No server is asked.
 
@@ -374,10 +377,11 @@ def placement(
     ] = 0,
     cases: Cases = None,
 ) -> None:
-    """Show the brokers that Kafka's AdminUtils chooses for replicas, leader first.
+    """Show the brokers that AdminUtils chooses for replicas.
 
-    Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column `simple` shows the simpler rule of
-    many texts: replica j of partition i is on broker (i + j) mod n. No server is asked.
+    The first one is the leader. Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column
+    `simple` shows the simpler rule of many texts: replica j of partition i is on broker
+    (i + j) mod n. No server is asked.
 
     Example: zkconsumer explain placement --brokers 0,1,2,3,4 --partitions 10 --replicas 3
     """

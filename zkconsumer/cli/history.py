@@ -70,7 +70,7 @@ def report(
     from_: From = None,
     to: To = None,
 ) -> None:
-    """Report what happened to groups, and why: incidents, rebalances, and figures of each group.
+    """Report incidents, rebalances, and figures of each group.
 
     Times are in UTC. Exit code 1: a file is damaged, or transactions are missing; the result is
     computed from the other transactions.
@@ -102,7 +102,7 @@ def timeline(
         bool, typer.Option("--follow", "-f", help="Keep running, and print new events.")
     ] = False,
 ) -> None:
-    """List what happened to groups, one line per event: members, owners, commits, incidents.
+    """List events: members, owners, commits, and incidents.
 
     Example: zkconsumer history timeline --data-dir /var/lib/zookeeper --group billing --follow
     """

@@ -211,7 +211,7 @@ def build(
         ),
     ] = None,
 ) -> None:
-    """Write the lab as a static site, which runs in the visitor's browser without a server.
+    """Write the lab as a static site, which runs in the browser.
 
     Any web server can serve it. It offers simulated groups, tours and recorded runs, and needs
     about 6 MB the first time. Browsers do not run it from a file.
