@@ -26,7 +26,6 @@ import argparse
 import json
 import logging
 import shutil
-import signal
 import sys
 import time
 import warnings
@@ -39,7 +38,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from _pipeline_demo import was_interrupted  # noqa: E402
+from _pipeline_demo import end_at_signals, was_interrupted  # noqa: E402
 from support.history.real import moments, reports  # noqa: E402
 from support.history.truth import Differences, Truth, differences  # noqa: E402
 from support.members.replay import Record  # noqa: E402
@@ -130,7 +129,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     given = parsed()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_at_signals()
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # kazoo warns of each injected fault.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

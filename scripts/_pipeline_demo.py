@@ -22,6 +22,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from zkconsumer.cli import interrupt
 from zkconsumer.demo.group import view
 from zkconsumer.demo.pipeline import DemoRun, Result
 from zkconsumer.errors import SandboxError
@@ -60,6 +61,17 @@ def was_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
+def end_at_signals() -> None:
+    """Raise KeyboardInterrupt at SIGTERM and Ctrl-C, but not where kazoo would swallow it.
+
+    kazoo turns an exception during the sending of a request into a lost connection. The demo then
+    ended with the error of the request, and with exit code 1.
+    """
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # under nohup it is ignored
+        signal.signal(signal.SIGINT, interrupt)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/pipeline_demo",
@@ -81,7 +93,7 @@ def main() -> int:
         help="also print the result as one JSON object on the last line",
     )
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_at_signals()
     try:
         with view() as shown:
             play = DemoRun(messages=given.messages, partitions=given.partitions, view=shown)
