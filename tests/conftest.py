@@ -336,12 +336,18 @@ def uses_no_server(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def kazoo_log_level() -> Iterator[None]:
-    """The command line silences kazoo for its process; here that would last for other tests."""
-    kazoo = logging.getLogger("kazoo")
-    level = kazoo.level
+def logging_of_the_command_line() -> Iterator[None]:
+    """The command line silences kazoo, and adds a log handler if there is none, for its process.
+
+    In this process both would last for other tests, and the handler would write to the standard
+    error of `CliRunner`, which is closed after the call.
+    """
+    root, kazoo = logging.getLogger(), logging.getLogger("kazoo")
+    handlers, level = list(root.handlers), kazoo.level
     yield
     kazoo.setLevel(level)
+    for one in set(root.handlers) - set(handlers):
+        root.removeHandler(one)
 
 
 @pytest.fixture

@@ -192,8 +192,10 @@ def test_polls_without_messages_leave_no_task(reader: Both) -> None:
         before = futures()
         for _ in range(100):
             assert not await reader.aio.poll(timeout_s=0.0)
-        # The number may be lower: an earlier test's future may have been collected meanwhile.
-        assert futures() <= before
+        # The number may be lower: an earlier test's future may have been collected meanwhile. If
+        # the stream's thread ends a wait just now, the event loop holds one more until its next
+        # turn.
+        await soon(lambda: futures() <= before)
 
     run(main())
 

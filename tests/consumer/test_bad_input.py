@@ -14,13 +14,14 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.members.group import SETTINGS, Group, MemberUnderTest
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.status import TROUBLE_S
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,
+    CommitError,
     ConfigError,
     ConnectorClosedError,
     ConsumerIdTakenError,
@@ -159,7 +160,7 @@ def test_a_commit_names_a_malformed_offset(group: Group) -> None:
     group.sandbox.produce(group.topic, 1, partition=3)
     one.read(41)
     for _ in range(2):
-        with pytest.raises(Exception, match=str(group.tp(3))):
+        with pytest.raises(CommitError, match=str(group.tp(3))):
             one.connector.commit_offsets()
     assert group.stored(3) == "ten"
     group.write(3, b"5")
@@ -209,7 +210,7 @@ def test_without_rights_on_offsets_a_commit_names_them(group: Group) -> None:
     group.admin.set_acls(group.offset(2), READ_ONLY)
     one = group.join()
     one.read(40)
-    with pytest.raises(Exception, match=str(group.tp(2))) as caught:
+    with pytest.raises(CommitError, match=str(group.tp(2))) as caught:
         one.connector.commit_offsets()
     assert "1 offsets were not committed" in str(caught.value)
     assert [group.stored(p) for p in range(4)] == ["10", "10", "0", "10"]
@@ -372,7 +373,8 @@ def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
     subscribing.start()
     eventually(lambda: second.counted.get("consumer_id_taken") == 1)
     group.admin.delete(path)
-    subscribing.join()
+    subscribing.join(LIMIT_S)
+    assert not subscribing.is_alive()
     second.read(40)
 
 

@@ -439,16 +439,13 @@ def test_an_exception_does_not_commit_the_unfinished_message(group: Group) -> No
     """If the user's code raises inside `with`, its message is redelivered."""
     one = group.member(consumer_timeout_s=LIMIT_S)
     seen = None
-    try:
-        with one.connector as connector:
-            stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
-            eventually(lambda: stream.poll(max_messages=5, timeout_s=0.1))
-            for message in stream:
-                seen = message
-                if message.offset == 7:
-                    raise RuntimeError("the user's own")
-    except RuntimeError:
-        pass
+    with pytest.raises(RuntimeError, match="the user's own"), one.connector as connector:
+        stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
+        eventually(lambda: stream.poll(max_messages=5, timeout_s=0.1))
+        for message in stream:
+            seen = message
+            if message.offset == 7:
+                raise RuntimeError("the user's own")
     assert seen is not None
     assert group.stored(seen.partition) == "7"
 
@@ -456,16 +453,13 @@ def test_an_exception_does_not_commit_the_unfinished_message(group: Group) -> No
 def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> None:
     """An offset that the user has committed stays committed, whatever fails afterwards."""
     one = group.member(consumer_timeout_s=LIMIT_S)
-    try:
-        with one.connector as connector:
-            stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
-            for message in iter(lambda: next(stream, None), None):
-                if message is not None and message.offset == 7:
-                    connector.commit_offsets()
-                    partition = message.partition
-                    raise RuntimeError("the user's own")
-    except RuntimeError:
-        pass
+    with pytest.raises(RuntimeError, match="the user's own"), one.connector as connector:
+        stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
+        for message in iter(lambda: next(stream, None), None):
+            if message is not None and message.offset == 7:
+                connector.commit_offsets()
+                partition = message.partition
+                raise RuntimeError("the user's own")
     assert group.stored(partition) == "8"
 
 

@@ -274,12 +274,13 @@ def test_finished_and_delivered_differ_by_the_unfinished_message(log: Log, reade
 
 def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reader) -> None:
     """Positions that another thread reads never exceed what the user has finished."""
-    finished = [0]
+    finished, reads = [0], [0]
     failures: list[tuple[int, int]] = []
     over = threading.Event()
 
     def watch() -> None:
         while not over.is_set():
+            reads[0] += 1
             position = reader.finished(0) or 0
             bound = finished[0]  # It is read after `position`, so it is equal or higher.
             if position > bound:
@@ -291,6 +292,8 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     for count in range(3000):
         finished[0] = count  # The next request finishes all messages before it.
         assert next(reader.stream).offset == count
+        if count % 100 == 0:  # The other thread reads while this one is within a buffer.
+            eventually(lambda before=reads[0]: reads[0] > before + 1)
     over.set()
     watcher.join(LIMIT_S)
     assert failures == []

@@ -210,7 +210,7 @@ def test_seeking_and_pausing_under_load_keep_every_partition_in_order(
                 target = dice.randrange(1990)
                 sought[number].add(target)
                 assert reader.stream.seek(reader.tp(number), target)
-                eventually(lambda n=number, c=so_far: len(runs[n]) > c)
+                eventually(lambda n=number, c=so_far, at=target: at in runs[n][c:])
     finally:
         over.set()
         user.join(LIMIT_S)

@@ -65,8 +65,9 @@ def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -
         assert process.stdout is not None
         values = [process.stdout.readline().split()[-1] for _ in range(MESSAGES)]
         assert sorted(values) == sorted(f"b'm{number}'" for number in range(MESSAGES))
-        while _committed(sandbox, topic) < MESSAGES:  # The commit of the last batch may come late.
-            assert process.poll() is None
+        # The commit of the last batch may come late.
+        eventually(lambda: _committed(sandbox, topic) == MESSAGES, LIMIT_S)
+        assert process.poll() is None
         os.kill(process.pid, number)
         assert process.stderr is not None
         assert (process.stdout.read(), process.stderr.read()) == ("", "")

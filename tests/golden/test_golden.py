@@ -57,13 +57,16 @@ def test_registrations_are_written_as_the_jvm_writes_them(release: str) -> None:
 
 def test_by_default_registrations_are_those_of_0_8_2_to_1_0_0() -> None:
     """Without `peers.release` a member writes as 0.11 does."""
-    for registration, payload in _registrations("0.11.0.3"):
+    captured = list(_registrations("0.11.0.3"))
+    assert len(captured) >= 100
+    for registration, payload in captured:
         assert encode_registration(registration) == payload
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
     """A captured registration is read back, or zkconsumer refuses to write it."""
+    count = 0
     for registration, payload in _registrations(release):
         ((key, streams),) = list(registration.subscription.items())[:1] or [("t", 1)]
         doubled = release == "1.1.1" and bool(re.search(r'["\\/\x00-\x1f\x7f-\x9f]', key))
@@ -76,6 +79,8 @@ def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
         read = decode_registration(payload, where="", profile=profile(release))
         assert read == registration
         assert registration.pattern is Pattern.STATIC or not doubled
+        count += 1
+    assert count >= 60
 
 
 def test_generated_consumer_ids() -> None:

@@ -26,6 +26,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
 
 FILE = Path(__file__).with_name("trees.jsonl.gz")
 RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
@@ -128,10 +129,14 @@ class Steps:
     def before(self, step: str) -> None:
         """Wait until the znodes equal those at the beginning of this step."""
         expected = self._steps.pop(step)
-        limit = time.monotonic() + LIMIT_S
-        while (found := self.scene.nodes(*self._names)) != expected and time.monotonic() < limit:
-            time.sleep(0.05)
-        assert found == expected
+        found: list[Nodes] = []
+
+        def is_equal() -> bool:
+            found[:] = [self.scene.nodes(*self._names)]
+            return found == [expected]
+
+        until(is_equal, limit_s=LIMIT_S)
+        assert found == [expected]
 
     def ends(self) -> None:
         """Check that the last znodes are there, and that no step was left out."""

@@ -82,7 +82,7 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
     """A file named .tar that is not an archive is an error that names the file."""
     file = tmp_path / "a.tar"
     file.write_bytes(b"no archive" * 100)
-    with pytest.raises(Exception, match=r"a\.tar"):
+    with pytest.raises(HistoryError, match=r"a\.tar"):
         find_servers([file])
 
 

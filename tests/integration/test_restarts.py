@@ -114,11 +114,13 @@ def test_a_member_joins_while_no_broker_is_there(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
     """Without brokers no partition is released; the joining member gets its share later."""
+    owners = crew.observer.snapshot().owners
     sandbox.broker.stop()
     third = crew.join()
     wait_for(lambda: third.last("status")["phase"] == "waiting", "the joiner to wait")
     assert "no brokers" in third.last("status")["waiting_for"]
-    assert all(one.owned for one in pair)
+    assert crew.observer.snapshot().owners == owners
+    assert set().union(*(one.owned for one in pair)) == owners.keys()
     sandbox.broker.start()
     crew.settle(*pair, third)
     crew.flowing(*pair, third)

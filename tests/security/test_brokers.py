@@ -22,6 +22,7 @@ from zkconsumer import (
     FetchError,
     Message,
     SparkSourceError,
+    ZooKeeperUnreachableError,
 )
 from zkconsumer.cli import app
 from zkconsumer.kafka import client_settings
@@ -245,7 +246,7 @@ def test_kerberos_does_not_hide_other_mistakes(monkeypatch: pytest.MonkeyPatch) 
 def test_insecure_properties_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Each start with unchecked certificates logs a warning."""
     kafka = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
-    with pytest.raises(Exception, match="ZooKeeper"):
+    with pytest.raises(ZooKeeperUnreachableError):
         ConsumerConnector(
             ConsumerConfig(
                 group_id="g",

@@ -100,7 +100,9 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
     troubles = TroubleLog(SafeLogger(logging.getLogger("streams")), lambda: 0.0)
     for kind in ReportKind:
         troubles.add(StreamReport(kind, text, text, TopicPartition(text, 0)))
-    for line in (record.getMessage() for record in caplog.records):
+    logged = [record.getMessage() for record in caplog.records]
+    assert {"member", "streams"} <= {record.name for record in caplog.records}
+    for line in logged:
         assert line.isprintable(), ascii(line[:300])
     for line in seen:
         assert_harmless(line)
@@ -147,11 +149,13 @@ def test_hostile_znodes_reach_no_terminal(group: Group, caplog: pytest.LogCaptur
     for text in (*status.blocked.values(), *status.malformed_peers, status.waiting_for):
         assert_harmless(text)
     server = group.sandbox.zookeeper_connect
-    for record in caplog.records:
-        if record.name.startswith("zkconsumer"):
-            assert_harmless(record.getMessage())
+    logged = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer")]
+    assert logged
+    for line in logged:
+        assert_harmless(line)
     for words in (["owners"], ["doctor"], ["members"], ["verify"]):
         asked = [sys.executable, "-m", "zkconsumer", *words, "--zookeeper", server, "--group", name]
         found = subprocess.run(asked, capture_output=True, check=False, timeout=300)
+        assert found.stdout, found.stderr
         for line in (found.stdout + found.stderr).decode().split("\n"):
             assert_harmless(line, 2 * LARGE)

@@ -94,12 +94,14 @@ def test_nothing_shows_a_key_or_a_sasl_password(
         zookeeper_auth_credential=f"{USER}:{password}",
         **{**SETTINGS, **secure.settings},
     )
-    shown = repr(config)
+    shown, is_refused = repr(config), False
     with caplog.at_level(EVERYTHING):
         try:
             ConsumerConnector(config).shutdown()
         except ZkConsumerError as error:
             shown += f"{error} {error!r}"
+            is_refused = True
+    assert is_refused is (password != PASSWORD)
     assert caplog.records
     shown += caplog.text
     assert password not in shown

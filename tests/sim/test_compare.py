@@ -18,7 +18,9 @@ def costs(script: str, members: int = 3, partitions: int = 12) -> dict[str, Cost
     """Return protocol -> the costs of the script."""
     steps = read_script(script, members)
     found = compare(steps, members=members, partitions=partitions, protocols=PROTOCOLS)
-    return {one.protocol: one for one in found}
+    by_protocol = {one.protocol: one for one in found}
+    assert list(by_protocol) == list(PROTOCOLS)
+    return by_protocol
 
 
 def test_a_join() -> None:

@@ -69,12 +69,7 @@ class Driven:
 
     def is_quiet(self, start: StreamOffset) -> bool:
         """Return whether several requests find no new messages."""
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
-            if self.reader.latestOffset(start, ALL) is not start:
-                return False
-            time.sleep(0.01)
-        return True
+        return not until(lambda: self.reader.latestOffset(start, ALL) is not start, limit_s=1.5)
 
     def read(self, start: StreamOffset, end: StreamOffset) -> list[tuple[str, int, int]]:
         """Return the messages that a batch's tasks read with a pickled copy of the reader."""

@@ -203,7 +203,9 @@ def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
             assert (row.version, row.error or "") == (offset.version, offset.fault)
     owned = Counter((row.group, row.member) for row in owners.values())
     columns = ["group", "member", "owned"]
-    for row in tables.members(spark, **_all_of(cluster), columns=columns).collect():
+    rows = tables.members(spark, **_all_of(cluster), columns=columns).collect()
+    assert len(rows) > GROUPS
+    for row in rows:
         assert (row.owned or 0) == owned[row.group, row.member]
 
 

@@ -122,7 +122,7 @@ def serve(release: str, directory: Path) -> None:
             lone = abandoned_session(server.port)
             write(server.connect, release, f"run{number}")
             logs = directory / "data" / "version-2"
-            until(partial(_is_over, logs, lone), limit_s=60)
+            assert until(partial(_is_over, logs, lone), limit_s=60)
 
 
 def abandoned_session(port: int) -> int:
