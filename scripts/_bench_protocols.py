@@ -37,10 +37,11 @@ from support.jvm.member import JvmMember, libjvm  # noqa: E402
 from support.members.crew import MemberProcess, Program  # noqa: E402
 from support.members.program import Request  # noqa: E402
 
+from zkconsumer.errors import ConfigError  # noqa: E402
 from zkconsumer.protocol import paths  # noqa: E402
 from zkconsumer.protocol.payloads import decode_owner  # noqa: E402
 from zkconsumer.sandbox import Sandbox, jars  # noqa: E402
-from zkconsumer.sim.compare.run import compare, read_script  # noqa: E402
+from zkconsumer.sim.compare.run import check, compare, read_script  # noqa: E402
 
 LOOK_S = 0.02
 QUIET_S = 8.0  # time without a change after which a group has settled: over two heartbeats
@@ -233,6 +234,21 @@ def bench(client: str, group: Group, members: int, partitions: int) -> Iterator[
             }
 
 
+def wrong(options: argparse.Namespace) -> str | None:
+    """Return what is wrong with the options; None if nothing is."""
+    for client in options.clients.split(","):
+        if client not in CLIENTS:
+            return f"{client!r} is no client (--clients): use {', '.join(CLIENTS)}"
+    if options.members < 2:
+        return "a group has fewer than 2 members (--members): one member leaves, another is killed"
+    try:
+        read_script("join", options.members)
+        check(options.partitions, [])
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_protocols",
@@ -244,6 +260,9 @@ def main() -> int:
     parser.add_argument("--clients", default=",".join(CLIENTS), help="default: all")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args()
+    if reason := wrong(options):
+        print(f"scripts/bench_protocols: {reason}", file=sys.stderr)
+        return 2
     rows: list[Mapping[str, Any]] = []
     with ExitStack() as stack:
         sandbox = stack.enter_context(Sandbox())

@@ -1,8 +1,8 @@
 """One consumer of a later group protocol as a program: confluent-kafka's, or the JVM's.
 
-Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`,
-`stops_when_assigned` (the process stops itself in the first call of the listener with partitions),
-and for the JVM `libjvm`, `jars` and `log4j`. Each line of standard output is an event: `owned` (the
+Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`, for the JVM
+`libjvm`, `jars` and `log4j`, and optionally `stops_when_assigned` (the process stops itself in the
+first call of the listener with partitions). Each line of standard output is an event: `owned` (the
 partitions after a change), `error` (the name of Kafka's error), `raised` (an error after which the
 program polls again), `left`. The word `leave`, or the end of standard input, closes the consumer.
 """
@@ -121,7 +121,7 @@ def jvm(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -
 def main() -> None:
     request, ended = json.loads(sys.argv[1]), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-    calls = ListenerCalls(stops=request["stops_when_assigned"])
+    calls = ListenerCalls(stops=request.get("stops_when_assigned", False))
     (jvm if request["client"] == "jvm" else confluent)(request, calls, ended)
     emit("left")
 
