@@ -47,6 +47,7 @@ SERVER_FIXTURES = frozenset(
         "spark",
         "trio",
         "world",
+        "yarn",
         "zookeeper",
         "zookeeper_of",
         "zookeeper_release",
@@ -854,6 +855,12 @@ RULES: tuple[Rule, ...] = (
         "Starts a NameNode and a DataNode from a jar of 56 MB, and takes minutes. "
         "tests/history/test_inputs.py reads logs through the same library from a filesystem in "
         "memory.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_yarn.py",
+        "Starts HDFS and YARN, and submits jobs. tests/spark/test_cluster.py submits a job to a "
+        "standalone cluster.",
     ),
     *_later(
         "Each query takes seconds. test_transactions reads the same logs, and tests/history checks "

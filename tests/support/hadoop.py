@@ -1,4 +1,4 @@
-"""A real HDFS on the loopback interface, each server in a JVM of its own.
+"""A real HDFS and a real YARN on the loopback interface, each server in a JVM of its own.
 
 The servers' classes are in one jar of Hadoop, the client's classes and all other libraries in the
 jars of pyspark, which has the same release of Hadoop.
@@ -19,17 +19,42 @@ from zkconsumer.sandbox.ports import HOST, free_port
 from zkconsumer.sandbox.process import Process, Startable, launch, until
 from zkconsumer.sandbox.spark import environment
 
-SERVERS = jars.Jar(
-    "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c",
-    "org.apache.hadoop",
-    "hadoop-client-minicluster",
-    "3.5.0",
-)
+# The servers, and the cryptography that the ResourceManager needs.
+SERVERS = [
+    jars.Jar(
+        "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c",
+        "org.apache.hadoop",
+        "hadoop-client-minicluster",
+        "3.5.0",
+    ),
+    jars.Jar(
+        "add5915e6acfc6ab5836e1fd8a5e21c6488536a8c1f21f386eeb3bf280b702d7",
+        "org.bouncycastle",
+        "bcprov-jdk18on",
+        "1.78.1",
+    ),
+    jars.Jar(
+        "4b48ea084e5232b9d79ebca1887b9de037b124931807cd60710748c2aee08cc9",
+        "org.bouncycastle",
+        "bcpkix-jdk18on",
+        "1.78.1",
+    ),
+    jars.Jar(
+        "d9fa56f97b0f761ce3bc8d9d74c5d7137a987bf5bd3abfe1003f9bafa45a1d2f",
+        "org.bouncycastle",
+        "bcutil-jdk18on",
+        "1.78.1",
+    ),
+]
 # A start takes 35 s on a busy machine.
 LIMIT_S = 120.0
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 # Fewer jars let the servers start sooner, because they search each of them.
 _LIBRARIES = ("hadoop-client", "jcl-over", "log4j-", "slf4j-api")
+# The default scheduler needs a file of queues.
+_FIFO = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler"
+# A disk that is nearly full is used all the same.
+_FULL_DISK = "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage"
 _LOG4J = """rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -84,7 +109,7 @@ class HadoopServers(Startable):
     def _launch(self, main: str, *arguments: str) -> None:
         """Start a server in a JVM of its own."""
         name = main.rpartition(".")[2]
-        servers = jars.resolve_jars([SERVERS], title="Hadoop")
+        servers = jars.resolve_jars(SERVERS, title="Hadoop")
         found = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
         libraries = [one for one in found if one.name.startswith(_LIBRARIES)]
         classes = os.pathsep.join(map(str, (self.conf, *servers, *libraries)))
@@ -163,3 +188,57 @@ class Hdfs(HadoopServers):
         except BaseException:
             self.stop()
             raise
+
+
+class Yarn(HadoopServers):
+    """A ResourceManager and a NodeManager, whose containers are processes on this machine."""
+
+    def __init__(self, directory: Path, *, files: str, memory_mb: int = 4096) -> None:
+        """Args:
+        files: the default filesystem, for example `Hdfs.url`.
+        memory_mb: memory of all containers together.
+        """
+        super().__init__(directory)
+        self._files, self._memory_mb = files, memory_mb
+
+    def start(self) -> None:
+        ports = {name: f"{HOST}:{free_port()}" for name in ("", ".scheduler", ".admin")}
+        ports |= {name: f"{HOST}:{free_port()}" for name in (".resource-tracker", ".webapp")}
+        addresses = {
+            f"yarn.resourcemanager{name}.address": address for name, address in ports.items()
+        }
+        self._configure("core-site.xml", {"fs.defaultFS": self._files})
+        self._configure(
+            "yarn-site.xml",
+            addresses
+            | {
+                "yarn.resourcemanager.hostname": HOST,
+                "yarn.resourcemanager.scheduler.class": _FIFO,
+                "yarn.nodemanager.hostname": HOST,
+                "yarn.nodemanager.address": f"{HOST}:0",
+                "yarn.nodemanager.localizer.address": f"{HOST}:0",
+                "yarn.nodemanager.webapp.address": f"{HOST}:0",
+                "yarn.nodemanager.local-dirs": self.directory / "local",
+                "yarn.nodemanager.log-dirs": self.directory / "containers",
+                "yarn.nodemanager.delete.debug-delay-sec": 600,
+                "yarn.nodemanager.resource.memory-mb": self._memory_mb,
+                "yarn.nodemanager.resource.cpu-vcores": 8,
+                "yarn.scheduler.minimum-allocation-mb": 256,
+                "yarn.nodemanager.vmem-check-enabled": "false",
+                "yarn.nodemanager.pmem-check-enabled": "false",
+                _FULL_DISK: 100,
+            },
+        )
+        try:
+            package = "org.apache.hadoop.yarn.server"
+            self._launch(f"{package}.resourcemanager.ResourceManager")
+            self._launch(f"{package}.nodemanager.NodeManager")
+            self._await(lambda: self._logged("NodeManager", "Registered with ResourceManager"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def tails(self) -> str:
+        """Return the last lines of the containers' logs, for the message of a failed test."""
+        logs = sorted((self.directory / "containers").rglob("std*"))
+        return "\n".join(f"{log}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
