@@ -65,8 +65,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def submitted(yarn: Yarn, directory: Path, python: Path, request: dict[str, str]) -> dict[str, Any]:
-    """Submit the job in client mode as docs/spark.md says, and return its results."""
+def submitted(
+    yarn: Yarn, directory: Path, python: Path, mode: str, request: dict[str, str]
+) -> dict[str, Any]:
+    """Submit the job as docs/spark.md says, and return its results."""
     archive = directory / "environment.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(python.parents[1], arcname="")
@@ -83,9 +85,12 @@ def submitted(yarn: Yarn, directory: Path, python: Path, request: dict[str, str]
         "spark.sql.shuffle.partitions": "2",
         "spark.yarn.am.memory": "512m",
     }
-    found["PYSPARK_DRIVER_PYTHON"] = str(python)
-    settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    command = [str(SPARK / "bin" / "spark-submit"), "--master", "yarn"]
+    if mode == "client":
+        found["PYSPARK_DRIVER_PYTHON"] = str(python)
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = "./environment/bin/python"
+    command = [str(SPARK / "bin" / "spark-submit"), "--master", "yarn", "--deploy-mode", mode]
     command += ["--archives", f"{archive}#environment"]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
@@ -106,16 +111,18 @@ def submitted(yarn: Yarn, directory: Path, python: Path, request: dict[str, str]
 
 
 @pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_a_job_on_yarn(
-    yarn: Yarn, python: Path, request_of: dict[str, str], tmp_path: Path
+    yarn: Yarn, python: Path, request_of: dict[str, str], tmp_path: Path, mode: str
 ) -> None:
     """A batch, a stream of each mode and the history's pipeline run in YARN's containers."""
-    told = submitted(yarn, tmp_path, python, request_of)
+    told = submitted(yarn, tmp_path, python, mode, request_of)
     assert told["direct"] == told["group"] == sorted(MESSAGES)
     assert told["batch"] == len(MESSAGES)
     assert told["history"] == told["pipeline"] > 0
-    assert told["containers"]
-    assert all(Path(one).is_relative_to(yarn.directory) for one in told["containers"])
+    containers = told["containers"] + ([told["driver"]] if mode == "cluster" else [])
+    assert all(Path(one).is_relative_to(yarn.directory) for one in containers)
+    assert mode == "client" or told["interpreter"].endswith("environment/bin/python")
     group, topic = request_of["group"], request_of["topic"]
     with session(request_of["zookeeper"]) as client:
         assert client.get(paths.offset(group, TopicPartition(topic, 0)))[0] == b"20"

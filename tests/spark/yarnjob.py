@@ -2,7 +2,7 @@
 
     yarnjob.py '{"zookeeper": ..., "topic": ..., "group": ..., "logs": ..., "directory": ..., ...}'
 
-The results are one JSON object in the file `result`.
+The results are one JSON object in the file `result`, because the driver may run in a container.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def main(given: dict[str, str]) -> dict[str, Any]:
         "group": streamed(spark, "grouped", given["checkpoint"], group),
         "history": history.count(),
         "pipeline": run.transactions,
+        "driver": os.getcwd(),
+        "interpreter": sys.executable,
     }
 
 
