@@ -16,6 +16,7 @@ from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachab
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.zk import credentials
 from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import Observer
 
@@ -186,3 +187,21 @@ def test_settings_that_do_not_go_together(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         ConsumerConfig(group_id="g", zookeeper_connect="localhost", **bad)
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("puresasl", "sasl"), ("kerberos", "sasl,kerberos")]
+)
+def test_sasl_without_its_package(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a package for SASL is missing, the connector names the extra of zkconsumer to install."""
+    monkeypatch.setattr(credentials, "find_spec", lambda name: None if name == package else "found")
+    config = ConsumerConfig(
+        group_id="g",
+        zookeeper_connect="127.0.0.1:1",
+        zookeeper_auth_scheme="sasl",
+        zookeeper_sasl_mechanism="GSSAPI",
+    )
+    with pytest.raises(ConfigError, match=rf"zkconsumer\[{extra}\]"):
+        ConsumerConnector(config)

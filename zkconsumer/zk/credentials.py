@@ -43,7 +43,7 @@ _PLAIN_ANSWER_BYTES = 16 * 1024
 def client_options(config: ConnectionConfig) -> dict[str, object]:
     """Return KazooClient's keyword arguments for authentication and for the ACL of new znodes.
 
-    Raises ConfigError if SASL is configured and pure-sasl is not installed.
+    Raises ConfigError if SASL is configured and a package that it needs is not installed.
     """
     scheme, credential = config.zookeeper_auth_scheme, config.zookeeper_auth_credential
     options: dict[str, object] = {
@@ -58,6 +58,12 @@ def client_options(config: ConnectionConfig) -> dict[str, object]:
                 "SASL needs the package pure-sasl",
                 where="zookeeper.auth.scheme=sasl",
                 remedy="pip install 'zkconsumer[sasl]'",
+            )
+        if config.zookeeper_sasl_mechanism == "GSSAPI" and find_spec("kerberos") is None:
+            raise ConfigError(
+                "SASL with Kerberos needs the package kerberos",
+                where="zookeeper.sasl.mechanism=GSSAPI",
+                remedy="pip install 'zkconsumer[sasl,kerberos]'",
             )
         sasl = {
             "mechanism": config.zookeeper_sasl_mechanism,

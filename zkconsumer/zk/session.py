@@ -342,14 +342,20 @@ class ZooKeeperSession:
 
 
 def _death_of(error: BaseException | None) -> ClientDeath:
-    """Return the death for kazoo's exception, which has no text after a refused credential."""
+    """Return the death for kazoo's exception, which has no text after a refused credential.
+
+    kazoo also raises `AuthFailedError` if a Kerberos library finds no valid ticket. In this case
+    the server has refused nothing, and a renewed ticket lets a new client log in.
+    """
     cause = (
         f" ({type(error.__cause__).__name__}: {error.__cause__})"
         if (error is not None and error.__cause__ is not None)
         else ""
     )
     text = f"{type(error).__name__}: {error}".removesuffix(": ") if error else "it was stopped"
-    return ClientDeath(f"{text}{cause}", isinstance(error, kz.AuthFailedError))
+    library = type(error.__cause__).__module__.partition(".")[0] if error else ""
+    refused = isinstance(error, kz.AuthFailedError) and library != "kerberos"
+    return ClientDeath(f"{text}{cause}", refused)
 
 
 def _stopped(client: KazooClient) -> None:
