@@ -167,7 +167,7 @@ def test_descriptions(home: Path) -> None:
     one = Terminal(Shell.ZSH)
     try:
         one.type(f"{LOAD[Shell.ZSH]}; echo load''ed\n", "loaded")
-        one.type("zkconsumer co\t", "-- Compare what joins")  # the list of five commands
+        one.type("zkconsumer co\t", "-- Compare the cost of joins")  # the list of five commands
     finally:
         one.end()
     line = {"_ZKCONSUMER_COMPLETE": "complete_bash", "_ZKCONSUMER_LINE": "zkconsumer gro"}

@@ -7,6 +7,6 @@ class JavaError(Exception):
     """The JVM throws an exception: `kind` is its class, `text` its `getMessage`."""
 
     def __init__(self, kind: str, text: str | None = None) -> None:
-        super().__init__(kind if text is None else f"{kind}: {text}")
+        super().__init__(kind if text is None else text)
         self.kind = kind
         self.text = "null" if text is None else text

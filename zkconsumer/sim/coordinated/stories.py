@@ -329,7 +329,7 @@ def _removed(on: Director) -> None:
 # ---- the user -----------------------------------------------------------------------------------
 
 
-@_story("your code is slow when a partition moves", "_busy", "_user_thread", partitions=2)
+@_story("your code is slow when a partition moves", "_poll_returned", "_user_thread", partitions=2)
 def _slow(on: Director) -> None:
     """The rebalance waits until the user polls again, up to `max.poll.interval.ms`."""
     on.scene(0)
