@@ -1,8 +1,8 @@
 """Write the README's pictures of the lab: docs/images/lab.png and docs/images/lab.svg.
 
-The first is a screenshot of the page in Chromium. The second is an animation of a rebalance: a
-member joins, and another one is killed. Both pictures show simulated groups, whose members run the
-production code.
+The first is a screenshot of the page in Chromium; it shows a simulated group, whose members run the
+production code. The second is an animation of a real group with real servers: a member joins, and a
+JVM member is killed. The owners change at the times at which the owner znodes changed.
 """
 
 from __future__ import annotations
@@ -10,22 +10,31 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import sync_playwright
 
 from zkconsumer.lab.camera import NOBODY
-from zkconsumer.lab.engine import Engine
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.payloads import OwnerZnode
+from zkconsumer.sandbox.real_group import MemberKind, RealGroup
+from zkconsumer.zk.observer import ChangeKind, Observer
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/images"
 CHROMIUM = "/usr/bin/chromium"
 SCENE = "#scenario=a-zombie-wakes&at=44"
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73")
-WORLD = {"members": 2, "spare": 1, "partitions": 6, "flow": 0, "session_s": 4}
-DURATION_S = 12
+KINDS = (MemberKind.ZKCONSUMER, MemberKind.JVM, MemberKind.ZKCONSUMER)
+GROUP, TOPIC, PARTITIONS = "g", "t", 6
+SESSION_S = 6.0
+# Seconds for which the animation shows each state of rest, and after which a run has failed.
+PAUSE_S, LIMIT_S = 2.0, 120.0
 WIDTH, CELL = 720, 112
 NOBODY_FILL = "#d7dbe0"
 
@@ -49,42 +58,105 @@ def screenshot(target: Path) -> None:
         process.terminate()
 
 
-def frames() -> list[dict[str, Any]]:
-    """Return the frames of the run that the animation shows."""
-    engine = Engine()
-    (opened, *_) = engine.command({"do": "open", "world": WORLD})
-    run: str = opened["run"]
-    found: list[dict[str, Any]] = []
-    for move, seconds in (("join:2", 1.0), ("kill:1", 6.0)):
-        (acted,) = engine.command({"do": "act", "run": run, "at": len(found), "move": move})
-        found += acted["frames"]
-        (stepped,) = engine.command({"do": "step", "run": run, "until": seconds})
-        found += stepped["frames"]
-    return found
+class Recording:
+    """The owners of a real group's partitions over time, and what happens to its members.
+
+    Attributes:
+        owners: partition -> the moments, in seconds, at which its owner changed, and the new owner.
+        words: the moments at which something happens, and a sentence for each.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self.owners: dict[int, list[tuple[float, int]]] = {}
+        self.words: list[tuple[float, str]] = []
+        self._begun = time.monotonic()
+        self._now = {number: NOBODY for number in range(PARTITIONS)}
+        self._changed = threading.Condition()
+        threading.Thread(target=self._follow, args=(observer,), daemon=True).start()
+
+    def _follow(self, observer: Observer) -> None:
+        for _, change in observer.changes():
+            if change.what is not ChangeKind.OWNER:
+                continue
+            tp, owner = change.key, change.after
+            assert isinstance(tp, TopicPartition)
+            thread = owner.thread if isinstance(owner, OwnerZnode) else None
+            who = int(consumer_of(thread).rpartition("_")[2]) if thread else NOBODY
+            with self._changed:
+                self._now[tp.partition] = who
+                self.owners.setdefault(tp.partition, []).append((self.seconds, who))
+                self._changed.notify_all()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def begin(self, words: str) -> None:
+        """Forget what has happened so far."""
+        with self._changed:
+            self._begun = time.monotonic()
+            self.owners = {number: [(0.0, who)] for number, who in self._now.items()}
+            self.words = [(0.0, words)]
+
+    def say(self, words: str) -> None:
+        self.words.append((self.seconds, words))
+
+    def wait_until_shared(self, *members: int) -> float:
+        """Wait until these members own equally many partitions; return the time that it takes."""
+        started, wanted = (
+            time.monotonic(),
+            Counter({who: PARTITIONS // len(members) for who in members}),
+        )
+        with self._changed:
+            if not self._changed.wait_for(lambda: Counter(self._now.values()) == wanted, LIMIT_S):
+                raise SystemExit(f"the members {members} do not share the partitions: {self._now}")
+        return time.monotonic() - started
+
+
+def record(group: RealGroup, recording: Recording) -> None:
+    """Let a member join a real group, and kill a JVM member."""
+    first, jvm, joining = group.members
+    first.start()
+    jvm.start()
+    recording.wait_until_shared(0, 1)
+    recording.begin("g_0 (zkconsumer) and g_1 (JVM) own three partitions each")
+    time.sleep(PAUSE_S)
+    joining.start()
+    recording.say("the process of g_2 (zkconsumer) starts")
+    needed_s = recording.wait_until_shared(0, 1, 2)
+    recording.say(f"{needed_s:.1f} s later, each member owns two partitions")
+    time.sleep(PAUSE_S)
+    jvm.kill()
+    recording.say(f"g_1 is killed; its session of {SESSION_S:g} s has not expired yet")
+    needed_s = recording.wait_until_shared(0, 2)
+    recording.say(f"{needed_s:.1f} s later, g_0 and g_2 own three partitions each")
+    time.sleep(PAUSE_S)
 
 
 def animation() -> str:
     """Return an SVG with a cell for each partition, whose colour follows its owner."""
-    found = frames()
-    share = 1 / len(found)
-    owners: dict[int, list[tuple[float, int]]] = {
-        number: [(0.0, number // 3)] for number in range(WORLD["partitions"])
-    }
-    words = [(0.0, "g_0 and g_1 own three partitions each")]
-    for at, frame in enumerate(found):
-        for number, row in frame.get("p", {}).items():
-            if owners[number][-1][1] != row[0]:
-                owners[number].append((at * share, row[0]))
-        if frame["d"] in ("join:2", "kill:1") or "o" in frame:
-            words.append((at * share, frame["l"]))
-    return "\n".join(_drawn(owners, words))
+    group = RealGroup(KINDS, group=GROUP, topic=TOPIC, partitions=PARTITIONS, session_s=SESSION_S)
+    with group, Observer(group.connect, GROUP, timeout_s=LIMIT_S) as observer:
+        recording = Recording(observer)
+        record(group, recording)
+        length_s = recording.seconds
+        owners = {
+            number: [(at / length_s, who) for at, who in spans]
+            for number, spans in sorted(recording.owners.items())
+        }
+        words = [(at / length_s, text) for at, text in recording.words]
+    return "\n".join(_drawn(owners, words, length_s))
 
 
-def _drawn(owners: dict[int, list[tuple[float, int]]], words: list[tuple[float, str]]) -> list[str]:
+def _drawn(
+    owners: dict[int, list[tuple[float, int]]], words: list[tuple[float, str]], length_s: float
+) -> list[str]:
+    """Return the lines of the SVG; times are shares of the length."""
+    duration = f"{length_s:.1f}s"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 170" role="img" '
         'font-family="sans-serif">',
-        "<title>A rebalance in the lab: a member joins, another one is killed</title>",
+        "<title>Two rebalances of a real group: a member joins, a JVM member is killed</title>",
         f'<rect width="{WIDTH}" height="170" rx="8" fill="#ffffff" stroke="#cfd5dd"/>',
     ]
     for number, spans in owners.items():
@@ -93,7 +165,7 @@ def _drawn(owners: dict[int, list[tuple[float, int]]], words: list[tuple[float, 
         times = ";".join(f"{at:.4f}" for at, _ in spans)
         parts.append(
             f'<rect x="{x}" y="60" width="{CELL}" height="62" rx="6" fill="{fills[0]}">'
-            f'<animate attributeName="fill" dur="{DURATION_S}s" repeatCount="indefinite" '
+            f'<animate attributeName="fill" dur="{duration}" repeatCount="indefinite" '
             f'calcMode="discrete" values="{";".join(fills)}" keyTimes="{times}"/></rect>'
         )
         parts.append(
@@ -113,22 +185,40 @@ def _drawn(owners: dict[int, list[tuple[float, int]]], words: list[tuple[float, 
                         shown=shown,
                         times=times,
                         anchor="middle",
+                        duration=duration,
                     )
                 )
     for place, (_, text) in enumerate(words):
         times = ";".join(f"{one:.4f}" for one, _ in words)
         shown = ";".join("1" if other == place else "0" for other in range(len(words)))
-        parts.append(_text((12, 36), text, ink="#17202c", shown=shown, times=times, anchor="start"))
+        parts.append(
+            _text(
+                (12, 36),
+                text,
+                ink="#17202c",
+                shown=shown,
+                times=times,
+                anchor="start",
+                duration=duration,
+            )
+        )
     return [*parts, "</svg>", ""]
 
 
 def _text(
-    at: tuple[float, int], text: str, *, ink: str, shown: str, times: str, anchor: str
+    at: tuple[float, int],
+    text: str,
+    *,
+    ink: str,
+    shown: str,
+    times: str,
+    anchor: str,
+    duration: str,
 ) -> str:
     first = shown.partition(";")[0]
     return (
         f'<text x="{at[0]:g}" y="{at[1]}" text-anchor="{anchor}" font-size="18" fill="{ink}" '
-        f'opacity="{first}">{escape(text)}<animate attributeName="opacity" dur="{DURATION_S}s" '
+        f'opacity="{first}">{escape(text)}<animate attributeName="opacity" dur="{duration}" '
         f'repeatCount="indefinite" calcMode="discrete" values="{shown}" keyTimes="{times}"/></text>'
     )
 
