@@ -49,8 +49,10 @@ def _file(module: str) -> Path:
 
 
 def test_the_layers() -> None:
-    """The table of layers equals the table of tests/static/test_rooms.py, row by row."""
-    permitted = runpy.run_path(str(ROOT / "tests" / "static" / "test_rooms.py"))["PERMITTED"]
+    """The table of layers equals the table of tests/static/test_package_imports.py, row by row."""
+    permitted = runpy.run_path(str(ROOT / "tests" / "static" / "test_package_imports.py"))[
+        "PERMITTED"
+    ]
     names = {"java": "protocol.java", "tables": "spark.tables"}
     expected = {
         names.get(package, package): {names.get(one, one) for one in others} - {"errors"}

@@ -1,7 +1,7 @@
 """The private parts of zkconsumer and Spark that tests touch, each with the reason.
 
-A test uses a public interface where there is one. tests/static/test_house.py counts the other
-places.
+A test uses a public interface where there is one. tests/static/test_repository_rules.py counts the
+other places.
 """
 
 from __future__ import annotations
