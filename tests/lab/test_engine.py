@@ -77,7 +77,7 @@ def test_a_killed_members_partitions_are_taken_over() -> None:
 
 @pytest.mark.parametrize("world", [{"members": 3}, {"members": 3, "seed": 7}, MIXED])
 def test_the_address_gives_the_same_run(world: Json) -> None:
-    """The world and the moves of an address give the same frames in another engine."""
+    """The world and the moves of a shared URL give the same frames in another engine."""
     lab = Lab()
     run = lab.open(world=world)
     for move in ("cut:0", "freeze:1", "hold:0"):
@@ -289,7 +289,7 @@ def test_every_move_of_a_coordinated_group(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", COORDINATED)
 def test_a_coordinated_group_is_copied(protocol: str) -> None:
-    """A fork continues from a copy of the world exactly as from the start of the run."""
+    """A fork from a saved copy of the world gives the frames of a replay from the start."""
     lab = Lab()
     moves = "join:3,20,freeze:0,10,hold:1,30,kill_broker:0,40,coordinate:1,9,thaw:0,let_go:1,40"
     world = {"protocol": protocol, "members": 3, "seed": 3}
@@ -411,7 +411,7 @@ def test_every_scenario_opens() -> None:
 
 
 def test_a_scenario_can_be_cut_and_continued() -> None:
-    """An address contains a scenario, the move where the user left it, and the later moves."""
+    """A URL holds a scenario, the number of moves taken from it, and the user's later moves."""
     lab = Lab()
     run = lab.open(scenario="a-jvm-peer-has-given-up")
     *_, frames = lab.do("act", run=run, at=40, move="kill:0")
@@ -440,7 +440,7 @@ def test_why_a_thread_owns_a_partition() -> None:
 
 
 def test_protocols_are_compared_on_one_axis() -> None:
-    """Each protocol's run has the script's length and ends with the owners that it computes."""
+    """Under each protocol the run lasts as long as the script, and ends with its assignment."""
     lab = Lab()
     script = "join; kill g_1; freeze g_0 20s"
     *events, table = lab.do("compare", script=script, protocols=list(PROTOCOLS))

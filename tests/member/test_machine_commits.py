@@ -108,7 +108,7 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
 
 @pytest.mark.parametrize("late", [1, 2, 3])
 def test_commits_of_given_offsets_are_merged_in_order(late: int) -> None:
-    """Of two commits of given offsets the later is stored; other commits keep their order."""
+    """Of two waiting explicit commits only the later is stored; other commits keep their order."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     for request, offset in ((1, 50), (2, 40)):
@@ -398,7 +398,7 @@ KAFKA = frozenset(tps(0, 1, 2, 3))
 
 
 def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Committed:
-    """Return the outcome of a commit that Kafka has stored, except `unavailable`."""
+    """Return the outcome of a commit that Kafka has stored for all partitions but `missing`."""
     assert member.state.commits.running is not None
     plan = member.state.commits.running.plan
     versions = {tp: 0 if v is None else v + 1 for tp, (_, v) in plan.writes.items()}

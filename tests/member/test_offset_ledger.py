@@ -73,7 +73,7 @@ def test_positions_of_another_ownership_count_for_nothing() -> None:
 
 
 def test_the_members_own_commits_never_go_back() -> None:
-    """A commit of finished messages after a commit of the unfinished one writes nothing."""
+    """A commit of finished messages lowers no offset that includes the message in progress."""
     before = ledger(10, 3)
     after, _ = apply_commit_result(
         before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
@@ -112,7 +112,7 @@ def test_a_higher_foreign_value_is_left_until_the_position_passes_it() -> None:
 
 
 def test_a_foreign_value_lowered_below_the_position_is_overwritten() -> None:
-    """If another client lowers its higher offset below the position, the member writes its own."""
+    """If another client writes a higher and then a lower offset, the member writes its position."""
     left, _ = met(ledger(10, 3), 12, StoredOffset(100, 4))
     lowered, _ = met(left, 90, StoredOffset(70, 5))
     assert plan(lowered, at(90)).writes == {TP: (90, 5)}
@@ -137,7 +137,7 @@ def test_an_own_write_without_a_reply_is_recognised() -> None:
 
 
 def test_a_foreign_write_is_not_taken_for_the_members_own() -> None:
-    """The same value two versions later is another client's, and is reported."""
+    """The member's value with a version two higher is another client's write, and is reported."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
     _, findings = met(unsure, 15, StoredOffset(12, 5))
@@ -178,8 +178,8 @@ def test_without_takes_positions_away() -> None:
 class Znode:
     """One offset znode as ZooKeeper stores it, and the marks of an operator's tool.
 
-    Unlike a real znode, a re-created one continues to count its versions. A real one starts at 0;
-    when it reaches the version that the owner knows, no client can tell that it was re-created.
+    In this model a re-created znode continues to count its versions. A real one starts at 0; when
+    it reaches the version that the owner knows, no client can tell that it was re-created.
     """
 
     value: int | None = None
@@ -354,7 +354,7 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
 def test_where_reading_begins(
     storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
 ) -> None:
-    """The higher offset of both storages counts; with Kafka's storage, Kafka's is preferred."""
+    """Dual commit reads from the higher stored offset; `kafka` prefers Kafka's offset."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start
@@ -369,7 +369,7 @@ def test_a_malformed_znode_matters_only_with_dual_commit() -> None:
 
 
 def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
-    """Kafka gets an unchanged position again, and the last offset instead of a lower one."""
+    """A commit to Kafka sends the position, or the last committed offset if this is higher."""
     before = in_kafka(10)
     for position, sent in ((12, 12), (10, 10), (8, 10), (0, 10)):
         asked = plan(before, at(position), Storage.KAFKA)

@@ -82,7 +82,7 @@ def package(name: str) -> str:
 
 
 def test_packages_import_what_they_may() -> None:
-    """No module imports from a package that `PERMITTED` does not list for its own."""
+    """Every module imports only from packages that `PERMITTED` lists for its own package."""
     found = [
         f"{name} imports {other}"
         for name in modules()
@@ -93,7 +93,7 @@ def test_packages_import_what_they_may() -> None:
 
 
 def test_every_permission_is_used() -> None:
-    """`PERMITTED` lists no import that no module makes."""
+    """Every import that `PERMITTED` lists is made by at least one module."""
     used = {(package(name), package(other)) for name in modules() for other in imports(name)}
     spare = {(one, other) for one, others in PERMITTED.items() for other in others} - used
     assert not spare

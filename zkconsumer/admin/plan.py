@@ -1,4 +1,4 @@
-"""Plans: changes of groups as values, and as files.
+"""Plans: planned changes of groups, as Python objects and as JSON files.
 
 A plan holds the data to write, and the present state and version of each znode concerned.
 `apply` writes nothing if a znode has changed since. The plan also holds the data and the access
@@ -110,9 +110,9 @@ class Change:
 
     @property
     def _is_swapped(self) -> bool:
-        """Whether this znode is `ids`, the parent of the registrations. Guards delete and create
-        `ids`, so its version and mzxid change. Comparing its data is enough: clients do not write
-        to `ids`, and ZooKeeper does not delete it while it has children.
+        """Whether this znode is `ids`, the parent of the registrations. The guard transactions
+        delete and create `ids`, so its version and mzxid change. Comparing its data is enough:
+        clients do not write to `ids`, and ZooKeeper does not delete it while it has children.
         """
         return self.path == paths.ids(self.group)
 
@@ -134,7 +134,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class KafkaChange:
-    """The change of a group's offset in Kafka, which cannot be deleted."""
+    """A change of a group's offset in Kafka. An offset in Kafka can be set but not deleted."""
 
     group: str
     partition: TopicPartition

@@ -3,8 +3,8 @@
 Each member computes the assignment by itself, from its own registration, all registrations, and the
 topics. A JVM member stops at the first payload that it cannot read, and does not report this to
 other members. So one member of a group may fail, or all may fail. `assign_each_member` imitates
-this. The function reads in the order of Kafka's `AssignmentContext`, which changed in 0.10.2
-(KAFKA-2434).
+this. The function reads the payloads in the order in which Kafka's `AssignmentContext` reads them;
+this order changed in 0.10.2 (KAFKA-2434).
 
 `requested_topics` expands the subscriptions of a group for display and for checks, without
 assigning partitions.

@@ -47,7 +47,7 @@ BAD_REGISTRATIONS = (
 """A registration that no member can read, and a registration that takes too long to evaluate."""
 
 AMBIGUOUS = rb'{"version":1,"subscription":{"t|x\\\\d+":1},"pattern":"white_list","timestamp":"1"}'
-"""A registration that the releases of the JVM's consumer read differently; for aimed worlds."""
+"""A registration that the JVM's releases parse differently; only worlds with an `aim` use it."""
 
 _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
@@ -450,7 +450,9 @@ def delete_topic(world: World) -> None:
 
 
 def create_topic(world: World) -> None:
-    """Create the topic again; its log continues at the old log's end, so that offsets compare."""
+    """Create the topic again. Its log continues at the end of the old log, so that the checks can
+    compare old and new offsets.
+    """
     world.active_faults.topic_gone = False
     data = world.topic_data(_partitions(world, world.TOPIC))
     world.zookeeper.write(rq.Create(paths.topic(world.TOPIC), data))
@@ -590,15 +592,15 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.ADMIT: admit,
     Do.FREE_ID: free_id,
 }
-"""The functions of the actions that no method of `World` performs."""
+"""The functions for actions that are not methods of `World`."""
 
 
 # ---- world ---------------------------------------------------------------------------------------
 
 
 WALL_MS = 1_400_000_000_000
-"""Milliseconds of the virtual wall clock at virtual second 0; the wall clock is written, never
-compared.
+"""Milliseconds of the virtual wall clock at virtual second 0. Members write the wall clock into
+znodes, and never compare it.
 """
 
 STEP_S = 0.001
@@ -1014,7 +1016,7 @@ class World:
         return black_hole_at + self.plan.session_of(who) * PATIENCE
 
     def next_moment(self) -> float:
-        """Return the next time at which something is due or a session without data may end."""
+        """Return the next time at which a timer is due, or a silent session may expire."""
         return min(self._moments(), default=NEVER)
 
     def _moments(self) -> Iterator[float]:

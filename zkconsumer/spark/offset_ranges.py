@@ -30,7 +30,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of offsets; not `__len__`, which copying and pickling a tuple use."""
+        """Return the number of offsets. `__len__` stays that of the tuple, for copy and pickle."""
         return max(0, self.end - self.start)
 
 

@@ -378,7 +378,7 @@ _HEADER = struct.Struct("!i?i")  # `MultiHeader`: operation, whether it is the e
 _END = _HEADER.pack(-1, True, -1)
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-_ANY_ZXID = 2**63 - 1  # the watch is set whenever the znode last changed
+_ANY_ZXID = 2**63 - 1  # the server sets the watch regardless of the znode's last change
 
 
 def release_in(answer: str) -> tuple[int, ...]:
