@@ -123,6 +123,11 @@ def pending(state: State, purpose: Purpose) -> bool:
     return running or any(one.purpose is purpose for one in commits.queued)
 
 
+def is_urgent(state: State) -> bool:
+    """Return whether a commit for which a phase waits is queued or running."""
+    return any(pending(state, purpose) for purpose in URGENT)
+
+
 def touches(state: State, partitions: Container[TopicPartition]) -> bool:
     """Return whether the running commit reads or writes one of these partitions."""
     if state.commits.running is None:
