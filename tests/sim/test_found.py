@@ -142,9 +142,7 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(7513058, id="a topic is deleted while a query's batch delays a release"),
         pytest.param(7241095, id="a topic is recreated within a reading, after a seek"),
         pytest.param(7301538, id="a topic is recreated while its owner is cut off, after a seek"),
-        pytest.param(
-            8924402, id="a commit of a release has nothing to store"
-        ),
+        pytest.param(8924402, id="a commit of a release has nothing to store"),
         pytest.param(8644225, id="a release starts again before a lost connection is handled"),
         pytest.param(8501303, id="an id znode is deleted after a nudge whose watch was lost"),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
