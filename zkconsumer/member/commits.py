@@ -123,7 +123,7 @@ def pending(state: State, purpose: Purpose) -> bool:
     return running or any(one.purpose is purpose for one in commits.queued)
 
 
-def is_urgent(state: State) -> bool:
+def is_urgent_pending(state: State) -> bool:
     """Return whether a commit for which a phase waits is queued or running."""
     return any(pending(state, purpose) for purpose in URGENT)
 

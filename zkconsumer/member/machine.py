@@ -132,7 +132,7 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
         retries = 0 if event.purpose in commits.URGENT else state.settings.commit_retries
     asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = commits.request(state, asked, event.now)
-    if event.purpose not in commits.URGENT and not commits.is_urgent(state):
+    if event.purpose not in commits.URGENT and not commits.is_urgent_pending(state):
         # One tick may end the grace period and start an automatic commit. The automatic commit's
         # positions arrive first; the phase must still wait for the positions of the revoked
         # partitions. If these are in the queue, their commit may have started and ended now.

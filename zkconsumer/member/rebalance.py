@@ -324,8 +324,7 @@ def after_commit(state: State, now: float) -> Step:
         return before_release(state, now)
     if state.phase is Phase.RELEASING and state.op is None and state.connected:
         return release(state)
-    last = (Purpose.LEAVE, Purpose.RELEASE)
-    if state.phase is Phase.LEAVING and not any(commits.pending(state, p) for p in last):
+    if state.phase is Phase.LEAVING and not commits.is_urgent_pending(state):
         return close(state)
     return state, ()
 
