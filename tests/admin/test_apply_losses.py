@@ -132,3 +132,33 @@ def test_zookeeper_does_not_return(
     report = apply(clients.tools, plan_file.load_plan(backup), backup_dir=tmp_path)
     assert (report.applied, report.already) == (6, 3)
     assert set(clients.stored(group).values()) == {"7"}
+
+
+def test_another_client_writes_after_a_lost_reply(
+    clients: Clients, line: Proxy, group: str, tmp_path: Path
+) -> None:
+    """The error does not claim that nothing was written: another write hides the tool's own."""
+    plan = setting(clients, group)
+    path = plan.changes[0].path
+
+    def write_after_tool() -> None:
+        if until(lambda: clients.other.exists(path).version == 2, limit_s=LIMIT_S):
+            clients.other.set(path, b"5")
+        line.wire = Wire.PASS
+        line.cut()
+
+    writer = threading.Thread(target=write_after_tool)
+
+    def progress(done: int, total: int) -> None:
+        if done == 0:
+            line.wire = Wire.LOSE_REPLIES
+            writer.start()
+
+    with (
+        through(line, LIMIT_S) as tools,
+        pytest.raises(AppliedInPartError, match=r"^at least 0 of 9 changes are made") as caught,
+    ):
+        apply(tools, plan, backup_dir=tmp_path, max_writes=3, on_progress=progress)
+    writer.join()
+    assert "nothing was written" not in str(caught.value)
+    assert list(clients.stored(group).values()).count("7") == 2

@@ -272,6 +272,18 @@ def test_finished_and_delivered_differ_by_the_unfinished_message(log: Log, reade
     assert reader.finished(0) == 12 + len(batch)
 
 
+def test_an_iteration_that_continues_finishes_a_polled_batch(log: Log, reader: Reader) -> None:
+    """A loop that polls between two of its messages finishes the batch with its next message."""
+    for partition in range(3):
+        reader.grant(partition, 2999)
+    iterator = iter(reader.stream)
+    first, (polled,), last = next(iterator), reader.stream.poll(max_messages=1), next(iterator)
+    assert {first.partition, polled.partition, last.partition} == {0, 1, 2}
+    assert reader.finished(first.partition) == 3000
+    assert reader.finished(polled.partition) == 3000
+    assert reader.finished(last.partition) == 2999
+
+
 def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reader) -> None:
     """Positions that another thread reads never exceed what the user has finished."""
     finished, reads = [0], [0]

@@ -145,6 +145,8 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(8924402, id="a commit of a release has nothing to store"),
         pytest.param(8644225, id="a release starts again before a lost connection is handled"),
         pytest.param(8501303, id="an id znode is deleted after a nudge whose watch was lost"),
+        pytest.param(8833778, id="another client writes after a tool's lost reply"),
+        pytest.param(8925399, id="a user iterates, polls, and iterates on"),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
     ],
 )

@@ -371,7 +371,8 @@ class _Run:
         self._guards = Guards(plan, forced=frozenset(plan.groups if live is Live.FORCE else ()))
         self._backup: Path | None = None
         self._done = self._already = 0
-        self._has_written = False
+        self._has_written = False  # or perhaps: see `_is_unsure`
+        self._is_unsure = False  # whether a transaction without a reply may have taken effect
 
     def run(self, backup_dir: Path, on_backup: Callable[[Path], None]) -> Report:
         plan, connection = self._plan, self._connection
@@ -492,6 +493,9 @@ class _Run:
                 self._guards.written(chunk)
                 return
             if reply.code is Code.BROKEN:
+                # If a znode has changed, the transaction may have taken effect before the change.
+                if not all(one.is_due(nodes.get(one.path)) for one in chunk.changes):
+                    self._has_written = self._is_unsure = True
                 continue
             refused = writes[int(reply.value or 0)]
             if reply.code is Code.NO_AUTH or not self._guards.is_extra(refused):
@@ -535,7 +539,7 @@ class _Run:
 
     def _lost(self, error: ZooKeeperUnreachableError) -> NoReturn:
         """Raise the error for a connection that was lost during a transaction."""
-        self._has_written = True  # the transaction may have taken effect
+        self._has_written = self._is_unsure = True
         self._end(error)
 
     def _end(self, error: ZkConsumerError) -> NoReturn:
@@ -544,8 +548,9 @@ class _Run:
         if not self._has_written:
             raise error
         what = error.what.removesuffix("; nothing was written")
+        least = "at least " if self._is_unsure else ""
         raise AppliedInPartError(
-            f"{self._done} of {len(self._plan)} changes are made; then: {what}",
+            f"{least}{self._done} of {len(self._plan)} changes are made; then: {what}",
             where=error.where,
             remedy="complete the change, or undo it",
             advice=Advice(RemedyOperation.COMPLETE_OR_UNDO, value=str(self._backup)),

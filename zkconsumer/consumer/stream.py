@@ -157,9 +157,9 @@ class Stream(Generic[K, V]):
         self._turn_s = turn_s
         self._in_use = threading.Lock()  # held while a thread uses the stream
         self.as_columns = False  # whether the user's last call asked for columns
-        # Whether an exception from outside this package may have lost fetched messages. The next
-        # call then fetches them again.
+        # Whether an exception may have lost fetched messages; the next call fetches them again.
         self._is_interrupted = False
+        self._iterations = 0  # number of generators of `ready` that have started and not ended
         self._iterator: Iterator[Message[K, V]] | None = None
 
     def __repr__(self) -> str:
@@ -276,6 +276,7 @@ class Stream(Generic[K, V]):
 
     def ready(self) -> Generator[Message[K, V], None, None]:
         """Hand out the fetched messages one by one; stop at a change or at the end of the lease."""
+        self._iterations += 1
         index, key_of = self._fetcher.index, self._fetcher.key_of
         gate, partitions = self._gate, self._partitions
         clock = gate.clock
@@ -302,6 +303,8 @@ class Stream(Generic[K, V]):
         except BaseException:
             self._redeliver()
             raise
+        finally:
+            self._iterations -= 1
 
     @property
     def has_columns(self) -> bool:
@@ -391,6 +394,10 @@ class Stream(Generic[K, V]):
 
         Return the partitions that are still granted, and the keys of the revoked partitions.
         """
+        if self._iterations:
+            # An iteration that continued would finish only the message that it handed out itself.
+            # The flag makes it stop and call `wait`, which finishes this batch, too.
+            self._partitions.has_changed = True
         held = {key: self._fetcher.index[key] for key in first}
         for key, state in held.items():
             state.unfinished = first[key]  # MARK
