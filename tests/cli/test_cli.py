@@ -59,6 +59,32 @@ def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("simulate --members 0", "'--members' must be between 1 and 50, not 0"),
+        ("simulate --partitions 1000000", "'--partitions' must be between 1 and 1000, not 1000000"),
+        ("simulate --members x", "'--members' must be an integer between 1 and 50, not x"),
+        ("simulate --seed 1.5", "'--seed' must be an integer, not 1.5"),
+        ("compare --members 0", "the number of members must be between 1 and 200"),
+        ("compare --partitions 1000000", "the number of partitions must be between 1 and 2000"),
+        ("consume --threads 0", "'--threads' must be at least 1, not 0"),
+        ("top --interval 0", "'--interval' must be at least 0.5, not 0"),
+        ("simulate --member 3", "no such option: --member; did you mean --members?"),
+        ("--versoin", "no such option: --versoin; did you mean --version?"),
+        ("--foo groups", "no such option: --foo before the command, where only --version and"),
+        ("--zookeeper h:1 groups", "put the options of a command after its name"),
+        ("-x groups", "no such option: -x before the command"),
+        ("--version=3", "option '--version' does not take a value"),
+    ],
+)
+def test_the_text_of_wrong_usage(call: Run, arguments: str, message: str) -> None:
+    """The line about a wrong option or number says what is allowed."""
+    code, out, err = call(*arguments.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
 def test_unreachable(run: Run) -> None:
     """An unreachable ZooKeeper gives exit code 3 and one line."""
     code, out, err = run("owners", "--group", "g", "--zookeeper", "127.0.0.1:1")

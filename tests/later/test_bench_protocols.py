@@ -31,7 +31,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (("--clients", "foo"), "'foo' is no client"),
         (("--members", "1"), "fewer than 2 members"),
         (("--members", "200"), "more than 200 members"),
-        (("--partitions", "1000000"), "the number of partitions is not from 1 to"),
+        (("--partitions", "1000000"), "the number of partitions must be between 1 and"),
     ],
 )
 def test_bad_input(words: tuple[str, ...], message: str) -> None:

@@ -22,7 +22,12 @@ from types import FrameType
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
-from typer._click.exceptions import NoArgsIsHelpError, UsageError
+from typer._click.exceptions import (
+    BadParameter,
+    NoArgsIsHelpError,
+    NoSuchOption,
+    UsageError,
+)
 from typer.core import TyperArgument, TyperGroup
 
 from zkconsumer.errors import (
@@ -197,6 +202,15 @@ class _LazyGroup(TyperGroup):
         ]
         return found or super().shell_complete(ctx, incomplete)
 
+    def parse_args(self, ctx: Click, args: list[str]) -> list[str]:
+        """Parse the options before the command; a wrong one is one line, without a usage block."""
+        try:
+            return super().parse_args(ctx, args)
+        except NoArgsIsHelpError:
+            raise
+        except UsageError as error:
+            raise _usage_exit(error) from error
+
     def resolve_command(self, ctx: Click, args: list[str]) -> Click:
         anything = cast(Any, None)  # Any: only the keys are used, for "did you mean"
         self.commands = dict.fromkeys(COMMANDS, anything)
@@ -221,18 +235,77 @@ class _LazyGroup(TyperGroup):
         except NoArgsIsHelpError:
             raise
         except UsageError as error:
-            from zkconsumer.cli.output import say
-
-            say(_usage_text(error))
-            raise typer.Exit(Exit.USAGE) from error
+            raise _usage_exit(error) from error
         return result
+
+
+def _usage_exit(error: UsageError) -> typer.Exit:
+    """Print the error as one line, and return the exit of the process."""
+    from zkconsumer.cli.output import say
+
+    say(_usage_text(error))
+    return typer.Exit(Exit.USAGE)
 
 
 def _usage_text(error: UsageError) -> str:
     """Return a wrong option or argument as one line, in the form of the other errors."""
-    text = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    text: str | None = None
+    if isinstance(error, NoSuchOption):
+        text = _unknown_option_text(error)
+    elif isinstance(error, BadParameter):
+        text = _number_text(error)
+    if text is None:
+        text = error.format_message().replace("Value error, ", "").rstrip(".")
+    text = " ".join(text.split())
     command = error.ctx.command_path if error.ctx else "zkconsumer"
     return f"{text[:1].lower()}{text[1:]}: see `{command} --help`"
+
+
+def _unknown_option_text(error: NoSuchOption) -> str:
+    """Return the text for an unknown option, with the nearest valid one.
+
+    Only `--version` and `--help` may precede the command. Before the command, an option of the
+    commands is the usual mistake.
+    """
+    if error.possibilities:
+        return f"{error.message}; did you mean {error.possibilities[0]}?"
+    if error.ctx is not None and error.ctx.parent is None:
+        return (
+            f"{error.message} before the command, where only --version and --help are allowed;"
+            " put the options of a command after its name"
+        )
+    return error.message
+
+
+# What a value must be, by the class of pydantic's error; "" if it is a number out of range.
+_NUMBERS: Final = {
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer",
+    "float_parsing": "a number",
+    "greater_than_equal": "",
+    "less_than_equal": "",
+}
+
+
+def _number_text(error: BadParameter) -> str | None:
+    """Return the text for a value that is not a number or is out of range; None for other errors.
+
+    The text names the whole range, of which pydantic's text names only the exceeded end.
+    """
+    cause = cast(Any, error.__cause__)  # Any: pydantic's ValidationError, which has `errors`
+    if error.param is None or not hasattr(cause, "errors"):
+        return None
+    fault = cause.errors()[0]
+    if fault["type"] not in _NUMBERS:
+        return None
+    least, most = getattr(error.param, "min", None), getattr(error.param, "max", None)
+    limits = ""
+    if least is not None and most is not None:
+        limits = f"between {least} and {most}"
+    elif least is not None or most is not None:
+        limits = f"at least {least}" if most is None else f"at most {most}"
+    wanted = f"{_NUMBERS[fault['type']]} {limits}".strip()
+    return f"{error.param.get_error_hint()} must be {wanted}, not {str(fault['input'])[:80]}"
 
 
 # Seconds after which a postponed Ctrl-C is sent again.

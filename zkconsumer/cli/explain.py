@@ -453,7 +453,7 @@ def _racks(text: str) -> dict[str, str]:
 def _number(value: Json, name: str, *, least: int = 0) -> int:
     if type(value) is not int or not least <= value <= MAX_PARTITIONS:
         raise ConfigError(
-            f"{name} is not a number from {least} to {MAX_PARTITIONS}", remedy=_REMEDY
+            f"{name} must be an integer between {least} and {MAX_PARTITIONS}", remedy=_REMEDY
         )
     return value
 

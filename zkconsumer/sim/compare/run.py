@@ -74,7 +74,7 @@ def read_script(text: str, members: int) -> list[Step]:
     """
     if not 1 <= members <= MAX_MEMBERS:
         raise ConfigError(
-            f"the number of members is not from 1 to {MAX_MEMBERS}", where="--members"
+            f"the number of members must be between 1 and {MAX_MEMBERS}", where="--members"
         )
     present, known, steps = set(range(members)), members, []
     for part in filter(None, map(str.strip, text.split(";"))):
@@ -166,7 +166,7 @@ def check(partitions: int, protocols: Sequence[str]) -> None:
     """
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise ConfigError(
-            f"the number of partitions is not from 1 to {MAX_PARTITIONS}", where="--partitions"
+            f"the number of partitions must be between 1 and {MAX_PARTITIONS}", where="--partitions"
         )
     for name in protocols:
         if name not in PROTOCOLS:
