@@ -22,7 +22,7 @@ from zkconsumer.admin.apply import Live
 from zkconsumer.admin.group_changes import plan_undo
 from zkconsumer.admin.plan import Change, Content, Plan, State
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import RefusedError, ZkConsumerError
+from zkconsumer.errors import RefusedError, RemedyOperation, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
@@ -101,6 +101,7 @@ class Tool:
         self._done: Plan | None = None  # the plan that an undo reverts
         self._backup: Path | None = None
         self._run: Counter[str] = Counter()
+        self._wrote: dict[str, Node | None] = {}  # planned path -> its state after the last write
         self.pending: Sequence[rq.Request] | None = None
         self.plan: Plan | None = None
         self.is_over = True
@@ -136,7 +137,7 @@ class Tool:
 
     def _begin_plan(self, plan: Plan, live: Live) -> None:
         self.plan, self._live, self.is_over = plan, live, plan.is_empty
-        self.written, self._backup = Counter(), None
+        self.written, self._wrote, self._backup = Counter(), {}, None
         if not plan.is_empty:
             self.apply_again()
 
@@ -202,10 +203,26 @@ class Tool:
             self.is_over = True
             if self._run:
                 raise InvariantViolation("I16", f"refused after {[*self._run]}: {error}") from error
+            is_for_members = (
+                error.advice is not None and error.advice.step is RemedyOperation.FORCE_LIVE
+            )
+            if not is_for_members and not self._is_changed_by_others():
+                raise InvariantViolation("I16", f"refused without a change: {error}") from error
         except ZkConsumerError:
             pass  # the plan is partly applied; the operator applies it again or undoes it
         else:
             self._task_ended()
+
+    def _is_changed_by_others(self) -> bool:
+        """Return whether another client has changed a znode of the plan since the plan was made."""
+        assert self.plan is not None
+        nodes = self._world.zookeeper.nodes
+        return any(
+            nodes.get(one.path) != self._wrote[one.path]
+            if one.path in self._wrote
+            else not one.is_due(nodes.get(one.path))
+            for one in self.plan.changes
+        )
 
     def _task_ended(self) -> None:
         if self._then is not None:
@@ -280,6 +297,7 @@ class Tool:
         for path in wrote:
             self._run[path] += 1
             self.written[path] += 1
+            self._wrote[path] = self._world.zookeeper.nodes.get(path)
             if self.written[path] > 1:
                 raise InvariantViolation("I16", f"{path} is written twice for one plan")
             if not planned[path].is_due(before.get(path)):
