@@ -160,7 +160,8 @@ def _registration(
 
 @dataclass(frozen=True)
 class TopicImage:
-    """A topic's registration: `node` is its znode, `state` is partition -> its state's znode."""
+    """The znodes of a topic: `node` is the topic's own, and `state` maps a partition to its state
+    znode."""
 
     name: str
     node: Node
@@ -383,8 +384,8 @@ def selected(
 def groups(connection: ZooKeeperClient, *, topics: Selection | None = None) -> list[GroupSummary]:
     """Return all groups, or those with offsets or owners of selected partitions, sorted by name.
 
-    A group is also returned if this connection may not list its znodes of a selected topic. Raises
-    what `ZooKeeperClient.read` raises. Kafka: `ConsumerGroupCommand --list`.
+    A group is also returned if ZooKeeper does not let this connection list the group's znodes of a
+    selected topic. Raises what `ZooKeeperClient.read` raises. Kafka: `ConsumerGroupCommand --list`.
     """
     names = read_group_names(connection)
     if topics is not None:

@@ -61,7 +61,7 @@ class State(NamedTuple):
 
 
 class Content(NamedTuple):
-    """New content of a znode; `rights` None means the configured ones (`zookeeper.acl`)."""
+    """New content of a znode. If `rights` is None, the znode gets the rights of `zookeeper.acl`."""
 
     data: bytes | None
     rights: tuple[Right, ...] | None = None
@@ -282,9 +282,10 @@ class Row(NamedTuple):
     """One change as a row for display.
 
     Attributes:
-        action, store: value of the `Verb`, and "zookeeper" or "kafka".
+        action: value of the `Verb`.
+        store: "zookeeper" or "kafka".
         topic, partition: None if `path` is not an offset znode.
-        old, new: offsets, or the texts of other znodes; None without a znode.
+        old, new: an offset, or the payload of another znode; None if there is no znode.
         lag, new_lag: messages from `old` and from `new` to the end of the log, if known.
     """
 

@@ -66,7 +66,7 @@ COMMANDS = {
     "owners": ("zkconsumer.cli.owners:app", "Show which thread owns each partition of a group."),
     "assign": (
         "zkconsumer.cli.assign:app",
-        "Compute the assignment of a group, live or in a file.",
+        "Compute the assignment of a live group, or of groups in a file.",
     ),
     "verify": (
         "zkconsumer.cli.doctor:verify_app",
@@ -316,8 +316,9 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     """Signal handler that raises KeyboardInterrupt, for SIGINT and, in some commands, SIGTERM.
 
     If the signal arrives while kazoo hands a request to its connection thread, the handler sends
-    the signal again after `_AGAIN_S`. If it raised an exception there, kazoo would swallow the
-    exception, and kazoo's connection thread would send each later request one step late.
+    the signal again after `_AGAIN_S`. If the handler raised KeyboardInterrupt at that point, kazoo
+    would swallow it, and from then on its connection thread would send each request only when the
+    next request comes.
     """
     while frame is not None:
         if (frame.f_code.co_name, frame.f_globals["__name__"]) == ("_call", "kazoo.client"):
@@ -336,7 +337,7 @@ def abandon_stdout() -> None:
 
 app = typer.Typer(
     cls=_LazyGroup,
-    help="A member, in Python, of the groups of Kafka's legacy ZooKeeper-based consumer.",
+    help="A Python client for consumer groups of Kafka's legacy ZooKeeper-based consumer.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

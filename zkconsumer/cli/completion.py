@@ -1,8 +1,9 @@
 """`zkconsumer completion`: scripts for bash, zsh and fish, and the values that they complete.
 
 A shell calls the command line for each Tab. Groups, topics and consumer ids come from ZooKeeper.
-The whole call may take 300 ms, so the reading has a time limit. After any failure nothing is
-completed and nothing is printed: a message would destroy the line that the user is typing.
+The whole call must end within 300 ms, so reads from ZooKeeper have a time limit. After any failure
+nothing is completed and nothing is printed: a message would destroy the line that the user is
+typing.
 """
 
 from __future__ import annotations
@@ -134,9 +135,9 @@ LINE: Final = "_ZKCONSUMER_LINE"
 """The environment variable in which a script passes the command line up to the cursor."""
 
 DESCRIBED: Final = "_ZKCONSUMER_DESCRIBED"
-"""The environment variable with which a script requests descriptions. Its value separates them from
-the completed values: a tab for fish, and a colon for zsh, which needs a backslash before other
-colons."""
+"""The environment variable with which a script requests descriptions. The value of the variable
+separates a description from the completed value: a tab for fish, and a colon for zsh (other colons
+get a backslash)."""
 
 _CALL = f"_ZKCONSUMER_COMPLETE=complete_bash {LINE}"
 
@@ -192,7 +193,7 @@ def pass_line() -> None:
                 value = value.replace("\\", "\\\\").replace(":", "\\:")
             return f"{value}{separator}{words}" if words else value
 
-    completion_init()  # Typer calls it only for its own completion options, which are off
+    completion_init()  # Typer calls it only if its own completion options are on, and they are off
     separator = os.environ.get(DESCRIBED)
     if separator:
         add_completion_class(Described, Described.name)

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the table of properties to standard output."""
+"""Print the text of docs/configuration.md, generated from the table of properties."""
 
 from __future__ import annotations
 

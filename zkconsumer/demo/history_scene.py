@@ -1,8 +1,8 @@
 """The group of the history demo: an ensemble, a broker, members of both kinds, and their faults.
 
 The members are zkconsumer's and Kafka's own console consumer. Each connects to one server of
-the ensemble through its own proxy. Each keeps a record: a zkconsumer member a trace, a JVM member a
-log.
+the ensemble through its own proxy. Each keeps a record: a trace for a zkconsumer member, a log for
+a JVM member.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ MEMBER_KINDS = (
 )
 
 UNTOUCHED_MEMBERS = 2
-"""Number of members that no fault removes."""
+"""Number of members that stay in the group throughout."""
 
 SESSION_S = 4.0
 """The session timeout in seconds. The timeout is shorter than the JVM's default of 6 s, so that
 more sessions expire."""
 
 FOREIGN_OWNER_S = 12.0
-"""Seconds for which another client keeps a partition. They exceed the 10 s after which the history
-reports a blocked partition."""
+"""Seconds for which another client keeps a partition. This is longer than the 10 s after which the
+history reports a blocked partition."""
 
 PAUSE_S = (0.3, 2.0)
 """Shortest and longest pause between two faults in seconds."""

@@ -1,4 +1,7 @@
-"""Compare the query's Parquet and the JVM consumer's output with the log. Performs no I/O."""
+"""Compare the Parquet files of the Spark query, and the JVM consumer's output, with the log.
+
+This module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Place = tuple[int, int]
 
 
 class Row(NamedTuple):
-    """A message as it is in the log or in Parquet."""
+    """A message as it is in the log or in the Parquet files."""
 
     partition: int
     offset: int
@@ -36,14 +39,14 @@ class Verdict:
     """The result. All fields except the fields about windows count messages.
 
     Attributes:
-        spark, jvm: messages in the query's Parquet, and messages that the JVM consumer read, copies
-            included.
+        spark, jvm: messages in the query's Parquet files, and messages that the JVM consumer read,
+            copies included.
         lost: messages in the log that neither has read.
-        wrong: rows of the Parquet that differ from the log.
+        wrong: rows of the Parquet files that differ from the log.
         duplicates: copies beyond the first.
         in_flight: duplicates of messages that were in the batch in flight when the query was
             killed.
-        wrong_windows: windows whose count differs from that of the Parquet's rows.
+        wrong_windows: windows whose count differs from the number of rows in the Parquet files.
     """
 
     produced: int

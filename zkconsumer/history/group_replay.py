@@ -113,11 +113,11 @@ class _Group:
     changed_ms: int = 0
     edit_zxid: int = -1
     touched: list[_Partition] = field(default_factory=list)
-    """The partitions whose present row of commits was begun by the last transaction that began any
-    row."""
+    """The partitions whose rows of commits began in one transaction: the latest one in which a row
+    began."""
     continued: list[tuple[int, _Partition, Commits]] = field(default_factory=list)
-    """Rows that began with an edit and that the present transaction has continued: the zxid of this
-    transaction, the partition, and a copy of the row without this transaction."""
+    """The rows of commits that began with an edit, and that the present transaction has continued.
+    Each entry is the zxid of this transaction, the partition, and a copy of the row before it."""
     rules: Rules | None = None
     candidates: tuple[tuple[Strategy, Profile], ...] = CANDIDATES
     """The rules that have explained the owners whenever the group was settled."""
@@ -292,7 +292,7 @@ class GroupHistory:
             self._register_path(path, place)
 
     def _register_path(self, path: str, place: At | _Partition) -> None:
-        """Tell the compiled loop that it can skip the rows of this path, if that is the case."""
+        """Tell the compiled loop whether a path is a known partition's, or is to be skipped."""
         from zkconsumer.history.commits import FOREIGN  # noqa: PLC0415 - loads numba
 
         if self._runs is None:
@@ -792,8 +792,8 @@ class GroupHistory:
     def _likely(self, group: _Group) -> list[dict[TopicPartition, str]]:
         """Return the assignments that the members may follow; none if a member cannot compute it.
 
-        The owners of a group that has not settled exclude no rules: they may be older than the
-        registrations, and another client may have deleted some.
+        Before a group has settled, its owners exclude no rules: the owners may be older than the
+        registrations, and another client may have deleted some owner znodes.
         """
         wanted = self._assignment(group)
         if wanted is None or len(group.candidates) < 2:

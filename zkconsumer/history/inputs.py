@@ -377,6 +377,6 @@ def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
 
 
 def _needed(logs: list[Source], after: int) -> list[Source]:
-    """Return the logs that can contain transactions after a zxid, by the zxids in their names."""
+    """Return the logs that can contain transactions after a zxid; their names show their zxids."""
     first = max(0, bisect_right(logs, after, key=zxid_of) - 1)
     return logs[first:]

@@ -49,7 +49,7 @@ class Source:
         name: the name of the file in errors and tables.
         open_raw: opens it for reading from its beginning, as stored.
         size: bytes as stored.
-        stamp: changes when the file changes; "" if the filesystem does not tell.
+        stamp: a text that changes when the file changes; "" if the filesystem offers none.
     """
 
     name: str

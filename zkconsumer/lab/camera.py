@@ -13,7 +13,7 @@ changed; `say` the announcement of the story.
 
 An owner is the number of a member, NOBODY or STRANGER. The view of a member has `w`, the number of
 its requests in transit and the text of the first ones, and `i`, the same for replies and watches.
-`wd` and `id` are the place of the first delayed one.
+`wd` and `id` are the places of the first delayed request, and of the first delayed reply or watch.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from zkconsumer.sim.znodes import Change, End
 NOBODY, STRANGER = -1, -2
 
 SHOWN_MESSAGES = 4
-"""Maximum number of requests, and of inbox items, that the view of a member names. The view has the
-number of the others. """
+"""Maximum number of requests, and of inbox items, that the view of a member names. The view only
+counts the others. """
 
 SHOWN_DATA = 200
 """Number of characters of a znode's payload that a picture contains; the rest is cut off."""

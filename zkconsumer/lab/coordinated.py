@@ -1,9 +1,10 @@
 """A run of a group with a coordinator: the classic protocol, eager or cooperative, or KIP-848.
 
-Moves, pictures and frames have the same form as those of a run with ZooKeeper (`runs`, `camera`).
-The simulation is a queue of messages in transit and of timers. With the move `serve` a request
-arrives at its broker, with `receive` a response arrives at its member, and with `time` the next
-timer expires. The picture contains the state of the coordinator instead of ZooKeeper's tree.
+A run has the same form as a run with ZooKeeper: moves (the actions), pictures (whole states) and
+frames (changes of state); see `runs` and `camera`. The simulation is a queue of messages in transit
+and of timers. The move `serve` lets a request arrive at its broker, `receive` lets a response
+arrive at its member, and `time` advances to the next timer. The picture contains the state of the
+coordinator instead of ZooKeeper's tree.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class CoordinatedCamera(Watcher):
         self._words: list[str] = []
 
     def picture(self, world: World) -> JsonObject:
-        """Return the picture, from which the next frame continues."""
+        """Return the whole picture; the next frame contains the changes after it."""
         self._now = world.now
         self._shown = [()] * len(world.members)
         self._members = [{}] * len(world.members)
@@ -381,7 +382,7 @@ def _source(group: GroupView | None) -> tuple[object, object] | None:
 
 
 def _tree(group: GroupView | None) -> JsonObject:
-    """Return the coordinator's state in the form of a tree: path -> [text, no session]."""
+    """Return the coordinator's state as a tree: path -> [text, 0]; 0 stands for no session."""
     if group is None:
         return {"/coordinator/group/g": ["not loaded", 0]}
     tree: JsonObject = {"/coordinator/group/g": [group.text, 0]}
@@ -427,7 +428,7 @@ class CoordinatedStage:
         self._is_default = False
 
     def copy(self) -> CoordinatedStage:
-        """Return a stage in the same state, without moves and frames."""
+        """Return a copy of the stage's state, without its moves and frames."""
         twin = copy.copy(self)
         known: dict[int, Value] = {}
         twin.world, twin.camera = _twin(self.world, known), _twin(self.camera, known)
@@ -582,7 +583,8 @@ class CoordinatedStage:
         self.move(Move(Do.CUT.value, move.who))
 
     def _message(self, move: Move) -> tuple[int, InTransit]:
-        """Return the message that a move names. Raises RefusedError if it has left the network."""
+        """Return the message that a move names. Raises RefusedError if it is no longer in
+        transit."""
         is_request = move.do in (SERVE, DELAY_REQUEST, DROP_REQUEST)
         messages = self.camera.waiting.get(move.who, ([], []))[not is_request]
         if move.value not in range(len(messages)):
@@ -592,7 +594,7 @@ class CoordinatedStage:
     # ---- which moves are possible ----------------------------------------------------------------
 
     def faults(self) -> list[Move]:
-        """Return the orders that are possible now."""
+        """Return the faults and other commands that are possible now."""
         world = self.world
         found = [Move("grow"), Move(NO_COORDINATOR)] if world.leader is not None else [Move("grow")]
         for broker in range(len(world.brokers)):
@@ -716,8 +718,8 @@ _ORDERS: dict[str, Callable[[World, int], object]] = {
 # ---- copies --------------------------------------------------------------------------------------
 
 _OWNED = (World, Plan, Member, Wire, InTransit, CoordinatedCamera, Recorder, random.Random)
-"""Classes whose objects belong to one run. Objects of all other classes are shared by copies, since
-no move changes them.
+"""Classes whose objects belong to one run. Copies of a run share all other objects, since no move
+changes them.
 """
 
 

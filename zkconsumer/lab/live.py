@@ -57,7 +57,7 @@ IDLE_PER_S = 0.05
 
 
 class Flow(NamedTuple):
-    """What a partition's log and its commits say.
+    """How fast a partition is consumed, as its log and its commits show.
 
     Attributes:
         rate: committed messages per second, over the last commits.

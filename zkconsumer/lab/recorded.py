@@ -65,7 +65,7 @@ def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> lis
 
 
 def entries_of(tables: Tables, group: str) -> list[JsonObject]:
-    """Return the history of a group in ZooKeeper's logs, in the form of a trace's entries."""
+    """Return the history of a group, read from ZooKeeper's logs, as the entries of a trace."""
     found: list[JsonObject] = []
 
     def add(time_ms: int, member: str = "", **what: Json) -> None:

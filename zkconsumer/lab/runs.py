@@ -1,7 +1,7 @@
 """One run of the lab: a world, the moves so far, and a frame for each of them.
 
 A run can be continued from any of its moves: `at` returns the world as it was at that move. A world
-is copied every few moves; `at` performs only the moves after the nearest copy again. A world with
+is copied every few moves; `at` repeats only the moves after the nearest copy. A world with
 JVM members cannot be copied, so its moves are performed again from the start.
 """
 
@@ -73,7 +73,7 @@ class LabStage(Stage):
         self._is_default = False
 
     def copy(self) -> LabStage:
-        """Return a stage in the same state, without moves and frames."""
+        """Return a copy of the stage's state, without its moves and frames."""
         camera = self.camera.copy()
         twin = LabStage(self.world.copy(camera), camera, seed=self._seed)
         twin._turns, twin._last = self._turns, dict(self._last)

@@ -306,7 +306,7 @@ def _subscribed(state: State) -> dict[str, Topic]:
 
 
 def _prepare(state: State, now: float) -> Step:
-    """Commit, and revoke the partitions that the mode requires (`onJoinPrepare`)."""
+    """Commit, and revoke the partitions that must be revoked in this mode (`onJoinPrepare`)."""
     if state.prepared:
         return state, ()
     result = _commit_before_join(state, now)

@@ -1,7 +1,7 @@
 """The events and commands of a member of a coordinated group.
 
-The classic machine and KIP-848's share these events and commands. Every event carries `now`, in
-seconds. The caller runs the commands in their order.
+The state machines of the classic protocol and of KIP-848 share these events and commands. Every
+event carries `now`, in seconds. The caller runs the commands in their order.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Event:
 class PollStarted(Event):
     """The user's thread calls `poll`, and stays in `poll` until `PollReturned`.
 
-    A real consumer returns from `poll` with messages and is called again. The machines treat these
-    calls as one, as long as the user needs no time for the messages.
+    A real consumer returns from `poll` with messages and is called again. The machines treat
+    consecutive calls as one, unless the user spends time on the messages.
     """
 
 
@@ -41,7 +41,7 @@ class PollReturned(Event):
 
 @dataclass(frozen=True, slots=True)
 class Tick(Event):
-    """Time has passed; due at the machine's `next_deadline`."""
+    """Time has passed. The caller sends this event at the machine's `next_deadline`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Answered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Disconnected(Event):
-    """The connection to a broker is lost, and with it the responses to requests on it."""
+    """The connection to a broker is lost. The responses to its pending requests will not arrive."""
 
     broker: int
 
@@ -148,7 +148,7 @@ S = TypeVar("S")
 def then(
     result: tuple[S, Commands], follow: Callable[[S], tuple[S, Commands]]
 ) -> tuple[S, Commands]:
-    """Return the result of two steps: `follow` starts from the state of `result`."""
+    """Combine two steps: run `follow` on the state in `result`, and join both lists of commands."""
     state, commands = result
     after, more = follow(state)
     return after, commands + more

@@ -209,7 +209,7 @@ def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
 
 
 def verify(member: MemberIdentity, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
-    """Read and watch owner znodes; find the znodes of this session and the given threads."""
+    """Read and watch owner znodes; find those that this session created for the given threads."""
     held, lost = yield from read_owners(member, partitions)
     return Verified(held, lost)
 
@@ -226,9 +226,10 @@ def read_owners(
 ) -> Generator[
     Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
-    """Return the partitions that this session owns for the given threads, and all others.
+    """Return two mappings: the partitions that this session owns for the given threads, and the
+    other partitions.
 
-    The second mapping gives the owner of each other partition, or None if it has no owner znode.
+    The second mapping contains the owner of each partition, or None if it has no owner znode.
     """
     held: dict[TopicPartition, Ownership] = {}
     other: dict[TopicPartition, Blocker | None] = {}
@@ -404,7 +405,7 @@ def claim(
 
     Args:
         known: owners that an earlier claim has found.
-        ask: the partitions whose owners to read.
+        ask: the partitions whose owners are read.
         all_or_nothing: keep no claim unless all claims succeed (`rebalance.mode=eager`). If
             ZooKeeper then refuses to delete a claimed znode, its partition is returned both as
             claimed and as denied.
@@ -444,7 +445,7 @@ def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
     topics = sorted({tp.topic for tp in work.missing()})
     group = work.member.group
     present: set[TopicPartition] = set()
-    for _ in range(2):  # again after creating missing parents: a missing znode cannot be watched
+    for _ in range(2):  # after creating missing parents, list again to watch them
         replies = yield [rq.Children(paths.owners_of(group, t), watch=True) for t in topics]
         absent: list[str] = []
         for topic, reply in zip(topics, replies, strict=True):
@@ -668,7 +669,8 @@ def _read_back(
 ) -> Generator[
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
-    """Return the offsets with unexpected versions, and the partitions that a tool has marked."""
+    """Return the offsets with unexpected versions, and the partitions whose offset an operator's
+    tool has marked as edited."""
     stored = yield from read_offsets(member.group, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}

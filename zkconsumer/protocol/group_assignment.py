@@ -2,9 +2,9 @@
 
 Each member computes the assignment by itself, from its own registration, all registrations, and the
 topics. A JVM member stops at the first payload that it cannot read, and does not report this to
-other members. So one member of a group may fail, or all may fail. `assign_each_member` imitates
-this. The function reads the payloads in the order in which Kafka's `AssignmentContext` reads them;
-this order changed in 0.10.2 (KAFKA-2434).
+other members. So one member of a group may fail, or all may fail. `assign_each_member` computes
+each member's result separately, failures included. The function reads the payloads in the order in
+which Kafka's `AssignmentContext` reads them; this order changed in 0.10.2 (KAFKA-2434).
 
 `requested_topics` expands the subscriptions of a group for display and for checks, without
 assigning partitions.
@@ -140,7 +140,8 @@ Matched = Mapping[TopicFilter, "tuple[str, ...] | ConfigError"]
 def filter_of(registration: Registration) -> tuple[TopicFilter, int]:
     """Return the filter of a registration with a pattern, and its number of streams.
 
-    Kafka's `TopicCount` uses only the first entry of a pattern's subscription.
+    If a registration has a pattern, Kafka's `TopicCount` uses only the first entry of its
+    subscription.
     """
     regex, streams = next(iter(registration.subscription.items()))
     return TopicFilter(registration.pattern, normalise(regex)), streams
@@ -159,7 +160,7 @@ class Subscriptions:
         internal: frozenset[str],
         matched: Matched | None = None,
     ) -> None:
-        """Create an object for all existing topics; patterns do not match `internal` topics.
+        """`topics` are all existing topics. Patterns do not match the topics in `internal`.
 
         `matched` maps filters to their known matches; `of` evaluates all other filters.
         """

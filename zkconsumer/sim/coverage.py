@@ -1,4 +1,4 @@
-"""Coverage of simulated runs: the rows of the machine's tables and the faults that they reach.
+"""Coverage: which rows of the machine's tables, and which faults, the simulated runs reach.
 
 A pair is (phase, event), (phase, outcome of an operation) or (phase, fault). `possible()` lists all
 pairs that can occur; `EXCLUDED` gives the reason for each pair that cannot.

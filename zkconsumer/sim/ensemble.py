@@ -36,7 +36,7 @@ _Watches = dict[str, set[int]]
 
 @dataclass(slots=True)
 class Connection:
-    """A session's connection to one replica; its watches and events end with it."""
+    """A session's connection to one replica. Watches and events end with the connection."""
 
     replica: int
     auth: frozenset[str]
@@ -186,7 +186,7 @@ class Ensemble:
         return MappingProxyType(self._leader.nodes)
 
     def cversion(self, path: str) -> int:
-        """Return how many children of a znode were created and deleted, as the leader knows."""
+        """Return how many children of a znode were created and deleted on the leader."""
         return self._leader.cversions.get(path, 0)
 
     # ---- connections ----------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Ensemble:
             self._follow(replica)
 
     def _follow(self, replica: Replica) -> None:
-        """Apply the changes that no lag and no cut holds back."""
+        """Apply all changes, except those that a lag or a cut holds back."""
         if not replica.is_cut:
             self._apply_until(replica, self._zxid - replica.lag)
 
@@ -291,7 +291,7 @@ class Ensemble:
         server.is_cut = True
 
     def depose(self, replica: int, *, leads_until: float) -> None:
-        """Depose a leader: cut it off from its quorum, which it does not notice at once.
+        """Depose a leader: cut it off from its quorum. It does not notice this at once.
 
         The other servers have elected another leader, which writes and expires sessions. The
         deposed leader still answers reads and `sync` until `leads_until`: ZooKeeper answers `sync`

@@ -79,7 +79,7 @@ def _names(kind: type[Value]) -> tuple[str, ...]:
 
 
 class KeyPart:
-    """The form of one part of a world in its key, and the numbers that the form leaves out."""
+    """How the key of a world represents one part of it, and the numbers that are left out."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []

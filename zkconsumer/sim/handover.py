@@ -36,7 +36,8 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
 Observed: TypeAlias = Any
-"""An object of the instrumented modules, which are compiled at run time and have no types."""
+"""An object of the instrumented modules. They are compiled at run time, so mypy does not see
+them."""
 
 MODULES: Final = ("stream_partitions", "stream_fetcher", "stream")
 
@@ -279,7 +280,7 @@ class _Thread:
 
 
 Choose = Callable[[list["_Thread"]], "_Thread | None"]
-"""Picks the thread that continues; the first thread of the list ran last. None prunes the schedule.
+"""Picks the next thread from a list that begins with the last one. None prunes the schedule.
 """
 
 
@@ -369,7 +370,7 @@ class Scheduler:
         me.waits_for = None
 
     def wait_for_others(self) -> None:
-        """Continue unless no other thread has continued since the last wait of this kind."""
+        """Wait until another thread has continued since this thread's last wait of this kind."""
         me = self.current
         self.wait(lambda: self.is_behind(me))
         me.seen = self._steps_of_others(me)

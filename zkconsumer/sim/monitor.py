@@ -36,8 +36,8 @@ from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 
 MAX_UNDER_WAY = 16
-"""Upper bound of one member's operations: operations of a rebalance, a lease, a commit and a
-diagnosis, and two stale operations for each of six reconnects that a busy member handles late."""
+"""Upper bound of one member's running operations: one each for a rebalance, a lease, a commit and a
+diagnosis, and two stale ones for each of six reconnects that a busy member handles late."""
 
 MAX_COMMITS = 16
 """Upper bound of the commits waiting in one member: an automatic commit, the commits of a hand-over
@@ -89,7 +89,7 @@ class ObservedMember(Protocol):
 
 
 class Sessions(Protocol):
-    """The part of ZooKeeper, besides its writes, that a monitor reads: the live sessions."""
+    """The live sessions. Besides the writes, a monitor reads nothing else from ZooKeeper."""
 
     @property
     def sessions(self) -> Collection[int]: ...

@@ -5,8 +5,9 @@ batch to the checkpoint. It runs the batch, and finishes it when it plans the ne
 query starts again from its checkpoint, and first runs the last batch once more, without being a
 member.
 
-The simulator replaces Spark and the coordinator's thread. A batch counts as delivered when it is
-planned: its tasks hold no lease, so a batch that runs longer than its release waits is redelivered.
+The simulator replaces Spark and the coordinator's thread. The tasks of a batch hold no lease, so a
+batch counts as delivered when it is planned. If a batch runs longer than the release of its
+partitions waits, its messages are redelivered.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from zkconsumer.spark.options import Mode, SourceOptions
 from zkconsumer.spark.start_positions import StartPositions
 
 PER_BATCH = 4
-"""Upper bound of the messages of a batch, so that a query needs several."""
+"""Upper bound of the messages of a batch, so that a query needs several batches."""
 
 Ask = Callable[[Sequence[Request]], Sequence[Reply]]
 Planned = tuple[TopicPartition, int, int, int]

@@ -234,7 +234,7 @@ DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
 """Faults that make a member rebalance during a diagnosis, and how often they happen."""
 
 RESERVED = 3
-"""How many faults of each kind that disturbs a diagnosis a run reserves for diagnoses."""
+"""Of each kind of fault that disturbs a diagnosis, a run reserves this many for diagnoses."""
 
 EARLY_REPLIES = 3
 """A diagnosis that has received at most this many replies counts as early."""
@@ -490,7 +490,7 @@ def _churn(world: World) -> list[Action]:
 
 
 def _can_disturb(member: SimMember, aim: Phase) -> bool:
-    """Return whether an interruption now may let the member's diagnosis end in the phase `aim`.
+    """Return whether an interruption now could make the member's diagnosis end in the phase `aim`.
 
     The report of a diagnosis (`Diagnosed`) comes seven round trips after its start. A rebalance
     that starts early reaches a later phase by then. A registration takes few round trips, so it
@@ -585,7 +585,7 @@ def _busy(actions: list[Action], decide: Decide) -> Action:
 
 
 def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
-    """Return a shorter list of decisions that still fails; drop pieces, then set some to 0."""
+    """Return a shorter list for which `fails` is true; drop decisions, then set some to 0."""
     current = list(decisions)
     size = len(current) // 2
     while size:

@@ -1,4 +1,5 @@
-"""A world that a script directs: the script orders some actions, and a fixed rule orders the rest.
+"""A world that a script directs: the script requests some actions, and a fixed rule chooses the
+rest.
 
 The client or server that has waited longest acts next; servers act before their clients. Time
 advances only when nothing else can happen. A story on the stage therefore needs no decisions and is
@@ -22,7 +23,7 @@ LIMIT_S = 120.0
 back-offs."""
 
 ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.NEXT_MESSAGE, Do.TIME})
-"""Actions that happen without an order of the script."""
+"""Actions that happen without a command of the script."""
 
 
 class StoryStuckError(AssertionError):
@@ -77,7 +78,7 @@ class Stage:
         self.world.act(action)
 
     def pass_time(self, until: float) -> None:
-        """Advance the clock to a moment before which nothing is due."""
+        """Advance the clock to `until`; the caller knows that nothing is due before."""
         self.world.now = until
 
     # ---- actions that need no order --------------------------------------------------------------

@@ -1,9 +1,9 @@
 """A simulation of members, one ZooKeeper and in-memory logs, in virtual time, with faults.
 
 Every choice (which member continues, what the network does, which fault happens) is an index into
-the list of possible actions. All choices come from one stream of decisions, so the decisions
-determine a run: a seed draws decisions, a list replays decisions, and a shorter list gives a
-smaller run.
+the list of possible actions. All choices come from one stream of decisions, which determines the
+run. The stream is generated from a seed, or read from a recorded list; a shortened list gives a
+shorter run.
 
 The first half of the module lists the faults that may happen, what each fault does to the world,
 and what ends it. The second half is the world itself.
@@ -62,7 +62,7 @@ _PARTITION_FAULTS = {
     Do.ORPHAN,
 }
 APPLY_WAYS = 2
-"""Number of ways in which an operator may apply a plan: `sim.tool.LIVES`."""
+"""Number of ways to apply a plan; `sim.tool.LIVES` lists them."""
 
 _WORLD_FAULTS = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
 _NEEDS_QUORUM = _PARTITION_FAULTS | {
@@ -234,9 +234,8 @@ def kill(world: World, who: int) -> None:
 def revive(world: World, who: int) -> None:
     """The process starts again under its id; its old session may still be alive.
 
-    The new registration differs from the last registration, so that a confusion of the two is
-    detected as an error. Requests of the old process that no server has executed are lost with its
-    connection.
+    The new registration differs from the previous one, so that code that mixes them up is detected.
+    Requests of the old process that no server has executed are lost with its connection.
     """
     old = world.links[who]
     if old.session:
@@ -280,7 +279,8 @@ def delete_id(world: World, who: int) -> None:
 
 
 def take_id(world: World, who: int) -> None:
-    """Another client deletes a member's id znode, and registers the same subscription under its id.
+    """Another client deletes a member's id znode, and registers the same subscription under the
+    member's id.
 
     From then on the member cannot register. The other client claims no partition.
     """
@@ -346,7 +346,7 @@ def delete_bad_registration(world: World) -> None:
 
 
 def edit(world: World, tp: TopicPartition) -> None:
-    """An operator sets an offset to 0 and creates the edit mark."""
+    """An operator sets an offset to 0, and creates the znode that marks the write as an edit."""
     world.edits += 1
     world.zookeeper.write(rq.Create(paths.edits(world.GROUP)))
     _write_offset(world, tp, b"0", rq.Create(paths.edit(world.GROUP, world.edits)))
@@ -387,9 +387,9 @@ def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write
 
 
 def kafka_down(world: World, how: int) -> None:
-    """Disturb the offset coordinator in the way `how`.
+    """Make the offset coordinator fail in one of two ways.
 
-    1: it moves or refuses commits. 2: it stores the commits, and its replies are lost.
+    `how` 1: it moves or refuses commits. `how` 2: it stores commits, and its replies are lost.
     """
     world.active_faults.kafka = how
 
@@ -607,7 +607,8 @@ STEP_S = 0.001
 """Seconds by which the clock advances with each action."""
 
 PATIENCE = 2 / 3
-"""Fraction of the session timeout after which a client drops a connection without data (kazoo)."""
+"""A client that receives nothing for this fraction of the session timeout drops the connection, as
+kazoo does."""
 
 NEVER = float("inf")
 
@@ -616,7 +617,7 @@ MORE_PARTITIONS = 2
 
 
 class Watcher:
-    """Observes a run; a monitor overrides its methods. Each is called after its event."""
+    """Observes a run; each method is called after its event. A monitor overrides the methods."""
 
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
@@ -856,7 +857,7 @@ class World:
     def _do_connect(self, who: int) -> None:
         """Try the replicas in turn; resume the old session if it still lives.
 
-        A refused credential ends the client.
+        If the server refuses the credential, the client stops for good.
         """
         link, member = self.links[who], self.members[who]
         if link.locked_out:
@@ -1033,7 +1034,7 @@ class World:
                 if link.connected:
                     yield self._given_up_at(who)
             silent = silent or link.session in self.zookeeper.sessions
-        if silent:  # only time ends such a session
+        if silent:  # a session whose client is gone ends only by its timeout
             yield self.now + self.plan.session_s / 2
 
     def drop(self, who: int) -> None:

@@ -30,7 +30,8 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of offsets. `__len__` stays that of the tuple, for copy and pickle."""
+        """Return the number of offsets. `copy` and `pickle` call `__len__`, so it stays the
+        tuple's."""
         return max(0, self.end - self.start)
 
 
@@ -49,7 +50,8 @@ def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = No
     Topics and partitions are sorted, because Spark compares the forms as text. If the text equals
     that of `unlike`, Spark concludes that there are no new messages. If the same ranges must be
     read once more (an operator rewound the group, or a topic was created again), a third number
-    makes the text different. If there is no partition, an empty topic name makes it different.
+    makes the text different. If there is no partition, an entry with an empty topic name makes the
+    text different.
     """
     found: StreamOffset = {}
     for one in sorted(ranges):
@@ -65,7 +67,7 @@ def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = No
 
 
 def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[OffsetRange]:
-    """Return the ranges of an offset from the checkpoint.
+    """Return the ranges in an entry of Spark's checkpoint (Spark's `Offset`).
 
     Raises:
         SparkSourceError: the offset has another form, so another source wrote the checkpoint.

@@ -20,8 +20,8 @@ from zkconsumer.trace import VERSION, Digest, Undecodable, decode, encode
 MAX_LINE = 64 << 20
 """Maximum number of characters of a line; a longer line is rejected before it is parsed.
 
-So a file that is not a trace cannot fill the memory. The longest line of a trace is the event of a
-group that was read, in which each znode may have 1 MiB.
+This keeps a file that is not a trace from filling the memory. The longest line of a trace is the
+event of a group that was read, in which each znode may have 1 MiB.
 """
 
 

@@ -6,8 +6,8 @@
 - `MultiRead` and `SetWatches` are two requests that kazoo does not have. `MultiRead` is ZooKeeper's
   `multiRead` (`ZooDefs.OpCode.multiRead`, since 3.6.0), which puts many reads into one request. A
   single read costs kazoo about 60 us of Python; a read in a request of a hundred reads costs a
-  tenth of that. Each read has its own result, as if it had been sent alone. An older server closes
-  the connection. `multiRead` sets no watches, so `SetWatches` sets the watches on payloads.
+  tenth of that. Each read has its own result, as if it had been sent alone. A server before 3.6.0
+  closes the connection. `multiRead` sets no watches, so `SetWatches` sets the watches on payloads.
   `SetWatches` is the request that ZooKeeper's own client sends after a reconnect
   (`ZooDefs.OpCode.setWatches`).
 - `Sender` sends batches of requests and returns their replies as values. It bypasses kazoo's own
@@ -52,7 +52,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
 
 FromKazoo: TypeAlias = Any
-"""An object of kazoo, which has no types."""
+"""An object of kazoo; kazoo has no type annotations."""
 
 # ---- the connection of a client -----------------------------------------------------------------
 
@@ -82,8 +82,8 @@ def observe_connection(
     Args:
         client: a client that has not been started.
         established: receives the session id and password, on kazoo's connection thread.
-        ended: receives the exception that ended the last attempt to connect, or the loop; None if
-            the loop was stopped.
+        ended: receives the exception that ended the last connection attempt or the connection loop;
+            None if the loop was stopped.
     """
     connection: FromKazoo = client._connection
     connect, zk_loop = connection._connect, connection.zk_loop
@@ -186,7 +186,8 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         request, which is half of the cost of a request. This method reports a TLS socket as ready
         also when it holds decrypted bytes. kazoo asks only the operating system: if one TLS record
         contained two replies, kazoo would read the second reply only at the next ping. Waiting
-        requests are sent before replies are read; the delay is bounded, because batches are finite.
+        requests are sent before replies are read. This delays a reply only briefly, because a batch
+        is finite.
         """
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
@@ -356,7 +357,7 @@ SINCE = (3, 6)
 """The first release of ZooKeeper that supports `multiRead`."""
 
 MIN_MULTI_READ = 20
-"""Minimum number of reads in a batch that are sent as one request."""
+"""A batch with at least this many reads sends them as one request."""
 
 MAX_MULTI_READ = 100
 """Maximum number of reads in one request; further reads need another request.
@@ -744,7 +745,7 @@ def _reply(request: TransportRequest, value: FromKazoo) -> Reply:
 
 
 def _multi_reply(results: Sequence[FromKazoo]) -> Reply:
-    """Return the reply of the failed write, among writes that were rolled back or not tried."""
+    """Return the reply of the write that failed; all other writes were rolled back or not tried."""
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(
             result, kz.RolledBackError | kz.RuntimeInconsistency

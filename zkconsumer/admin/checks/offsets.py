@@ -71,8 +71,8 @@ def _malformed(examined: ExaminedGroup) -> Iterator[Finding]:
 
 
 def _number(data: bytes | None) -> int | None:
-    """Return the offset in a payload that has blanks or line feeds around the number, as `echo`
-    writes it."""
+    """Return the offset in a payload in which white space surrounds the number, such as the line
+    feed that `echo` appends."""
     try:
         number = parse_int64((data or b"").decode().strip())
     except (UnicodeDecodeError, ValueError):

@@ -60,12 +60,13 @@ def check_offsets(tool: Tool) -> None:
 def _show(
     tool: Tool, zk: ZkUtils, group: str, topics: Sequence[str], limit_s: float
 ) -> Iterator[int]:
-    """Print all rows; yield each broker that was asked, each one once."""
+    """Print all rows; yield each queried broker once."""
     from zkconsumer.kafka.logs import log_ends
 
     numbers = zk.partitions(validate_topic(topic) for topic in topics)
     partitions = [TopicPartition(topic, one) for topic in sorted(topics) for one in numbers[topic]]
-    # The first partition without an offset may end the tool. Keep the old tool's order of answers.
+    # The first partition without an offset may end the tool. So read the offsets in the old tool's
+    # order.
     modern = tool.release.since(KafkaRelease.R0_10)
     answered = sorted(numbers) if modern else mutable_map_order(numbers)
     asked_for = [TopicPartition(topic, one) for topic in answered for one in numbers[topic]]
@@ -102,7 +103,7 @@ def _offsets(
     """Return offsets from Kafka, or else from ZooKeeper.
 
     -1 means that ZooKeeper has offsets of the topic, but none of this partition. Raises NoNodeError
-    if it has none of the topic.
+    if ZooKeeper has no offset of the topic.
     """
     from zkconsumer.admin.legacy import committed
 

@@ -18,7 +18,7 @@ SPLIT_S = 90.0
 """Seconds for which two members' messages do not reach their coordinator: two session timeouts."""
 
 FENCES = {
-    "zookeeper-jvm": "the owner znode refuses claims, but neither deliveries nor commits",
+    "zookeeper-jvm": "ZooKeeper refuses a second claim, but nothing checks deliveries and commits",
     "zookeeper": "the lease ends deliveries before the session expires; commits check the owner",
     "classic-eager": "the coordinator refuses an old generation; deliveries end with its answer",
     "classic-cooperative": (
@@ -26,7 +26,7 @@ FENCES = {
     ),
     "consumer": "the coordinator refuses an old member epoch; deliveries end with its answer",
 }
-"""Protocol -> what limits the harm by a member that has lost its partitions."""
+"""Protocol -> the part of it that limits the harm by a member that has lost its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SplitBrainResult:
         late: messages that a member delivered after another member had taken over the partition.
         moved_back: stored offsets that were lowered.
         redelivered: messages that were delivered again.
-        fence: what in the protocol limits the harm.
+        fence: the part of the protocol that limits the harm.
     """
 
     protocol: str

@@ -313,8 +313,8 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @errors_as_text()
     def latestOffset(self, start: dict[str, object], limit: object) -> dict[str, object]:
-        """Return the present reading, or `start` itself if nothing changed, because Spark compares
-        text.
+        """Return the present reading, or `start` itself if nothing changed: Spark compares the two
+        as text.
 
         Raises SparkSourceError if another source wrote the checkpoint, and what `ZooKeeperClient`
         raises.
