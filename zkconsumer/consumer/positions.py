@@ -136,7 +136,7 @@ def ends(
 def at_times(
     member: GroupMember, times: Mapping[TopicPartition, int], *, limit_s: float
 ) -> dict[TopicPartition, int | None]:
-    """Return the offset of the first message at or after each time; None if none is as late."""
+    """Return the offset of the first message at or after each time; None if there is none."""
     brokers = _brokers(member, limit_s)
     if not are_times_exact(brokers):
         raise RefusedError(

@@ -16,7 +16,7 @@
 
 `scripts/history_demo`: the history of a group under faults, read on a Spark cluster.
 
-- `history`: the course of events, the pipeline, and the tables read back from its Parquet
+- `history`: the course of events, the pipeline, and the tables read back from its Parquet files
 - `history_scene`: the servers, the members, and their faults
 - `history_charts`: the charts of the report
 """

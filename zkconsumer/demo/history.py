@@ -44,7 +44,7 @@ class RunRecords:
         faults: kind of fault -> how often it happened.
         seconds: how long the faults took.
         runs: for each run of the pipeline, the number of transactions that it wrote.
-        history: the tables, read from the pipeline's Parquet.
+        history: the tables, read from the pipeline's Parquet files.
     """
 
     logs: list[Path]

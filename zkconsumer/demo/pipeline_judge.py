@@ -82,8 +82,8 @@ def judge(
 
     Args:
         log: all messages, as the broker stores them.
-        batches: the Parquet's rows, by batch.
-        windows: the counts of the windowed Parquet, over all batches.
+        batches: the rows of the Parquet files, by batch.
+        windows: the counts in the Parquet files of windows, over all batches.
         jvm: the messages that the JVM consumer read.
         killed: the batch in flight when the query was killed.
     """

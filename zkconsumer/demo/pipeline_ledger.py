@@ -29,7 +29,7 @@ class Ledger:
     Attributes:
         jvm: the messages that the JVM consumer has printed.
         began, ended: the numbers of the query's batches.
-        rows: messages in the query's Parquet; those of a replayed batch count again.
+        rows: messages in the query's Parquet files; those of a replayed batch count again.
         progress: lines of the query's listener that were not shown yet.
         seen: per partition, the offsets that the query or the JVM consumer has read.
     """
@@ -90,8 +90,8 @@ class Ledger:
 
 
 def _parquet(path: Path) -> FromSpark:
-    """Return a directory of Parquet as a table; its only time column becomes `timestamp`, in
-    milliseconds.
+    """Return the Parquet files of a directory as one table; its only time column becomes
+    `timestamp`, in milliseconds.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -41,7 +41,7 @@ class Query:
 
     Attributes:
         zookeeper, group, topic, name: the group to join; `name` is the consumer.id.
-        directory: for its checkpoint, its Parquet, its records and Spark's own files.
+        directory: for its checkpoint, its Parquet files, its records and Spark's own files.
         session_timeout_s: the session timeout, after which a killed query's znodes disappear.
         trigger_s: seconds from the start of one batch to the start of the next.
     """
@@ -60,12 +60,13 @@ class Query:
 
     @property
     def rows(self) -> Path:
-        """Parquet with the rows of each batch, in `batch=<number>`."""
+        """The directory of the Parquet files with the rows of each batch, in `batch=<number>`."""
         return Path(self.directory, "rows")
 
     @property
     def windows(self) -> Path:
-        """Parquet with `window`, `partition` and `count` of each batch, in `batch=<number>`."""
+        """The directory of the Parquet files with `window`, `partition` and `count`, in
+        `batch=<number>`."""
         return Path(self.directory, "windows")
 
     @property

@@ -32,8 +32,8 @@ _NO_PROVIDER: Final = "No provider for SASL mechanism GSSAPI"
 def check_properties(config: ConnectionConfig) -> None:
     """Let librdkafka check the `kafka.` properties; log a warning for insecure ones.
 
-    librdkafka also reads the files that the properties name. A build of it without GSSAPI does not
-    matter if the columnar reader connects to the brokers, and nothing else. Raises ConfigError.
+    librdkafka also reads the files that the properties name. If only the columnar reader connects
+    to the brokers, librdkafka may be a build without GSSAPI. Raises ConfigError.
     """
     if not config.kafka:
         return
@@ -55,7 +55,7 @@ def check_properties(config: ConnectionConfig) -> None:
         logger.warning("TLS to the brokers: the host name is not checked (insecure)")
 
 
-# A login that each build of librdkafka has, for the check of the other properties.
+# A login that every build of librdkafka supports; with it, librdkafka checks the other properties.
 _ANY_LOGIN: Final = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
 
 
@@ -65,7 +65,7 @@ def _check(settings: Mapping[str, object]) -> None:
 
 
 def _only_columns_log_in(config: ConnectionConfig) -> bool:
-    """Return whether only the columnar reader connects to the brokers, and with GSSAPI."""
+    """Return whether only the columnar reader connects to the brokers, and logs in with GSSAPI."""
     return (
         isinstance(config, ConsumerConfig)
         and (config.fetch_engine, config.offsets_storage) == ("columns", "zookeeper")

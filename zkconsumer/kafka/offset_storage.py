@@ -188,7 +188,8 @@ class KafkaOffsetStore(threading.Thread):
     def _store(
         self, consumer: Consumer, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> NotStored:
-        """Commit without membership; brokers accept this while the group has no new consumers.
+        """Commit without membership; brokers accept this while no consumer of 0.9 or later is in
+        the group.
 
         The method does not use the synchronous call, which has no time limit.
         """

@@ -106,7 +106,7 @@ class RearmTopic(Command):
 
 @dataclass(frozen=True, slots=True)
 class Diagnose(Command):
-    """Find the members whose assignment rules differ, so that they never agree with this member."""
+    """Find the members that never agree with this member, because their assignment rules differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def drop_cleared_blockers(state: State) -> Step:
 
 
 def diagnosed(state: State, event: Diagnosed) -> Step:
-    """Report members whose assignment rules differ, so that they never agree with this member."""
+    """Report members that never agree with this member, because their assignment rules differ."""
     notices: tuple[Command, ...] = tuple(
         Notice(
             NoticeKind.DISAGREEMENT,

@@ -2,7 +2,7 @@
 
 A member is in one phase at a time. In tests and in the simulator, `machine.step` compares each
 phase change with the table, so the table cannot lack a change that the code makes. `scripts/phases`
-writes the table and its picture into docs/architecture.md.
+writes the table and a diagram of it into docs/architecture.md.
 
 Each row means: in one of the phases `before`, one of the `causes` may lead to one of the phases
 `after`. A cause is the class of an event, the class of an operation's outcome, or a deadline that a
@@ -184,7 +184,7 @@ MAIN_PATH: tuple[Row, ...] = (
     _row(Phase.SETTLED, CloseRequested, "LEAVING", "the user closes the member"),
     _row(Phase.LEAVING, COMMIT_ENDED, "CLOSED", "the last commit has ended"),
 )
-"""The usual life of a member. The picture in docs/architecture.md shows these rows."""
+"""The usual life of a member. The diagram in docs/architecture.md shows these rows."""
 
 KEPT_ARE_READ = "the member reads again the owner znodes that it kept through the last rebalance"
 
@@ -259,7 +259,7 @@ DETOURS: tuple[Row, ...] = (
         "the last commit cannot end any more",
     ),
 )
-"""Changes that the picture leaves out."""
+"""Changes that the diagram leaves out."""
 
 ANY_TIME: tuple[Row, ...] = (
     Row(ACTIVE, (Connected,), frozenset({Phase.REGISTERING}), "a new session"),

@@ -41,7 +41,7 @@ from zkconsumer.protocol.registrations import Registration, decode_registration
 from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
 
 FromKazoo: TypeAlias = Any
-"""An object of kazoo, which has no types."""
+"""An object of kazoo; kazoo has no type annotations."""
 
 # ---- the group as last read ----------------------------------------------------------------------
 

@@ -318,7 +318,7 @@ class _Tokens:
             )
 
     def exchange(self, token: bytes) -> bytes:
-        """Send a token; return the broker's."""
+        """Send a token; return the broker's token."""
         if self._is_raw:
             try:
                 return self._connection.ask_raw(token, self._left_s())
@@ -332,7 +332,7 @@ class _Tokens:
         return response.octets()
 
     def finish(self, token: bytes) -> None:
-        """Send the last token of a mechanism in which the broker has no token for the reply."""
+        """Send the last token of a mechanism in which the broker's last reply has no token."""
         if self._is_raw:
             self._connection.send_raw(token, self._left_s())
         else:
@@ -368,7 +368,7 @@ def _user_of(settings: Settings) -> tuple[str, str]:
 
 
 def _gssapi(settings: Settings, tokens: _Tokens) -> None:
-    """Log in with Kerberos (RFC 4752), without a security layer, which Kafka does not have."""
+    """Log in with Kerberos (RFC 4752), without a security layer, which Kafka does not support."""
     import gssapi  # noqa: PLC0415 - an extra that only this mechanism needs
 
     service = f"{settings.get('sasl.kerberos.service.name', 'kafka')}@{tokens.host}"
@@ -398,7 +398,7 @@ def _gssapi(settings: Settings, tokens: _Tokens) -> None:
         ) from error
 
 
-# The client's choice: no security layer, and therefore no messages in one (0 bytes).
+# The client chooses no security layer; the size of a message within it is then 0 bytes.
 _NO_LAYER: Final = b"\1\0\0\0"
 
 

@@ -416,7 +416,8 @@ class ColumnFetcher:
     def _share(self, version: int, partitions: int) -> int:
         """Return how many bytes a request asks for from each of its `partitions` partitions."""
         # A response has fixed costs, and ends in an incomplete batch, which the reader drops. So
-        # each partition may use the bytes of the whole response, and they take turns.
+        # each partition may use the bytes of the whole response, and the next request begins with
+        # other partitions.
         if version >= 3:
             return max(self._partition_bytes, self._ahead_bytes)
         most = min(self._partition_bytes, _OLD_RESPONSE_BYTES // partitions)

@@ -257,8 +257,8 @@ class Constrained:
     def _unassigned(self, assigned: list[TopicPartition]) -> list[TopicPartition]:
         """Return the other partitions, by topic and number.
 
-        As in Kafka, the partitions after certain partitions count as unassigned: after an assigned
-        partition that does not exist, and after one that is assigned twice.
+        If an assigned partition does not exist, or is assigned twice, all partitions that come
+        after it count as unassigned, as in Kafka.
         """
         held = iter(sorted(assigned, key=lambda one: (utf16_key(one.topic), one.partition)))
         expected = next(held, None)
@@ -466,8 +466,8 @@ class General:
     def _unassigned(self, kept: list[TopicPartition]) -> list[TopicPartition]:
         """Return the other partitions, in the order of all partitions.
 
-        As in Kafka, the partitions after certain partitions count as unassigned: after a kept
-        partition that does not exist, and after one that two members keep.
+        If a kept partition does not exist, or if two members keep it, all partitions that come
+        after it count as unassigned, as in Kafka.
         """
         held = iter(sorted(kept, key=lambda one: (*self._topic_key(one.topic), one.partition)))
         expected = next(held, None)
