@@ -108,7 +108,7 @@ def explain(
 
 
 def _has_any(share: Share, partitions: frozenset[int] | None) -> bool:
-    """Return whether a thread should own or owns one of the partitions; None means all
+    """Return whether a thread owns, or should own, one of the partitions; None means all
     partitions."""
     return partitions is None or bool(partitions & {*share.partitions, *share.owned})
 

@@ -231,8 +231,8 @@ def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[st
 
 
 def _summary(found: Described) -> None:
-    """Report on standard error which files were read, and what is missing or damaged. Exits with
-    code 1 if anything is.
+    """Report on standard error which files were read, and what is missing or damaged. If anything
+    is missing or damaged, exit with code 1.
     """
     from zkconsumer.cli import Exit
     from zkconsumer.history.report import time_text
