@@ -418,7 +418,7 @@ def _plain(value: Value) -> Value:
 
 
 def _expanded(one: inspect.Parameter) -> list[inspect.Parameter]:
-    """Return a parameter, after the argument GROUP if it is a group."""
+    """Return a parameter; for one that is a group, first the argument GROUP, then the option."""
     if one.annotation not in (OneGroup, Groups):
         return [one]
     argument = one.replace(name=one.name + _ARGUMENT, annotation=_ARGUMENTS[one.annotation])
