@@ -70,7 +70,7 @@ def with_group_phases(page: str) -> str:
 
 
 _GROUP_EXPLANATION = (
-    "`scripts/phases` writes this picture and the table from `later.group_phases`. In tests and in",
+    "`scripts/phases` writes this diagram and the table from `later.group_phases`. In tests and in",
     "the simulator, `classic_group.step` checks each change of phase with them. If one call of",
     "`step` enters and leaves PreparingRebalance, the table shows its first and last phase only.",
     "",

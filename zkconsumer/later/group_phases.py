@@ -81,7 +81,7 @@ MAIN_PATH: tuple[Row, ...] = (
     ),
     Row(Phase.EMPTY, (Cause.EXPIRY,), (Phase.DEAD,), "all offsets have expired"),
 )
-"""The usual life of a group. The picture in docs/later.md shows these rows."""
+"""The usual life of a group. The diagram in docs/later.md shows these rows."""
 
 DETOURS: tuple[Row, ...] = (
     Row(
@@ -113,7 +113,7 @@ DETOURS: tuple[Row, ...] = (
     Row(Phase.COMPLETING, (Cause.RESIGNED,), (Phase.DEAD,), "another broker coordinates the group"),
     Row(Phase.STABLE, (Cause.RESIGNED,), (Phase.DEAD,), "another broker coordinates the group"),
 )
-"""Changes that the picture leaves out."""
+"""Changes that the diagram leaves out."""
 
 LEGAL_CHANGES = (*MAIN_PATH, *DETOURS)
 
