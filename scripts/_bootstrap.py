@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import _package_cache
+
 # An environment created for the key (extras of setup.cfg) also serves the values.
 SERVES = {
     "sandbox": ("sandbox",),
@@ -78,15 +80,18 @@ def is_usable(venv: Path) -> bool:
     return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def make(venv: Path) -> None:
-    """Create an empty environment, replacing the remains of an interrupted creation."""
+def make(venv: Path, *, with_pip: bool = True) -> None:
+    """Create an empty environment, replacing the remains of an interrupted creation.
+
+    With `with_pip=False` it need not contain pip, which takes 3 s to install.
+    """
     if venv.exists() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").is_file():
         raise BootstrapError(
             f"{venv} is not a virtual environment: empty it, or set ZKCONSUMER_VENV"
         )
-    say(f"creating the environment {venv} (Python {sys.version.split()[0]})")
     if importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip"):
         command = [sys.executable, "-m", "venv", "--clear", str(venv)]
+        command += [] if with_pip else ["--without-pip"]
     elif importlib.util.find_spec("virtualenv"):
         command = [sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(venv)]
     elif virtualenv := shutil.which("virtualenv"):
@@ -128,8 +133,13 @@ def python_version(venv: Path) -> str:
 def lock_of(root: Path, venv: Path, extra: str) -> Path | None:
     """Return the lock of an extra, or None if no lock was made for the environment's Python."""
     lock = root / LOCKS / f"{extra.replace(',', '-')}.txt"
+    return lock if is_for(lock, python_version(venv)) else None
+
+
+def is_for(lock: Path, version: str) -> bool:
+    """Return whether a lock was made for this minor version of Python."""
     with open(lock, encoding="utf-8") as lines:
-        return lock if python_version(venv) in lines.readline().split() else None
+        return version in lines.readline().split()
 
 
 def installations(root: Path, venv: Path, extra: str) -> list[list[list[str]]]:
@@ -172,10 +182,42 @@ def split(lock: Path, venv: Path) -> list[Path]:
     return parts
 
 
-def install(root: Path, venv: Path, extra: str) -> None:
-    say(f"installing zkconsumer[{extra}] and its dependencies")
+def create(venv: Path, key: str | None) -> bool:
+    """Create an environment. Return whether it contains the packages of this key, because another
+    checkout has installed them.
+    """
+    say(f"creating the environment {venv} (Python {sys.version.split()[0]})")
+    if key and _package_cache.has(key):
+        make(venv, with_pip=False)
+        if _package_cache.restore(venv, key) and is_usable(venv):
+            return True
+        shutil.rmtree(venv)
+    make(venv)
+    return False
+
+
+def package_key(root: Path, extra: str) -> str | None:
+    """Return the key of an extra's packages in the cache, or None if they are not kept there.
+
+    Only those of `test` are kept: they take a gigabyte, and a contributor has many checkouts.
+    """
+    lock, build = root / LOCKS / f"{extra}.txt", root / LOCKS / BUILD_LOCK
+    if extra != "test" or not is_for(lock, f"{sys.version_info.major}.{sys.version_info.minor}"):
+        return None
+    return _package_cache.key_of(build, lock)
+
+
+def install(root: Path, venv: Path, extra: str, *, has_packages: bool) -> None:
+    """Install what the environment lacks: all, or only the checkout."""
+    steps = installations(root, venv, extra)
+    if has_packages:
+        *_, checkout = steps[-1]
+        steps = [[checkout]]
+        say(f"installing zkconsumer; its dependencies are links to {_package_cache.directory()}")
+    else:
+        say(f"installing zkconsumer[{extra}] and its dependencies")
     started = time.monotonic()
-    for calls in installations(root, venv, extra):
+    for calls in steps:
         run_pips(venv, calls, extra)
     say(f"installed in {time.monotonic() - started:.1f} s")
 
@@ -247,14 +289,19 @@ def bootstrap(root: Path, venv: Path, extra: str) -> None:
     if ready and stamp(venv, extra).read_text() == fingerprint(root, venv):
         return
     with one_at_a_time(root, venv):
-        if not is_usable(venv):
-            make(venv)
+        key = package_key(root, extra)
+        is_new = not is_usable(venv)
+        has_packages = is_new and create(venv, key)
         wanted = fingerprint(root, venv)
         if stamp(venv, extra).is_file() and stamp(venv, extra).read_text() == wanted:
             return
         for served in SERVES["test"]:
             stamp(venv, served).unlink(missing_ok=True)
-        install(root, venv, extra)
+        pending = venv / _package_cache.PENDING
+        pending.unlink(missing_ok=True)
+        install(root, venv, extra, has_packages=has_packages)
+        if key and is_new and not has_packages:
+            pending.write_text(key, encoding="utf-8")
         for served in SERVES[extra]:
             stamp(venv, served).write_text(wanted)
 

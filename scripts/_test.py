@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 import _engine
+import _package_cache
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer, jars
@@ -178,6 +179,8 @@ def main() -> int:
             missing = provide_engine(stack, required=required)
             jars.resolve(JARS)
             record_classes(RELEASES if lane else SOME_RELEASES)
+        # Now Python has compiled the packages that the tests import.
+        _package_cache.keep(Path(sys.prefix))
         tests = pytest(*WORKERS, *lane, *arguments)
     if missing:
         say(missing)
