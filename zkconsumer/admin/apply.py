@@ -272,7 +272,7 @@ class KafkaStore(Protocol):
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return partition -> stored offset; a partition without one is absent. Raises
+        """Return partition -> stored offset, for the partitions that have one. Raises
         ZkConsumerError."""
 
     def store(

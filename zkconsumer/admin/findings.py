@@ -91,7 +91,8 @@ _SHOWN_RUNS = 12
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, such as `0-3, 7`; after 12 ranges, only the number of the rest."""
+    """Return numbers as ranges, such as `0-3, 7`; after 12 ranges, only a count of the further
+    numbers."""
     placed = enumerate(sorted(set(numbers)))
     runs = [
         [number for _, number in run] for _, run in groupby(placed, lambda pair: pair[1] - pair[0])

@@ -311,7 +311,8 @@ def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Ch
 
 
 def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | None = None) -> Plan:
-    """Plan to restore each znode to its state before `done`, which `load_plan` reads from a backup.
+    """Plan to restore each znode to its state before the plan `done`, as `load_plan` reads it from
+    a backup.
 
     `done` may have been applied in part. Later writes of other clients are overwritten, with a
     note. A restored znode has its old data and access control list, and a new version. Znodes that

@@ -374,7 +374,7 @@ Selection = Mapping[str, frozenset[int] | None]
 def selected(
     partitions: Iterable[TopicPartition], only: Selection | None
 ) -> Iterator[TopicPartition]:
-    """Return those of the given partitions that are selected; None selects all."""
+    """Return the given partitions that are also selected; None selects all."""
     for tp in partitions:
         numbers = None if only is None else only.get(tp.topic, frozenset())
         if numbers is None or tp.partition in numbers:

@@ -63,11 +63,11 @@ class PartitionLag:
     """A partition of a group: owner, offsets, log.
 
     Attributes:
-        owner: the thread that its owner znode names; None without an owner znode.
+        owner: the thread that its owner znode names; None if there is no owner znode.
         session: the session of the owner znode; 0 if it is persistent.
-        in_zookeeper: the offset in ZooKeeper; None without one; a string says why it is unreadable.
+        in_zookeeper: the offset in ZooKeeper; None if there is none; a string if it cannot be read.
         written_ms: time of the last write to that offset by the server's clock, in ms since 1970.
-        in_kafka: the offset in Kafka; None without one; a string says why it is unknown.
+        in_kafka: the offset in Kafka; None if there is none; a string if it is unknown.
         log: start and end of the log, or a string that says why they are unknown.
         fault: what is wrong with the owner znode, or "".
     """
@@ -84,7 +84,7 @@ class PartitionLag:
 
     @property
     def committed(self) -> int | str | None:
-        """The committed offset; None without one; a string says why it is unknown.
+        """The committed offset; None if there is none; a string with the reason if it is unknown.
 
         If Kafka has an offset, the result is Kafka's offset, and otherwise ZooKeeper's, as in
         `ConsumerGroupCommand` (0.9 to 1.1). If Kafka's offset is unknown, ZooKeeper's is used if
@@ -96,7 +96,7 @@ class PartitionLag:
 
     @property
     def source(self) -> Source | None:
-        """The store that `committed` comes from; None without an offset."""
+        """The store that `committed` comes from; None if no offset is committed."""
         kafka = self.in_kafka.offset if isinstance(self.in_kafka, OffsetAndMetadata) else None
         if kafka is None:
             return Source.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None

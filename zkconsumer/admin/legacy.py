@@ -55,7 +55,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 Key = TypeVar("Key", str, int)
 
-# The leader in a partition's state if the partition has no leader.
+# The number that stands for "no leader" in the state of a partition.
 NO_LEADER: Final = -1
 
 

@@ -87,10 +87,10 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFacts:
-    """What is known of a partition; a string instead of a value says why the value is unknown.
+    """The known values of a partition; a string in place of a value says why the value is unknown.
 
     Attributes:
-        current: the committed offset; None without one.
+        current: the committed offset; None if there is none.
         log: the range of the log.
         at: the offset of the first message at the time given for the reset, or later; None if there
             is no such message.
@@ -520,7 +520,8 @@ def _current(
     kafka: OffsetAndMetadata | int | str | None,
     storage: Storage,
 ) -> int | str | None:
-    """Return the committed offset in `storage`, None without one, or why it is unknown."""
+    """Return the committed offset in `storage`; None if there is none; a string if it is
+    unknown."""
     node = image.offsets.get(tp)
     here: int | str | None = None
     if node is not None:

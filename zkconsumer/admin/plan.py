@@ -204,7 +204,7 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """The first 12 hex digits of the SHA-256 of `body`, which identify these changes."""
+        """The first 12 hex digits of the SHA-256 of `body`; they identify these changes."""
         return hashlib.sha256(self.body.encode()).hexdigest()[:12]
 
     def noted(self, *notes: str) -> Plan:

@@ -239,7 +239,7 @@ class Application(Progress):
         self.backup: Path | None = None
 
     def saved(self, backup: Path) -> None:
-        """Record and print the path of the backup, which has been written to the disk."""
+        """The backup has been written to the disk: record and print its path."""
         self.backup = backup
         say(f"backup: {backup} (`zkconsumer undo` restores it)")
 

@@ -197,7 +197,8 @@ def pass_line() -> None:
     separator = os.environ.get(DESCRIBED)
     if separator:
         add_completion_class(Described, Described.name)
-    # Typer imports Pydantic to convert values, which takes 0.1 s, and completion needs only words.
+    # Typer imports Pydantic to convert values. The import takes 0.1 s, and completion needs only
+    # words.
     vars(core)["build_runtime_param"] = lambda descriptor: _Word()
     line = os.environ.get(LINE, "")
     for closed in (line, f'{line}"', f"{line}'"):

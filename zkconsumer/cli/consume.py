@@ -362,7 +362,7 @@ class _Files:
         self._began_s = self._ended_s = 0.0
 
     def prepare(self, config: ConsumerConfig) -> None:
-        """Compile the columnar reader, which takes some seconds once on a machine."""
+        """Compile the columnar reader; the first time on a machine, this takes some seconds."""
         from zkconsumer.consumer.group_member import engine
 
         if engine(config) is not None:

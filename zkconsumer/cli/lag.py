@@ -107,7 +107,8 @@ def partition_rows(
 
 
 def group_notes(group: GroupLag) -> Iterator[str]:
-    """Yield notes on a group below its table: no members, no offsets, idle threads, no owner."""
+    """Yield the notes below a group's table: on missing members, offsets and owners, and idle
+    threads."""
     from zkconsumer.admin.groups import idle_by_design
 
     if not group.image.registrations:

@@ -453,7 +453,7 @@ def _prepare(connection: Connection) -> None:
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:
-    """Return topic -> partitions of the --topic options, or None without any --topic.
+    """Return topic -> partitions of the --topic options; None if there is no --topic.
 
     The value None means all partitions of the topic. Raises ConfigError, InvalidNameError.
     """

@@ -177,7 +177,7 @@ def select(table: Table, columns: str | None, sort: str | None) -> Table:
 def select_sections(
     sections: Mapping[str, Table], columns: str | None, sort: str | None
 ) -> dict[str, Table]:
-    """Apply `select` to each section that has one of the columns, and drop the others."""
+    """Apply `select` to each section that has one of the columns, and drop all other sections."""
     every = {one.name: one for table in sections.values() for one in table.columns}
     chosen = None if columns is None else _names(columns, every, where="--columns")
     order = None if sort is None else _names(sort.removeprefix("-"), every, where="--sort")[0]
@@ -486,7 +486,8 @@ def _total(widths: Iterable[int]) -> int:
 def _fitting(
     columns: Sequence[Column], widths: Sequence[int], limit: int | None
 ) -> tuple[list[int], list[int]]:
-    """Return the indices of the columns to keep, and of those dropped in the order of dropping."""
+    """Return the indices of the columns that stay, and those of the dropped columns, first dropped
+    first."""
     keep, dropped = list(range(len(columns))), []
     for i in sorted(keep, key=lambda i: columns[i].drop_order):
         if limit is None or _total(widths[k] for k in keep) <= limit:

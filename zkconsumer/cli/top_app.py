@@ -245,7 +245,7 @@ class Top(App[ZkConsumerError]):
     ]
 
     def __init__(self, feed: Feed, *, has_terminal: Callable[[], bool] = lambda: True) -> None:
-        """`has_terminal` returns False once the terminal is gone, which ends the application."""
+        """`has_terminal` returns False once the terminal is gone; the application then ends."""
         super().__init__(ansi_color=True)
         self._feed, self._has_terminal = feed, has_terminal
         self._groups: dict[str, GroupRow] = {}

@@ -1,4 +1,4 @@
-"""What `zkconsumer top` shows: a thread reads a cluster's groups, and `top_app` paints them.
+"""The data of `zkconsumer top`: a thread reads a cluster's groups, and `top_app` paints them.
 
 A thread reads the groups in slices and rests after each, so that all readings together take at
 most `SHARE` of a core. The groups on the screen are read first in each round.

@@ -185,7 +185,7 @@ GROUP = Text(
 # As `kafka.common.Config.validateChars`, which also accepts the empty text.
 CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
 # The JVM does not check `consumer.id`, although an id with '/' creates a tree of znodes below
-# `ids`, which fails every member of the group.
+# `ids`, and every member of the group then fails.
 ID_SUFFIX = Text(
     "what ZooKeeper allows in the name of a znode",
     lambda suffix: "/" not in suffix and not znode_fault(f"_{suffix}"),

@@ -238,7 +238,8 @@ def wrapped(raw: RawMessage, held: GrantedPartition) -> Message[Decoded, Decoded
 
 
 class Batch(Sequence[Message[K, V]]):
-    """The messages that one poll returned, in the broker's order; wrapped on access."""
+    """The messages that one poll returned, in the broker's order. Each is wrapped when it is
+    accessed."""
 
     __slots__ = ("_held", "_key_of", "_raws")
 

@@ -152,7 +152,8 @@ def error_for(notice: Notice) -> ZkConsumerError:
 
 
 def held_by(state: State) -> str:
-    """Return a text that names the threads that own the blocked partitions; empty if none."""
+    """Return a text that names the threads that own the blocked partitions; empty if no partition
+    is blocked."""
     holders = sorted({who.thread for who in state.blocked.partitions.values()})
     return f"its partitions are held by {', '.join(holders)}" if holders else ""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from zkconsumer.history.describe import Described
 
-_WIDTH, _HEIGHT = 1290, 300  # pixels; the width is that of the lanes
+_WIDTH, _HEIGHT = 1290, 300  # pixels; the charts are as wide as the lanes
 _SHOWN = 60
 """Maximum number of rebalances in a chart; of more, it shows those that took longest."""
 

@@ -254,7 +254,8 @@ class Scene:
         return f"{member.name} is killed"
 
     def _pause(self) -> str:
-        """Pause the running member with the lowest name, so that one session flaps."""
+        """Pause the running member with the lowest name, so that the session of one member expires
+        repeatedly."""
         member = self._in(MemberState.UP)[0]
         member.interruptions += 1
         member.freeze()

@@ -1,4 +1,4 @@
-"""What the query and the JVM consumer have read so far, according to their files."""
+"""The messages that the query and the JVM consumer have read so far, according to their files."""
 
 from __future__ import annotations
 

@@ -153,14 +153,16 @@ def _computed(group: _Group) -> dict[TopicPartition, str] | None:
 def _assign_by_rules(
     group: _Group, strategy: Strategy, rules: Profile
 ) -> dict[TopicPartition, str] | None:
-    """Return the assignment that the members compute by these rules; None if one of them fails."""
+    """Return the assignment that the members compute by these rules; None if the computation fails
+    for a member."""
     return _merged_assignment(assign_each_member(replace(group.input(), strategy=strategy), rules))
 
 
 def _merged_assignment(
     parts: Mapping[str, MemberAssignment | Failure],
 ) -> dict[TopicPartition, str] | None:
-    """Return the assignment that all members compute; None if one of them fails."""
+    """Return the assignment that all members compute; None if the computation fails for a
+    member."""
     found: dict[TopicPartition, str] = {}
     for part in parts.values():
         if isinstance(part, Failure):

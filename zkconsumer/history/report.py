@@ -20,8 +20,8 @@ from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalanc
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
 
 MAX_LINES: Final = 40
-"""Maximum numbers of incidents and of rebalances that a report of all groups lists; of the others,
-it shows only the number."""
+"""Maximum numbers of incidents and of rebalances that a report of all groups lists; it only counts
+further ones."""
 
 MAX_BARS: Final = 20_000
 """Maximum number of intervals of ownership that a page draws; a browser is slow with more."""

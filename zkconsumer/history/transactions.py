@@ -350,7 +350,7 @@ def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int,
 
 
 def parts_of(window: bytes, at: int, stop: int) -> list[tuple[int, Values]]:
-    """Return the records of the transaction between two offsets, which follow its header.
+    """Return the records of a transaction, which are between two offsets after its header.
 
     The parts before the failure of a multi are included, although they never happened.
     """

@@ -167,7 +167,7 @@ class Fetcher(Protocol):
         """The maximum time, in seconds, for which a broker may delay its response to a fetch."""
 
     def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
-        """Also fetch these partitions, each from its offset; none of them may be assigned already.
+        """Also fetch these partitions, each from its offset. No partition may be assigned already.
 
         Blocks for at most `timeout_s` seconds. If the brokers do not answer in that time, the
         partitions are assigned anyway, and their first messages may arrive up to a second later.

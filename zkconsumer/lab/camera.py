@@ -49,7 +49,8 @@ SHOWN_MESSAGES = 4
 counts the others. """
 
 SHOWN_DATA = 200
-"""Number of characters of a znode's payload that a picture contains; the rest is cut off."""
+"""Number of characters of a znode's payload that a picture contains; a longer payload is cut
+off."""
 
 COUNTERS = (
     "notifications",

@@ -154,7 +154,7 @@ def condensed(frames: Iterable[JsonObject], begin: float) -> Iterator[JsonObject
 
 
 def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
-    """Merge two frames; where both have a value, use that of the second."""
+    """Merge two frames; a value of the second frame replaces the value of the first."""
     found = {"since": second["t"], **first, **second}
     for part in ("m", "p", "z"):
         if part in first or part in second:
@@ -176,7 +176,7 @@ Owners = Mapping[TopicPartition, str]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a script cost on one protocol.
+    """The costs of a script on one protocol.
 
     Attributes:
         protocol: the name of the protocol.
@@ -249,7 +249,7 @@ PROTOCOLS: Mapping[str, _Protocol] = {
 def costs(
     steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
 ) -> list[Cost]:
-    """Return what the script costs on each protocol. Raises ConfigError for an unknown one."""
+    """Return the script's costs on each protocol. Raises ConfigError for an unknown protocol."""
     check(partitions, protocols)
     return [_cost(name, steps, members, partitions) for name in protocols]
 

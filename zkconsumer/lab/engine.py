@@ -380,7 +380,7 @@ def _condition(stage: AnyStage, until: Json) -> Callable[[], bool]:
 
 
 def _break_quorum(run: Run, *, is_election: bool) -> None:
-    """Remove ZooKeeper's leader, which breaks all connections; elect another one if asked."""
+    """Remove ZooKeeper's leader, so that all connections break; elect another leader if asked."""
     stage = run.stage
     if not isinstance(stage, LabStage):
         raise RefusedError("the group does not use ZooKeeper")

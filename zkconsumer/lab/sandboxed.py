@@ -45,7 +45,8 @@ MAX_BURST = 1000
 
 
 def real_group(session_s: float = SESSION_S) -> RealGroup:
-    """Return the servers and members of the lab's sandbox, which start when it is entered."""
+    """Return the servers and members of the lab's sandbox; they start when the result is
+    entered."""
     return RealGroup(
         KINDS, group=World.GROUP, topic=World.TOPIC, partitions=PARTITIONS, session_s=session_s
     )

@@ -21,7 +21,8 @@ MAX_PARTITIONS = 2000
 one frame."""
 
 MAX_MOVES = 10_000
-"""Upper bound of the moves of one run; then a run ends. The page keeps all of them in memory."""
+"""Upper bound of the moves of one run; a run ends there, because the page keeps all moves in
+memory."""
 
 ZOOKEEPER = "zookeeper"
 PROTOCOLS = (ZOOKEEPER, *ASSIGNORS)
@@ -42,7 +43,7 @@ EXCLUDED_FAULTS = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """The parameters of a world; each of them is a key of its JSON form.
+    """The parameters of a world; the world's JSON form has a key for each parameter.
 
     Attributes:
         members: members that have joined and settled when the run begins.

@@ -1,4 +1,4 @@
-"""This member's assignment, computed from a view of the group; if it is unknown, the reason."""
+"""Compute this member's assignment from a view of the group, or why the assignment is unknown."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]
 def _own_assignment(
     state: State, view: GroupView, held: Mapping[TopicPartition, ThreadId]
 ) -> tuple[Mapping[TopicPartition, ThreadId], str]:
-    """Return the partitions that this member should own, and why they are incomplete.
+    """Return the partitions that this member should own, and why the result is incomplete.
 
-    The reason is empty if they are complete. If the JVM members fail to compute an assignment, this
-    member keeps `held`.
+    The reason is empty if the result is complete. If the JVM members fail to compute an assignment,
+    this member keeps `held`.
     """
     settings = state.settings
     try:

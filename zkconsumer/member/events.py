@@ -250,7 +250,8 @@ class OwnersChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseReady(Event):
-    """The user has finished all messages of these partitions, and receives no more of them."""
+    """The user has finished all messages of these partitions, and receives no further message of
+    them."""
 
     partitions: frozenset[TopicPartition]
 
@@ -283,7 +284,7 @@ class PositionReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed(Event):
-    """Other members assign by other rules: `disagreements` maps each of them to its rules."""
+    """Other members assign by other rules: `disagreements` maps such a member to its rules."""
 
     disagreements: Mapping[ConsumerId, str]
 

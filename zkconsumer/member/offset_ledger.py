@@ -156,7 +156,7 @@ def plan(
 def _for_kafka(
     known: OffsetAndMetadata | None, offset: int, metadata: str | None
 ) -> OffsetAndMetadata:
-    """Return the offset for Kafka to store, which is never lower than the previous offset.
+    """Return the offset that Kafka is to store; it is never lower than the previous offset.
 
     An unchanged offset keeps its metadata. The JVM erases the metadata.
     """

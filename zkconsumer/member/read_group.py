@@ -146,7 +146,7 @@ def _read_members(
     replies = (yield [rq.Get(paths.member(member.group, one)) for one in new]) if new else ()
     for consumer, reply in zip(new, replies, strict=True):
         if reply.code is Code.NO_NODE:
-            continue  # the member left after the listing, whose watch reports the departure
+            continue  # the member left after the listing; a watch reports the departure
         if reply.code is not Code.OK:
             return Denied(paths.member(member.group, consumer), reason(reply))
         try:
@@ -283,7 +283,8 @@ Diagnosis = Callable[[float], Event] | None
 
 
 def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
-    """Find members whose owner znodes show other rules; None if there is none.
+    """Find members whose owner znodes show that they follow other rules; return None if there are
+    none.
 
     This operation sets no watch. The state machine starts it when the group has not settled for a
     while.

@@ -111,7 +111,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user configured; durations in seconds.
+    """The user's configuration; durations in seconds.
 
     Attributes:
         subscription: topic -> number of streams; for a whitelist or blacklist, the key is its

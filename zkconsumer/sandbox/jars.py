@@ -80,7 +80,7 @@ def to_stderr(line: str) -> None:
 
 
 def cache_directory() -> Path:
-    """Return the directory of the jars of all sandboxes of this user.
+    """Return the directory in which all sandboxes of this user keep their jars.
 
     `$ZKCONSUMER_CACHE/jars`, else `$XDG_CACHE_HOME/zkconsumer/jars`, else
     `~/.cache/zkconsumer/jars`.

@@ -1,4 +1,4 @@
-"""A TCP proxy before ZooKeeper, which breaks or mutes the connections of one client."""
+"""A TCP proxy in front of ZooKeeper, which breaks or mutes the connections of one client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Wire(Enum):
 
 
 class Proxy:
-    """A proxy before one server, as a context manager. Put `address` into the client's connect
+    """A proxy in front of one server, as a context manager. Put `address` into the client's connect
     string.
 
     Attributes:

@@ -263,7 +263,7 @@ class JavaServer(Startable):
         self._finish(patience_s=STOP_LIMIT_S)
 
     def kill(self) -> None:
-        """Send SIGKILL, which resembles a crash; the data remain."""
+        """Send SIGKILL, as in a crash; the data remain."""
         self._finish(patience_s=0.0)
 
     def restart(self) -> None:
@@ -298,7 +298,7 @@ class JavaServer(Startable):
         self._running().signal(signal.SIGCONT)
 
     def attach(self) -> bool:
-        """Take over the server that an earlier command left running here. Return False if none
+        """Take over the server that an earlier command left running here. Return False if no server
         runs.
         """
         record = self._record()

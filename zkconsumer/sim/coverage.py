@@ -66,7 +66,7 @@ class Coverage(Watcher):
 
 
 def _live(world: World, *, but: Action) -> list[int]:
-    """Return the live members; a member that starts again in this action is not one of them."""
+    """Return the live members, except members that start again in this action."""
     started = but.who if but.do is Do.REVIVE else -1
     return [
         who

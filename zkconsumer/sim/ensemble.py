@@ -71,7 +71,7 @@ class Replica:
     def __init__(self, number: int, tree: Tree) -> None:
         self.number = number
         self.tree = tree
-        self.acls: Acls = {}  # the lists before a running transaction, which changes the tree's
+        self.acls: Acls = {}  # the access control lists before the running transaction
         self.applied, self.zxid = 0, 0  # number of applied changes, and the last zxid
         self.lag, self.is_cut = 0, False
         # A deposed leader answers `sync` until this time: see `Ensemble.depose`.
@@ -359,7 +359,8 @@ class Ensemble:
         return other
 
     def zxids(self) -> set[int]:
-        """Return the zxids of znodes and of pending changes, which distinguish this state."""
+        """Return the zxids of all znodes and pending changes, for comparing this state with
+        others."""
         nodes = [*self._leader.nodes.values()]
         found = set()
         for replica in self._replicas:

@@ -1006,4 +1006,5 @@ CASES: Final = (
     Case("the lease ends", _next(3), ((("shut",), ("open",), ("shut",)),)),
     Case("release behind a shut gate", _next(2), ((("shut",), ("ask_release", 0)),)),
 )
-"""Each request of the coordinator, each pause and each seek, during each kind of a user's call."""
+"""Cases for each request of the coordinator, each pause and each seek, during each kind of call
+that a user makes."""

@@ -705,7 +705,8 @@ class MixedMonitor(Monitor):
 
 
 def run(decide: Decisions) -> Result:
-    """Run a mixed group: check safety, end the JVM members, then require that the rest settles."""
+    """Run a mixed group: check safety, end the JVM members, then require that the other members
+    settle."""
     plan, length, rarity = draw_plan(decide)
     length, rarity = length * SLOWNESS, rarity * SLOWNESS
     python_members = 1 + decide(plan.members)

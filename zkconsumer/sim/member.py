@@ -170,7 +170,7 @@ class SimStreams:
     # ---- called by the user ----------------------------------------------------------------------
 
     def finish_all(self) -> None:
-        """The user asks for the next message, which finishes the earlier messages."""
+        """The user asks for the next message and so finishes the earlier messages."""
         for tp, feed in self.feeds.items():
             if feed.unfinished:
                 self.feeds[tp] = replace(feed, unfinished=False)
@@ -454,7 +454,7 @@ class SimMember:
         return now < self.gate
 
     def finish_all(self, now: float) -> None:
-        """The user asks for the next message, which finishes the earlier messages."""
+        """The user asks for the next message and so finishes the earlier messages."""
         self.turn_at = now
         self.streams.finish_all()
 

@@ -612,8 +612,8 @@ class Monitor(Watcher):
             self._lowered(world, tp, value)
         self.stored[tp] = value
         if value >= self.finished_in.get(tp, (-1, 0))[1]:
-            # With a lower value, an older commit has replaced another client's offset, and the
-            # excuse stays.
+            # A lower value means that an older commit has replaced another client's offset: keep
+            # the excuse.
             self.excused.discard(tp)
         if is_named:  # the next automatic commit stores the position again
             self.excused.add(tp)

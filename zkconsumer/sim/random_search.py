@@ -55,7 +55,7 @@ NO_BACKOFF_S = 1_000.0
 """
 
 NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.CORRUPT_OFFSET, Do.TAKE_ID})
-"""Faults whose end no watch reports: restored rights, a repaired offset, and a free id."""
+"""No watch reports the end of these faults: restored rights, a repaired offset, and a free id."""
 
 SILENCE = frozenset({Do.FREEZE, Do.BLACK_HOLE, Do.ISOLATE, Do.LAG})
 """Faults that no member notices by an event."""
@@ -320,7 +320,7 @@ def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], 
 
 
 def draw_faults(decide: Decide) -> dict[Do, int]:
-    """Draw no faults, only faults that no member notices (where leases matter), or any mixture."""
+    """Draw no faults, or only faults that no member notices (they test leases), or any mixture."""
     of_all = (
         (FAULTS | {Do.LEAVE, Do.COMMIT})
         - LARGE_WORLD_FAULTS

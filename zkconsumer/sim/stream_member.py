@@ -219,7 +219,8 @@ class StreamMember(ReportingMember):
     # ---- actions of the users --------------------------------------------------------------------
 
     def ask(self, user: User, now: float, *, is_poll: bool) -> list[Read]:
-        """Let a user ask for messages, which finishes the earlier messages; return what it gets."""
+        """Let a user ask for messages; this finishes the earlier messages. Return the messages it
+        gets."""
         self.turn_at = now
         self._turns = self.users.index(user) + 1
         user.held.clear()

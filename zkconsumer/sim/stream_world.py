@@ -50,7 +50,7 @@ class StreamWorld(World):
         )
 
     def _new_query(self, who: int) -> QueryMember:
-        # It imports `spark`, which small worlds need not load.
+        # `query_member` imports `spark`, which small worlds need not load.
         from zkconsumer.sim.query_member import Checkpoint, QueryMember  # noqa: PLC0415 - see above
 
         return QueryMember(
@@ -161,7 +161,7 @@ class StreamWorld(World):
         self._read(who, is_poll=True)
 
     def _read(self, who: int, *, is_poll: bool) -> None:
-        """Let a user ask for messages, which finishes the messages that it holds."""
+        """Let a user ask for messages; this finishes the messages that it holds."""
         member = self._member(who)
         user = member.busy_user(self.now)
         if user is None:

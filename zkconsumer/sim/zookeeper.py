@@ -234,7 +234,8 @@ class SimZooKeeper(Ensemble):
         self._commit([*changes, Change(zxid, session, end, "", None, None)])
 
     def ping(self, session: int, now: float) -> bool:
-        """Receive a ping; return whether the replica answers it, which needs no leader."""
+        """Receive a ping; return whether the replica answers. It does so without asking its
+        leader."""
         connection = self._connections.get(session)
         if connection is None or connection.is_stuck:
             return False
@@ -381,7 +382,8 @@ class SimZooKeeper(Ensemble):
         return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
 
     def forbid(self, path: str, *permissions: str) -> None:
-        """Deny these permissions (of `znodes.ALL`) to every client, and restore all others.
+        """Deny these permissions (of `znodes.ALL`) to every client, and restore all other
+        permissions.
 
         Permissions of single identities stay.
         """

@@ -223,8 +223,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._finish(group, start)
         self._end = self._next(group, start, most) if has_lease else start
         if self._end is start and not self._is_unread_reported:
-            # Spark reports progress only with a batch; without one the unread partitions would stay
-            # invisible.
+            # Spark reports progress only with a batch. If there were no batch, the unread
+            # partitions would stay invisible.
             self._end = to_offset(_empty_ranges(start), unlike=start)
         self._is_unread_reported = True
         self._cluster.is_idle = self._end is start
@@ -236,8 +236,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._end
 
     def _is_known_to_be_idle(self, group: Membership, start: StreamOffset) -> bool:
-        """Whether nothing can have changed since the last call of `latestOffset`, which found no
-        new messages."""
+        """Whether the last call of `latestOffset` found no new messages, and nothing can have
+        changed since."""
         return (
             self._targets is None
             and self._cluster.is_fresh

@@ -225,7 +225,8 @@ def _array(values: list[Value], name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _decoder() -> ColumnDecoder | None:
-    """Return the compiled decoder, or None without the extra `fast`; decoding is then slower."""
+    """Return the compiled decoder; None if the extra `fast` is missing, which makes decoding
+    slower."""
     return ColumnDecoder() if can_compile() else None
 
 

@@ -43,7 +43,8 @@ from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 
 MANIFEST: Final = "manifest.json"
 STATES: Final = 8
-"""Number of saved states per ensemble. With more of them, a late file causes less rereading."""
+"""Number of saved states per ensemble. The more states there are, the less is read again after a
+late file."""
 
 Spans: TypeAlias = list[tuple[int, int]]
 """The first and the last zxid of each contiguous range."""
@@ -241,7 +242,7 @@ def _tasks(
 
 
 class Task:
-    """A run for one ensemble, which writes files that no manifest names yet."""
+    """The run for one ensemble. It writes files that no manifest names yet."""
 
     def __init__(self, folder: Path, paths: Sequence[str], groups: Sequence[str]) -> None:
         self._folder, self._groups = folder, groups
@@ -300,7 +301,7 @@ class Task:
                     for batch in reader.batches():
                         spans += _spans(batch)
                 except DamagedFileError:
-                    pass  # an incident reports the damage; the rest is used
+                    pass  # an incident reports the damage; the rows before it are used
                 scanned[log.name] = reader.offset
             found += _differing_zxids(_joined(spans), covered)
         return min(found, default=None), scanned

@@ -129,7 +129,8 @@ class OffsetMirror:
         )
 
     def _due(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets that must still be written, without those of malformed znodes."""
+        """Return the offsets that must still be written, except offsets whose znodes are
+        malformed."""
         return {
             tp: offset
             for tp, offset in offsets.items()

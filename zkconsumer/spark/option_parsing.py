@@ -57,7 +57,8 @@ def with_documented_names(
 def split_kafka_properties(
     options: Mapping[str, str], *, but: Container[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Split the options into librdkafka's properties, which begin with `kafka.`, and all others.
+    """Split the options into librdkafka's properties, which begin with `kafka.`, and all other
+    options.
 
     Spark passes names in lower case, as are all names of librdkafka. `but` contains names that look
     like librdkafka's properties but are not.

@@ -76,7 +76,7 @@ def client_options(config: ConnectionConfig) -> dict[str, object]:
 
 
 def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
-    """Return the TLS context with the configured certificates, or None without TLS.
+    """Return the TLS context with the configured certificates; None if TLS is not configured.
 
     Raises ConfigError, which names the file, if a file cannot be read or is not a PEM file.
     """

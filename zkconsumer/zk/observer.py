@@ -337,8 +337,8 @@ class Observer:
             )
 
     def __enter__(self) -> Self:
-        # `start()` is not used, because it prints a warning about a missing chroot, which
-        # ChrootMissingError reports.
+        # `start()` is not used, because it prints a warning about a missing chroot.
+        # ChrootMissingError reports the missing chroot.
         self._client.start_async().wait(self._timeout_s)
         if not self._client.connected:
             self.close()

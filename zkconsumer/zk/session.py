@@ -183,8 +183,8 @@ class ZooKeeperSession:
     def _connect_and_check(self) -> None:
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         limit_s = self._config.zookeeper_connection_timeout_s
-        # `start()` is not used, because it prints a warning about a missing chroot, which
-        # ChrootMissingError reports.
+        # `start()` is not used, because it prints a warning about a missing chroot.
+        # ChrootMissingError reports the missing chroot.
         self._client.start_async()
         self._decided.wait(limit_s)
         if self._death is not None:

@@ -1,4 +1,4 @@
-"""What the imitations of old tools share: output, arguments, exit codes, connection."""
+"""The common part of all imitated tools: output, arguments, exit codes, connection."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Tool:
         return self.common.timeout or BROKER_S
 
     def writing(self, zk: ZkUtils) -> Writing:
-        """Return the writes of this tool, which print the path of their backup."""
+        """Return the object with which this tool writes; it prints the path of each backup."""
         from zkconsumer.admin.legacy import Writing
 
         return Writing(zk.connection, f"legacy {self.name}", self.backups, self._backed_up)

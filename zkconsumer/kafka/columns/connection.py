@@ -403,7 +403,8 @@ _NO_LAYER: Final = b"\1\0\0\0"
 
 
 def _ticket(gssapi: Gssapi, settings: Settings) -> Gssapi:
-    """Return the credentials of the keytab or the principal; None for those of the environment.
+    """Return the credentials of the keytab or the principal; None stands for the environment's
+    credentials.
 
     A keytab's tickets stay in this process. The library renews them before they expire.
     """

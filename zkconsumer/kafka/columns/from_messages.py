@@ -73,7 +73,7 @@ class _Rows:
         self._runs: list[tuple[TopicPartition, int, int | list[int]]] = []
 
     def add(self, tp: TopicPartition, messages: Sequence[Message]) -> None:
-        """Add a run of messages of one partition, which is ordered and not empty."""
+        """Add a run of messages of one partition. The run is in order and not empty."""
         for name, into in self._taken.items():
             into.extend(map(_TAKEN[name], messages))
         count, first = len(messages), _offset(messages[0])

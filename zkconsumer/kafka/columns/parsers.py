@@ -87,7 +87,7 @@ FULL: Final = 1
 CORRUPT: Final = 2
 CHECKSUM_FAILED: Final = 3
 
-# Offsets above this one are corrupt. The bound leaves room to add a record's offset without
+# Higher offsets are corrupt. The bound leaves room to add a record's offset without
 # overflow.
 MAX_OFFSET: Final = 1 << 62
 MAX_DELTA: Final = (1 << 31) - 1

@@ -178,7 +178,8 @@ class _Output:
 
 
 def _place(tp: TopicPartition, rows: int) -> tuple[pa.Array, pa.Array]:
-    """Return the columns `topic` and `partition`; those of large batches share their buffers."""
+    """Return the columns `topic` and `partition`; large batches share the buffers of these
+    columns."""
     if rows >= ROWS // 8:
         topic, partition = _full_place(tp)
         return topic.slice(0, rows), partition.slice(0, rows)
@@ -205,7 +206,7 @@ class _Piece(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """The sizes of the batches in a record set, which predict those of the next fetch."""
+    """The sizes of the batches in a record set; they predict the sizes in the next fetch."""
 
     bytes_per_offset: float
     equal_size: int

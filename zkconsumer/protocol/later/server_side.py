@@ -245,7 +245,8 @@ class _Heterogeneous:
         return HashSet(_hash_of_partition, elements=every)
 
     def _sorted(self, partitions: Iterable[_Partition]) -> list[_Partition]:
-        """Return the partitions; those of topics with many partitions per member come first."""
+        """Return the partitions, beginning with the topics that have the most partitions per
+        member."""
 
         def key(partition: _Partition) -> tuple[float, int, int]:
             members = len(self._members_of[partition.topic])

@@ -255,7 +255,7 @@ class Constrained:
             self._at_min.clear()
 
     def _unassigned(self, assigned: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the other partitions, by topic and number.
+        """Return the partitions that are not assigned, by topic and number.
 
         If an assigned partition does not exist, or is assigned twice, all partitions that come
         after it count as unassigned, as in Kafka.
@@ -464,7 +464,7 @@ class General:
         return kept
 
     def _unassigned(self, kept: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the other partitions, in the order of all partitions.
+        """Return the partitions that are not kept, in the order of all partitions.
 
         If a kept partition does not exist, or if two members keep it, all partitions that come
         after it count as unassigned, as in Kafka.

@@ -31,7 +31,7 @@ FENCES = {
 
 @dataclass(frozen=True, slots=True)
 class SplitBrainResult:
-    """What happened while two of four members were cut off.
+    """The result for one protocol: two of four members were cut off from their server.
 
     Attributes:
         refused: claims or commits that the servers refused.

@@ -212,7 +212,7 @@ class InTransit:
 
     @property
     def way(self) -> tuple[int, int, bool]:
-        """The direction of the connection; on it, no message overtakes another one."""
+        """The connection and the direction of the message; such messages keep their order."""
         return self.who, self.broker, self.is_request
 
 

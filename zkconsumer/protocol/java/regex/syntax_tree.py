@@ -48,7 +48,8 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """Several branches; the first branch with which the rest of the pattern matches is used."""
+    """Several branches. The matcher uses the first branch with which the rest of the pattern
+    matches."""
 
     branches: tuple[Node, ...]
 
