@@ -455,7 +455,7 @@ class _Run:
             raise _live_error(members, self._plan)
 
     def _members(self) -> dict[str, list[str]]:
-        """Return group -> its members, as an error names them."""
+        """Return group -> its members, in the form in which an error names them."""
         rooms = {paths.ids(group): group for group in self._plan.groups}
         found = {rooms[path]: names for path, names in self._connection.children(rooms).items()}
         nodes = self._connection.stats(

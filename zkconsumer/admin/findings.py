@@ -182,7 +182,7 @@ class ExaminedGroup:
 
     @cached_property
     def due(self) -> dict[TopicPartition, ThreadId]:
-        """Partition -> the thread that should own it by `rules`, of members that do not fail."""
+        """Partition -> the thread that should own it by `rules`; members that fail are left out."""
         return {
             tp: thread
             for part in self.rules.parts.values()

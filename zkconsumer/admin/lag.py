@@ -173,7 +173,7 @@ def lags_of(
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
 ) -> dict[str, GroupLag]:
-    """Return group -> its lag, as `group_lags` does, for groups that were read."""
+    """Return group -> its lag, as `group_lags` does, for groups that have already been read."""
     topics = read_topic_payloads(connection, images.values())
     brokers = registered_brokers(connection)
     existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}

@@ -203,7 +203,8 @@ class _LazyGroup(TyperGroup):
         return found or super().shell_complete(ctx, incomplete)
 
     def parse_args(self, ctx: Click, args: list[str]) -> list[str]:
-        """Parse the options before the command; a wrong one is one line, without a usage block."""
+        """Parse the options before the command. The error of a wrong option is one line, without
+        usage text."""
         try:
             return super().parse_args(ctx, args)
         except NoArgsIsHelpError:

@@ -177,7 +177,7 @@ def _followed(rows: Iterable[Row], count: int) -> Iterator[Row]:
 def _page(
     title: str, tables: Mapping[str, tuple[Sequence[Column], Sequence[Mapping[str, Row]]]]
 ) -> str:
-    """Return a page with tables; a bar behind each number compares it with its column."""
+    """Return a page with tables; a bar behind each number compares the number with its column."""
     parts = []
     for name, (columns, rows) in tables.items():
         head = "".join(f"<th>{html.escape(one.title)}</th>" for one in columns)

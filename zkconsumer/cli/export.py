@@ -399,7 +399,7 @@ class Export:
     def _locked(self, tps: Iterable[TopicPartition]) -> Iterator[None]:
         """Hold the locks of these partitions, and raise ZkConsumerError for an OSError."""
         with ExitStack() as stack:
-            for tp in sorted(tps):  # one order prevents deadlocks between threads
+            for tp in sorted(tps):  # a fixed order prevents deadlocks between threads
                 stack.enter_context(self._locks[tp])
             try:
                 yield

@@ -418,7 +418,7 @@ def _plain(value: Value) -> Value:
 
 
 def _expanded(one: inspect.Parameter) -> list[inspect.Parameter]:
-    """Return a parameter; for one that is a group, first the argument GROUP, then the option."""
+    """Return the parameter; if it is a group, put the argument GROUP before it."""
     if one.annotation not in (OneGroup, Groups):
         return [one]
     argument = one.replace(name=one.name + _ARGUMENT, annotation=_ARGUMENTS[one.annotation])

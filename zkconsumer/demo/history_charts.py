@@ -13,7 +13,7 @@ from zkconsumer.history.describe import Described
 
 _WIDTH, _HEIGHT = 1290, 300  # pixels; the charts are as wide as the lanes
 _SHOWN = 60
-"""Maximum number of rebalances in a chart; of more, it shows those that took longest."""
+"""Maximum number of rebalances in a chart; if there are more, it shows those that took longest."""
 
 
 def charts(found: Described) -> list[str]:

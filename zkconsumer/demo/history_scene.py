@@ -113,7 +113,7 @@ def claims(text: str) -> Claims:
 
 
 class Scene:
-    """The servers and the members; leaving the block ends all of them."""
+    """The servers and the members; the end of the `with` block ends all of them."""
 
     def __init__(self, directory: Path, *, seed: int, say: Progress) -> None:
         self._random, self._say = random.Random(seed), say

@@ -792,7 +792,7 @@ class GroupHistory:
             )
 
     def _likely(self, group: _Group) -> list[dict[TopicPartition, str]]:
-        """Return the assignments that the members may follow; none if a member cannot compute it.
+        """Return the assignments that the members may follow; empty if a member cannot compute one.
 
         Before a group has settled, its owners exclude no rules: the owners may be older than the
         registrations, and another client may have deleted some owner znodes.

@@ -193,8 +193,7 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
     held: dict[tuple[str, str, int], list[Ownership]] = defaultdict(list)
     for owner in tables.ownership:
         held[owner.chroot, owner.group, owner.session].append(owner)
-    # The latest commit of each group, and the latest commit by another session than the one that
-    # made it.
+    # For each group, the two sessions that committed last, each with the time of its last commit.
     latest: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for (chroot, group, session), (_, time_ms, _) in last.items():
         found = latest[chroot, group]

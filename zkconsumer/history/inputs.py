@@ -371,7 +371,7 @@ class History:
 
 
 def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
-    """Return for each zxid of an array whether it equals or directly follows the one before it."""
+    """Return for each zxid of an array whether it equals or directly follows the previous zxid."""
     steps = zxids[1:] - zxids[:-1]
     return 0 <= zxids[0] - last <= 1 and bool(((steps == 0) | (steps == 1)).all())
 

@@ -141,7 +141,7 @@ class Camera(RequestCounter):
     # ---- what one move changes -------------------------------------------------------------------
 
     def frame(self, world: World, move: Move, text: str) -> JsonObject:
-        """Return the frame of a move: what it has changed."""
+        """Return the frame of a move: the parts of the picture that it has changed."""
         seconds, self._now = world.now - self._now, world.now
         self.unowned_s += seconds * (len(self.index) - len(self._owners))
         tree = self._read_history(world)

@@ -190,7 +190,8 @@ class GroupPicture:
         }
 
     def _column(self, name: str) -> int:
-        """Return the column of a member; a new one may get the column of one that has left."""
+        """Return the column of a member; a new member may get the column of a member that has
+        left."""
         if name in self._of:
             return self._of[name]
         free = [
@@ -281,7 +282,8 @@ class GroupPicture:
     # ---- logs ------------------------------------------------------------------------------------
 
     def flows(self, flows: dict[TopicPartition, Flow]) -> JsonObject | None:
-        """Record ends and rates of the logs; return a frame without words if one has changed."""
+        """Record ends and rates of the logs; if any has changed, return a frame without a
+        sentence."""
         touched: dict[int, list[Json]] = {}
         added: list[str] = []
         for tp, flow in flows.items():

@@ -35,7 +35,7 @@ JOINED = 3
 
 PARTITIONS = 6
 SESSION_S = 6.0
-"""The session timeout of all members; simulated worlds have the same."""
+"""The session timeout of all members, the same as in simulated worlds."""
 
 POLL_INTERVAL_S = 0.1
 """Seconds between two checks of the members' processes."""

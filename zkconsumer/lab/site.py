@@ -239,7 +239,7 @@ def player(events: Sequence[Mapping[str, Json]], title: str) -> str:
 
 
 def recorded(events: Sequence[Mapping[str, Json]]) -> list[JsonObject]:
-    """Return the events of a simulated run as those of a recorded one."""
+    """Return the events of a simulated run in the form of a recorded run's events."""
     words = "A recorded run of the simulator. Nothing can be changed."
     return [
         {**event, "kind": "recorded", "about": {"words": words}}

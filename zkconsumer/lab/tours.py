@@ -50,7 +50,8 @@ def owners_change(number: int, after: int = 1) -> Where:
 
 
 def happens(*event: Json, after: int = 1) -> Where:
-    """Return the situation after the first such event that follows the n-th announcement."""
+    """Return the situation after the first event of this kind that follows the n-th
+    announcement."""
 
     def find(frames: Frames) -> int:
         first = said(after)(frames)

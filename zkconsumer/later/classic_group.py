@@ -174,7 +174,7 @@ def _updated(member: Member, received: Received, request: JoinGroup) -> Member:
 def _add(
     group: ClassicGroup, received: Received, request: JoinGroup, name: str, context: HandlerContext
 ) -> Step:
-    """Add a member, and start a rebalance or continue it."""
+    """Add a member, and start a rebalance or continue the running one."""
     member = Member(
         name,
         request.instance,

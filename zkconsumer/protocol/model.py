@@ -11,7 +11,7 @@ Json: TypeAlias = Any
 """The result of `json.loads`. A recursive type would need a cast at each level that is read."""
 
 JsonObject: TypeAlias = dict[str, Json]
-"""A JSON object, or keyword arguments that become one."""
+"""A JSON object, or keyword arguments that become a JSON object."""
 
 
 ThreadId = str

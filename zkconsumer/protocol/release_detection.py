@@ -1,4 +1,4 @@
-"""Detect the rules that a group follows from its owner znodes, and members that differ.
+"""From a group's owner znodes, detect the rules that the group follows, and members that differ.
 
 ZooKeeper does not store the releases of members. If the rules of two releases give different
 assignments, the owner znodes of a settled group show the release: a member owns exactly the

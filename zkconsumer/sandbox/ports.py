@@ -24,7 +24,7 @@ _TRIES = 200
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
-# The ports returned last, each as a socket that is bound to it. A server may bind its port late or
+# A bound socket for each of the ports that were returned last. A server may bind its port late or
 # again, as a ZooKeeper server does when it becomes leader; it must not find another sandbox there.
 _held: deque[socket.socket] = deque(maxlen=64)
 

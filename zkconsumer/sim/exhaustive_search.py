@@ -79,7 +79,8 @@ def _names(kind: type[Value]) -> tuple[str, ...]:
 
 
 class KeyPart:
-    """How the key of a world represents one part of it, and the numbers that are left out."""
+    """One part of a world in the form that its key contains, and the numbers that the form leaves
+    out."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []

@@ -183,7 +183,7 @@ class InstrumentedModules:
 
 
 class _Lock:
-    """A reentrant lock, also in place of plain locks: no thread takes a plain lock twice."""
+    """A reentrant lock. It also replaces plain locks, since no thread takes a plain lock twice."""
 
     def __init__(self, code: InstrumentedModules) -> None:
         self._code = code

@@ -166,7 +166,8 @@ class StartPositions:
         return offset
 
     def _log_new(self, offsets: Positions) -> None:
-        """Log in one line where those partitions start for which the group has no stored offset."""
+        """Write one log line that says where partitions without a stored offset of the group
+        start."""
         if offsets:
             _log.info(
                 "%s: the group has no stored offset for %d partitions; they start at"

@@ -129,7 +129,7 @@ class ZooKeeperClient:
         return nodes
 
     def _allowed(self, requests: Iterable[Read]) -> dict[str, Found]:
-        """Return the values of existing znodes, or the error for each one that is not readable."""
+        """Return the values of existing znodes; the value of an unreadable znode is the error."""
         found: dict[str, Found] = {}
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:

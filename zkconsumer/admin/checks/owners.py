@@ -20,7 +20,8 @@ OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"
 
 def of_owners(examined: ExaminedGroup) -> Iterator[Finding]:
     """Yield what is wrong with the owner znodes, with at most one finding for each znode."""
-    # Another check reports parents whose names are no topic names, with all znodes below them.
+    # Another check reports parents whose names are not topic names, and all znodes below such
+    # parents.
     left = {tp: node for tp, node in examined.image.owners.items() if paths.is_topic(tp.topic)}
     for topic, held in groupby(list(left), lambda tp: tp.topic):
         there, fault = partitions_in(topic, examined.topics)

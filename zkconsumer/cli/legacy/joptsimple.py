@@ -91,7 +91,7 @@ class Options:
 
 
 class Parser:
-    """The options of one tool of one release."""
+    """The options of one tool in one release."""
 
     def __init__(self, options: Iterable[Option], release: KafkaRelease) -> None:
         self._options = {one.name: one for one in sorted(options, key=lambda one: one.name)}

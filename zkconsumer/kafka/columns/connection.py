@@ -41,7 +41,7 @@ _OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
 
 
 Gssapi: TypeAlias = Any
-"""The package gssapi or an object of it; the checks run without this package."""
+"""The package gssapi or an object of it; type checkers run without this package."""
 
 
 class AuthenticationError(Exception):

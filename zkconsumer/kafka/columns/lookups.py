@@ -156,7 +156,7 @@ class Lookup:
         read: Callable[[int, requests.Reader], T],
         timeout_s: float,
     ) -> T:
-        """Send a request over the kept connection, or over a new one if that is missing or lost."""
+        """Send a request over the kept connection; if it is missing or lost, connect again."""
         deadline = time.monotonic() + timeout_s
         kept = self._connections.pop(address, None)
         while True:

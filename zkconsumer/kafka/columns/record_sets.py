@@ -265,7 +265,7 @@ class RecordSet:
         return 12 + int.from_bytes(size, "big") if len(size) == 4 else 0
 
     def sizes(self) -> Batches:
-        """Return the sizes of the complete batches; there must be one."""
+        """Return the sizes of the complete batches; there must be at least one."""
         rows = _as_rows(self._table, self._rows)
         is_new = bool(rows) and all(row[parsers.FORMAT] == 2 for row in rows)
         first = rows[0][parsers.BASE] if is_new else self._first

@@ -65,7 +65,7 @@ class Case:
 
 
 def read_case(document: Mapping[str, Json], where: str, default: Assignor | None = None) -> Case:
-    """Return the case of a JSON object.
+    """Return the case that a JSON object describes.
 
     Args:
         document: the JSON object.

@@ -94,7 +94,8 @@ class Racks:
         return rack is not None and rack not in self.of_partitions.get(partition, ())
 
     def fewest_local_first(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions with the fewest members in their replicas' racks first."""
+        """Return the partitions; those with the fewest members in their replicas' racks come
+        first."""
         if not self._local_members:
             return partitions
         return sorted(partitions, key=lambda one: self._local_members.get(one, 0))
@@ -622,7 +623,7 @@ class General:
 def _previous_owners(
     members: Members, data: Mapping[str, MemberData], newest: int
 ) -> dict[TopicPartition, str]:
-    """Return the owners of the highest generation below the newest one."""
+    """Return each partition's owner of the highest generation below the newest one."""
     found: dict[TopicPartition, tuple[int, str]] = {}
     for member in members:
         generation = data[member].generation

@@ -101,7 +101,8 @@ class Watcher:
         """A user has got a message."""
 
     def moved(self, world: World, broker: int | None) -> None:
-        """Another broker has become the group's coordinator; None: there is none."""
+        """Another broker has become the group's coordinator; None: no broker coordinates the
+        group."""
 
     def acted(self, world: World) -> None:
         """Something has happened; called after each change."""
@@ -259,7 +260,8 @@ class World:
         return {name: Topic(count) for name, count in counts.items()}
 
     def known(self) -> dict[str, int] | None:
-        """Return the known members with generation or epoch; None if there is no coordinator."""
+        """Return the known members with their generation or epoch; None if there is no
+        coordinator."""
         if self.leader is None:
             return None
         broker = self.brokers[self.leader]

@@ -1,4 +1,4 @@
-"""Module that Spark finds by its name; it provides `format("zkconsumer")` unregistered."""
+"""Module that Spark finds by its name; `format("zkconsumer")` needs no registration."""
 
 from zkconsumer.spark.data_source import ZkConsumerSource as DefaultSource
 

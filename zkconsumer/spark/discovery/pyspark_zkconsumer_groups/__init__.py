@@ -1,4 +1,4 @@
-"""Module that Spark finds by its name; it provides `format("zkconsumer-groups")` unregistered."""
+"""Module that Spark finds by its name; `format("zkconsumer-groups")` needs no registration."""
 
 from zkconsumer.spark.tables.source import GroupsSource as DefaultSource
 

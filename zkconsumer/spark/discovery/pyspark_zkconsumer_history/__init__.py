@@ -1,4 +1,4 @@
-"""Module that Spark finds by its name; it provides `format("zkconsumer-history")` unregistered."""
+"""Module that Spark finds by its name; `format("zkconsumer-history")` needs no registration."""
 
 from zkconsumer.spark.history import HistorySource as DefaultSource
 
