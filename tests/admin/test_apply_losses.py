@@ -90,7 +90,7 @@ def test_a_lost_reply(
         line.wire = Wire.PASS
         line.cut()
 
-    mender = threading.Thread(target=mend)
+    mender = threading.Thread(target=mend, daemon=True)
 
     def progress(done: int, total: int) -> None:
         if done == 3:
@@ -99,7 +99,7 @@ def test_a_lost_reply(
 
     with through(line, LIMIT_S) as tools:
         report = apply(tools, plan, backup_dir=tmp_path, max_writes=3, on_progress=progress)
-    mender.join()
+    mender.join(2 * LIMIT_S)
     assert has_happened.is_set()
     assert (report.applied, report.already) == (len(plan), 0)
     if plan.kind == "offsets set":
@@ -147,7 +147,7 @@ def test_another_client_writes_after_a_lost_reply(
         line.wire = Wire.PASS
         line.cut()
 
-    writer = threading.Thread(target=write_after_tool)
+    writer = threading.Thread(target=write_after_tool, daemon=True)
 
     def progress(done: int, total: int) -> None:
         if done == 0:
@@ -159,6 +159,6 @@ def test_another_client_writes_after_a_lost_reply(
         pytest.raises(AppliedInPartError, match=r"^at least 0 of 9 changes are made") as caught,
     ):
         apply(tools, plan, backup_dir=tmp_path, max_writes=3, on_progress=progress)
-    writer.join()
+    writer.join(2 * LIMIT_S)
     assert "nothing was written" not in str(caught.value)
     assert list(clients.stored(group).values()).count("7") == 2

@@ -34,6 +34,15 @@ def test_the_costs() -> None:
     ]
 
 
+def test_chosen_protocols() -> None:
+    """With --protocols `compare` prints these only; eager members move more than needed."""
+    code, out, _ = run("--script", "join", "--protocols", "classic-eager,consumer", "-o", "json")
+    assert code == 0
+    eager, consumer = json.loads(out)
+    assert (eager["protocol"], eager["without_need"]) == ("classic-eager", 10)
+    assert (consumer["moved"], consumer["without_need"]) == (4, 0)
+
+
 def test_growth_and_split_brain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of growth and of split brain fit their published JSON Schemas."""
     monkeypatch.setattr(growth, "SIZES", (2, 5, 10))

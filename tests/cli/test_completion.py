@@ -70,7 +70,7 @@ def home(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", scene.connect)
     monkeypatch.chdir(tmp_path)
     add = [str(program), "context", "add", "complete-prod", "-z", "127.0.0.1:1"]
-    subprocess.run(add, check=True, capture_output=True)
+    subprocess.run(add, check=True, capture_output=True, timeout=LIMIT_S)
     return tmp_path
 
 
@@ -127,7 +127,10 @@ def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
 
 def test_tab_completes_names(terminal: Terminal, scene: Scene) -> None:
     """Tab completes commands, options, groups, topics, consumers and contexts."""
-    for typed, found in list(CASES.items())[::2] + list(CASES.items())[-1:]:
+    # Of the commands and of the groups one case each; `test_fish` has all cases.
+    for typed, found in CASES.items():
+        if typed in ("zkconsumer offsets sh", "zkconsumer lag -g complete-b"):
+            continue
         line = typed.replace("CONNECT", scene.connect)
         start = line.split()[-1]
         # Ctrl-A and `:` make the completed line a command that does nothing; `echo` ends it.
@@ -146,7 +149,11 @@ def test_fish(home: Path, scene: Scene) -> None:
         while shown != [found]:
             assert time.monotonic() < deadline, (line, shown)
             done = subprocess.run(
-                ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
+                ["fish", "--no-config", "-c", script],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=LIMIT_S,
             )
             assert done.stderr == ""
             shown = [one.split("\t")[0] for one in done.stdout.splitlines()]
@@ -159,7 +166,11 @@ def test_descriptions(home: Path) -> None:
     summary = "List, show, copy, rename or delete groups."
     script = f"{LOAD[Shell.FISH]}; complete -C 'zkconsumer gro'; complete -C 'zkconsumer lag --fa'"
     done = subprocess.run(
-        ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
+        ["fish", "--no-config", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT_S,
     )
     command, option = done.stdout.splitlines()
     assert command == f"groups\t{summary}"
@@ -177,6 +188,7 @@ def test_descriptions(home: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
+        timeout=LIMIT_S,
     )
     assert done.stdout.strip() == "groups"
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -85,19 +86,21 @@ def test_a_terminal(home: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ) as process:
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ)
+    try:
         os.close(theirs)
         shown = b""
         while b"a fourth member joins" not in shown:
             shown += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
-        try:
+        with suppress(OSError):  # The process closes its end of the terminal.
             while os.read(ours, 65536):
                 pass
-        except OSError:
-            pass  # The process has closed its end of the terminal.
         assert process.wait(timeout=PATIENCE_S) == 130
-    os.close(ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     for text in ("partition", "owner", "m3", "delivered"):
         assert text.encode() in shown
     assert_nothing_is_left(home)

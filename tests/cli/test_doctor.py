@@ -175,13 +175,13 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
     """None of these commands changes a znode, whatever it finds."""
     break_it(scene)
     before = _stats(scene)
-    for command in (
-        ("verify", "--group", "g"),
-        ("doctor", "--no-logs"),
-        ("explain", "g"),
-        ("doctor", "--no-logs", "--fix", "--all-groups"),
+    for code, *command in (
+        (6, "verify", "--group", "g"),
+        (6, "doctor", "--no-logs"),
+        (0, "explain", "g"),
+        (6, "doctor", "--no-logs", "--fix", "--all-groups"),
     ):
-        ask(*command)
+        assert ask(*map(str, command))[0] == code, command
     assert _stats(scene) == before
 
 

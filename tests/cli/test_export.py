@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli.conftest import Run, Spawn
+from cli.conftest import RUN_LIMIT_S, Run, Spawn
 from cli.test_consume import committed
 from pyarrow import ipc, parquet
 from support.wait import eventually
@@ -89,6 +89,7 @@ def test_the_reader_is_compiled_before_the_idle_time(
         capture_output=True,
         text=True,
         check=True,
+        timeout=RUN_LIMIT_S,
     )
     assert "compiling the columnar reader, once on this machine" in done.stderr
     assert "30 messages in" in done.stderr

@@ -144,17 +144,3 @@ def test_bad_input_of_explain(call: Run, arguments: tuple[str, ...]) -> None:
     code, out, err = call("explain", *arguments)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-
-
-def test_compare(call: Run) -> None:
-    """A script on two protocols; bad input is one sentence, exit code 2, and no output."""
-    names = ("--protocols", "classic-eager,consumer")
-    code, out, _ = call("compare", "--script", "join", *names, "-o", "json")
-    assert code == 0
-    eager, consumer = json.loads(out)
-    assert (eager["protocol"], eager["without_need"]) == ("classic-eager", 10)
-    assert (consumer["moved"], consumer["without_need"]) == (4, 0)
-    for bad in (("--script", "jion"), ("--members", "0"), ("--protocols", "new")):
-        code, out, err = call("compare", *bad)
-        assert (code, out) == (2, "")
-        assert err.count("\n") == 1

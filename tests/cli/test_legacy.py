@@ -69,6 +69,7 @@ def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> No
     world = worlds[release]
     lines = [line for line in captured(release) if line["state"].startswith("idle")]
     snapshots = [line for line in lines if "znodes" in line]
+    replayed = 0
     for snapshot in snapshots:
         group = snapshot["znodes"][0]["path"]
         own = [line for line in lines if "class" in line and group.split("/")[2] in line["args"]]
@@ -78,7 +79,9 @@ def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> No
             if "offsets tool3/0" in line["state"]:
                 world.put(offsets)
             assert replay(world, line) == "equal"
+        replayed += len(own)
         world.delete(group)
+    assert replayed == sum("class" in line for line in lines) > 0
 
 
 # ---- playing a line -----------------------------------------------------------------------------

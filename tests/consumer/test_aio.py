@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from support.internals import connector_of, wait_of
+from support.internals import connector_of, is_in_use, wait_of
 from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
 from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually, soon
@@ -55,6 +55,12 @@ def reader(log: Log) -> Iterator[Both]:
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine with a time limit, so that a faulty test ends, too."""
     asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
+
+
+async def waits(reader: Both) -> None:
+    """Let a task that was just created ask for a message, until the stream's thread waits."""
+    await asyncio.sleep(0)
+    await soon(lambda: is_in_use(reader.stream))
 
 
 # ---- columns ----------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
         assert seen == {0: list(range(3000)), 1: [0]}
         assert cancelled > 0
         waiting = asyncio.ensure_future(anext(reader.aio))
-        await asyncio.sleep(0.02)
+        await waits(reader)
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()
@@ -140,7 +146,7 @@ def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             message = tasks.create_task(reader.aio.__anext__())
-            await asyncio.sleep(0.05)
+            await waits(reader)
             assert not message.done()
             tasks.create_task(asyncio.to_thread(log.append, 2, ["x"]))
         assert message.result().value == b"x"
@@ -290,7 +296,7 @@ def test_after_the_shutdown_the_stream_has_ended(reader: Both) -> None:
                 pass
 
         user = asyncio.ensure_future(use())
-        await asyncio.sleep(0.05)
+        await waits(reader)
         seen.update(one.name for one in threading.enumerate())
         reader.close()
         await user
@@ -313,7 +319,6 @@ def test_a_release_waits_for_a_tasks_unfinished_message(reader: Both) -> None:
     async def main() -> None:
         assert (await anext(reader.aio)).offset == 0
         reader.stream.ask_release([reader.tp(0)], lambda: done.append(reader.finished(0)))
-        await asyncio.sleep(0.02)
         assert done == []
         assert not await reader.aio.poll(timeout_s=0.05)
         assert done == [1]

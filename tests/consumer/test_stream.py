@@ -289,17 +289,17 @@ def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader)
     granted: list[float] = []
 
     def grant_later(partition: int) -> None:
-        eventually(lambda: reader.stream.waiting_for == "" or not granted)
+        eventually(lambda: is_in_use(reader.stream))
         granted.append(time.monotonic())
         reader.grant(partition, 0)
 
     for partition in (0, 2):
-        other = threading.Timer(0.2, grant_later, [partition])
+        other = threading.Thread(target=grant_later, args=[partition], daemon=True)
         other.start()
         message = next(reader.stream)
         assert message.partition == partition
         assert time.monotonic() - granted[-1] < LIMIT_S / 2
-        other.join()
+        other.join(LIMIT_S)
 
 
 # ---- polling ------------------------------------------------------------------------------------

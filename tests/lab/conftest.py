@@ -49,7 +49,10 @@ def running_lab(*arguments: str) -> Iterator[LabProcess]:
             yield LabProcess(process)
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            try:
+                process.wait(timeout=30)
+            finally:
+                process.kill()  # A lab that hangs must not stay behind.
 
 
 @pytest.fixture(scope="session")

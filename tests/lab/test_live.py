@@ -96,6 +96,7 @@ def test_the_lab_follows_a_group_without_writes(
             page.has(".partitions .cell.free", 1)
         members.join(f"{members.group}_c")
         members.claim(1, f"{members.group}_c-0")
+        last = members.writes()
         for page in (one, two):
             page.has(".column", 3)
             page.has(".partitions .cell.read", 2)
@@ -106,6 +107,7 @@ def test_the_lab_follows_a_group_without_writes(
         one.page.locator(".partitions .cell").first.click()
         one.page.get_by_role("menuitem", name="why").click()
         expect(one.page.get_by_role("status")).to_contain_text("thread 1 of 3", timeout=LIMIT_MS)
+        assert members.writes() == last
 
 
 def test_lag_and_rate_of_a_partition() -> None:
@@ -169,6 +171,7 @@ def test_hostile_names_are_text(
         dialogs: list[str] = []
         one.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
         one.has(".partitions .cell", 2 + len(HOSTILE))
+        expect(one.page.locator(".members")).to_contain_text("<img src=x", timeout=LIMIT_MS)
         one.page.get_by_role("tab", name="log").click()
         assert one.page.locator("img[src=x]").count() == 0
         assert one.page.locator("body script").count() == 0

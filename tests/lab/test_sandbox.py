@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lab.conftest import LabPage, running_lab
 from playwright.sync_api import expect
+from support.processes import PATIENCE_S, assert_nothing_is_left, processes_of
 from support.wait import eventually
 from typer.testing import CliRunner
 
@@ -93,24 +94,10 @@ def test_ctrl_c_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """After SIGINT no process of the sandbox runs, and its files are gone."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with running_lab("--sandbox") as lab:
-        eventually(lambda: len(processes(tmp_path)) >= 2 + JOINED)
+        eventually(lambda: len(processes_of(tmp_path)) >= 2 + JOINED, SETTLE_MS / 1000)
         lab.process.send_signal(signal.SIGINT)
-        lab.process.wait(timeout=60)
-    eventually(lambda: not processes(tmp_path))
-    eventually(lambda: not list(tmp_path.iterdir()))
-
-
-def processes(directory: Path) -> list[int]:
-    """Return the processes whose command line names a directory."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes()
-        except OSError:
-            continue  # The process has ended meanwhile.
-        if str(directory).encode() in command:
-            found.append(int(path.parent.name))
-    return found
+        lab.process.wait(timeout=PATIENCE_S)
+    assert_nothing_is_left(tmp_path)
 
 
 def test_it_starts_a_group_of_its_own() -> None:

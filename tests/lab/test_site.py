@@ -15,6 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from lab.conftest import LabPage, LabProcess
 from playwright.sync_api import expect
+from support.wait import LIMIT_S
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -36,11 +37,11 @@ def site(tmp_path: Path) -> Iterator[str]:
     build(tmp_path)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
-        thread.join()
+        thread.join(LIMIT_S)
 
 
 def test_the_static_site(site: str, open_page: Open) -> None:

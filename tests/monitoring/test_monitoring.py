@@ -156,14 +156,19 @@ def test_a_wrong_query_is_found(query: str) -> None:
 
 def test_the_texts_name_labels_of_their_query() -> None:
     """Texts of alerts and legends of panels use only labels that the result has."""
+    named = 0
     for rule in RULES:
         used = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
         assert set(used) <= _labels_of(promql.parse(rule["expr"])), rule["alert"]
+        named += len(used)
+    assert named >= len(RULES)
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             query = target["expr"].replace("$__rate_interval", "5m")
             used = re.findall(r"{{(\w+)}}", target["legendFormat"])
             assert set(used) <= _labels_of(promql.parse(query)), panel["title"]
+            named += len(used)
+    assert named >= len(RULES) + len(DASHBOARD["panels"])
 
 
 def test_every_alert_and_metric_is_covered() -> None:
@@ -197,6 +202,11 @@ def test_prometheus_accepts_the_rules(tmp_path: Path, promtool: str) -> None:
     cases = shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", cases]):
         done = subprocess.run(
-            [promtool, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+            [promtool, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -22,7 +22,7 @@ def test_the_jvms_warnings_go_to_standard_error(tmp_path: Path) -> None:
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [find_java().executable, *options, "-cp", jar, MAIN]
-        return subprocess.run(command, capture_output=True, text=True, check=True)
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
     with server.recording(known) as fresh:
         recorded = run(*server.options(known, record=fresh))

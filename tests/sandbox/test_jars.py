@@ -169,6 +169,7 @@ def test_warm_cache_works_offline(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
     )
     assert done.stdout.split() == ["standalone", "False"], done.stderr
 

@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +26,17 @@ with Sandbox() as sandbox:
 """
 
 
-def _owner(code: str = OWNER) -> subprocess.Popen[str]:
+@contextmanager
+def _owner(code: str = OWNER) -> Iterator[subprocess.Popen[str]]:
+    """Run an owner of a sandbox; kill it at the end, because a failed test would wait for it."""
     jars.resolve("kafka-3.9.1")
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    ) as owner:
+        try:
+            yield owner
+        finally:
+            owner.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -106,17 +106,24 @@ class Watcher(threading.Thread):
 
     def __init__(self, scene: FlowingGroup) -> None:
         super().__init__(daemon=True)
-        self._scene, self.over = scene, threading.Event()
+        self._scene, self._over = scene, threading.Event()
+        self.last: dict[int, int] = {}
         self.back: list[tuple[int, int, int]] = []
 
     def run(self) -> None:
-        last: dict[int, int] = {}
-        while not self.over.wait(0.02):
+        while not self._over.wait(0.02):
             for partition in range(4):
                 now = int(self._scene.stored(partition) or 0)
-                if now < last.get(partition, 0):
-                    self.back.append((partition, last[partition], now))
-                last[partition] = now
+                if now < self.last.get(partition, 0):
+                    self.back.append((partition, self.last[partition], now))
+                self.last[partition] = now
+
+    def stop(self) -> None:
+        """End the thread, which must have watched until now."""
+        assert self.is_alive()
+        self._over.set()
+        self.join(LIMIT_S)
+        assert not self.is_alive()
 
 
 class DriverProcess:
@@ -290,9 +297,9 @@ def test_a_source_process_freezes(scene: FlowingGroup) -> None:
     wait(lambda: len(query.read) > count)
     scene.flow.stop()
     scene.all_read()
-    watcher.over.set()
-    watcher.join()
+    watcher.stop()
     assert watcher.back == []
+    assert min(watcher.last.values()) > 0, "the watcher has seen an offset of each partition"
     assert query.query.isActive and query.query.exception() is None
     log.info("freeze: %d of %d messages were redelivered", len(scene.repeated), len(scene.produced))
 

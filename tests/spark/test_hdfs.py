@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.hadoop import Hdfs
+from support.history.spark_source import FORMAT, RestartedStream, loaded
 from support.zk.history_logs import LogWriter, every_kind, number
 
 from zkconsumer.errors import BadFileError, HistoryError
@@ -21,7 +22,6 @@ from zkconsumer.history.inputs import History, find_servers
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.spark import history_pipeline
 
-FORMAT = "zkconsumer-history"
 INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"
 
 
@@ -41,10 +41,6 @@ def files(hdfs: Hdfs) -> fsspec.AbstractFileSystem:
 def put(files: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
     files.makedirs(path.rpartition("/")[0], exist_ok=True)
     files.pipe(path, content)
-
-
-def loaded(spark: SparkSession, path: str, table: str = "transactions") -> DataFrame:
-    return spark.read.format(FORMAT).option("table", table).load(path)
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -86,32 +82,20 @@ def test_a_stream_of_a_growing_log(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path: Path
 ) -> None:
     """A stream reads what was appended and new logs; a restarted query reads no row twice."""
-    out = str(tmp_path / "out")
     log = every_kind()
     whole, torn = log.content(), len(log.content()) - 5
     put(files, "/stream/log.1", whole[:torn])
-
-    def run() -> list[int]:
-        frame = spark.readStream.format(FORMAT).load(f"{hdfs.url}/stream")
-        query = (
-            frame.writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(out)
-        )
-        assert query.awaitTermination(120)
-        return sorted(row.zxid for row in spark.read.parquet(out).collect())
-
+    stream = RestartedStream(spark, f"{hdfs.url}/stream", tmp_path)
     (tmp_path / "log.1").write_bytes(whole)
     expected = [row.zxid for one in History(find_servers([tmp_path])).batches() for row in one.rows]
     last = [zxid for zxid in expected if zxid == log.zxid]
-    assert run() == expected[: -len(last)]
+    assert stream.run() == expected[: -len(last)]
     with files.open("/stream/log.1", "ab") as file:
         file.write(whole[torn:])
     second = LogWriter(zxid=log.zxid)
     second.add(tx.CREATE_SESSION, number(6000))
     put(files, f"/stream/log.{second.zxid:x}", second.content())
-    assert run() == [*expected, second.zxid]
+    assert stream.run() == [*expected, second.zxid]
 
 
 def test_a_running_stream_finds_new_logs(

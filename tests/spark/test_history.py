@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from support.history.spark_source import RestartedStream, loaded
 from support.zk.history_logs import LogWriter, changed, created, every_kind, number
 
 from zkconsumer.history import transactions as tx
@@ -19,8 +20,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.spark.history import MOMENTS, column_name, deduplicated, transactions_of
-
-FORMAT = "zkconsumer-history"
 
 
 def group(directory: Path) -> LogWriter:
@@ -37,10 +36,6 @@ def group(directory: Path) -> LogWriter:
     log.add(tx.CLOSE_SESSION, b"", cxid=0, ms=9000)
     log.write(directory)
     return log
-
-
-def loaded(spark: SparkSession, directory: Path, table: str = "transactions") -> DataFrame:
-    return spark.read.format(FORMAT).option("table", table).load(str(directory))
 
 
 def as_rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -107,29 +102,18 @@ def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
     """A stream reads appended transactions and new logs; a restarted query reads no row twice."""
-    logs, out = tmp_path / "logs", str(tmp_path / "out")
+    logs = tmp_path / "logs"
     log = group(logs)
-
-    def run() -> list[int]:
-        frame = spark.readStream.format(FORMAT).load(str(logs))
-        query = (
-            frame.writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(out)
-        )
-        assert query.awaitTermination(120)
-        return sorted(row.zxid for row in spark.read.parquet(out).collect())
-
-    assert run() == list(range(1, 9))
+    stream = RestartedStream(spark, logs, tmp_path)
+    assert stream.run() == list(range(1, 9))
     log.add(tx.CREATE_SESSION, number(6000), session=7)
     (logs / "log.1").write_bytes(log.content()[:-4] + bytes(64))  # The last transaction is torn.
-    assert run() == list(range(1, 9))
+    assert stream.run() == list(range(1, 9))
     log.write(logs, zeros=64)
     second = LogWriter(zxid=log.zxid)
     second.add(tx.CREATE_SESSION, number(6000), session=8)
     second.write(logs, "log.a")
-    assert run() == list(range(1, 11))
+    assert stream.run() == list(range(1, 11))
 
 
 def test_wrong_options(spark: SparkSession, tmp_path: Path) -> None:

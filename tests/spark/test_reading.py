@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from support.internals import idle_consumers, let_another_thread_close
 from support.kafka.logs import CODECS, REQUEST_S, producer, write
 from support.kafka.streams import KafkaLog
+from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
@@ -316,7 +317,7 @@ def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
     late = threading.Timer(1.0, sandbox.produce, [hundred, 50], {"partition": 0})
     late.start()
     assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150)) == [*range(90, 150)]
-    late.join()
+    late.join(LIMIT_S)
 
 
 def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
@@ -349,7 +350,7 @@ def test_brokers_that_stop_and_return(unique: Callable[[str], str]) -> None:
         back = threading.Timer(1.0, other.start)
         back.start()
         assert offsets(own, asked) == [*range(100, 200)]
-        back.join()
+        back.join(LIMIT_S)
 
 
 def test_fetches_are_sized_to_the_range(

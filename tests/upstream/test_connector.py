@@ -96,11 +96,14 @@ def test_two_streams(group: Group) -> None:
 
 def test_fetching(group: Group) -> None:
     """FetcherTest.testFetcher: two messages, and no more; two again, and no more."""
-    one = group.join("consumer1", consumer_timeout_s=0.5)
+    one = group.join("consumer1")
+    (reader,) = one.readers
     for count in (2, 4):
         group.sandbox.produce(group.topic, 2, partition=0)
         one.read(count)
-        assert one.readers[0].offsets(0) == list(range(count))
+        timeouts = reader.timeouts
+        eventually(lambda timeouts=timeouts: reader.timeouts > timeouts + 1)
+        assert [message.offset for message in reader.messages] == list(range(count))
 
 
 def test_a_closed_member_leaves_no_node(group: Group) -> None:

@@ -7,6 +7,7 @@ import threading
 from contextlib import closing
 
 from kazoo.protocol.states import Callback
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.zk.kazoo_transport import InOrderHandler
 
@@ -20,7 +21,8 @@ def test_watches_and_replies_keep_their_order() -> None:
     handler.completion_queue.put(lambda: go_on.wait(10) and seen.append("first reply"))
     handler.dispatch_callback(Callback("watch", seen.append, ("watch",)))
     handler.completion_queue.put(lambda: seen.append("second reply"))
-    handler.callback_queue.join()  # a separate callback thread would have made the call by now
+    # A separate callback thread would have made the call when its queue is empty.
+    eventually(lambda: not handler.callback_queue.unfinished_tasks)
     go_on.set()
     handler.stop()
     assert seen == ["first reply", "watch", "second reply"]
@@ -51,7 +53,8 @@ def test_wakes_are_counted() -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                thread.join(LIMIT_S)
+            assert not any(thread.is_alive() for thread in threads)
             for _ in range(20):
                 assert handler.select([reading], [], [], 10) == ([reading], [], [])
                 assert reading.recv(1) == b"\0"
@@ -66,4 +69,4 @@ def test_a_wake_ends_a_wait() -> None:
         later = threading.Timer(0.05, writing.send, (b"\0",))
         later.start()
         assert handler.select([reading], [], [], 10) == ([reading], [], [])
-        later.join()
+        later.join(LIMIT_S)

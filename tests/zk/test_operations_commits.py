@@ -125,8 +125,8 @@ def test_a_write_after_a_mark_is_not_marked(client: Client) -> None:
     assert outcome.marked == frozenset()
 
 
-def test_an_older_mark_is_no_mark(client: Client) -> None:
-    """After many edits, only the mark of the latest one counts."""
+def test_the_latest_of_several_edits_is_marked(client: Client) -> None:
+    """After several edits, the latest edit of each partition is recognised by its mark."""
     write(client, t0=(10, None), t1=(10, None))
     for offset in (1, 2, 3):
         client.edit(T0, offset)

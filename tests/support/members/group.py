@@ -37,6 +37,7 @@ class Reader(threading.Thread):
         self.stream = stream
         self.messages: list[Message[Any, Any]] = []
         self.errors: list[ZkConsumerError] = []
+        self.timeouts = 0
         self.ended = threading.Event()
         self.free = threading.Event()
         self.free.set()
@@ -49,7 +50,7 @@ class Reader(threading.Thread):
                     self.free.wait(LIMIT_S)
                 return
             except ConsumerTimeoutError:
-                continue
+                self.timeouts += 1
             except ZkConsumerError as error:
                 self.errors.append(error)
 

@@ -290,7 +290,7 @@ def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
     watch.wait()
     # The last ping came a third of the timeout before, on a busy machine two thirds; the server
     # looks once per tick.
-    assert 1.0 <= server.clock() - started < 20.0
+    assert 1.0 <= server.clock() - started < 40.0
 
 
 # ---- lost replies -------------------------------------------------------------------------------
