@@ -22,6 +22,9 @@ MIXED = "ConsoleConsumer"
 # The JVM prints the partitions in the order of the broker's answer, zkconsumer in ascending order.
 SORTED = "GetOffsetShell"
 
+# The captures have no run of this release on groups with idle members.
+NO_IDLE_RUNS = "0.10.2.2"
+
 # The captures have at most this many characters of standard error.
 CUT = 6000
 
@@ -63,7 +66,7 @@ def test_recorded(release: str, worlds: dict[str, World]) -> None:
     assert told["equal"] >= 60 and told["refused"] == 2, told
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", [one for one in RELEASES if one != NO_IDLE_RUNS])
 def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
     """Recorded runs on groups with idle members or missing or malformed offsets are equal, too."""
     world = worlds[release]
