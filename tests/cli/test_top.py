@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.internals import text_of
 from support.scenes import Scene, scenes
 from support.wait import LIMIT_S, soon
 from typer.testing import CliRunner
@@ -42,9 +43,7 @@ class World:
 
     def text(self, top: Top) -> str:
         """The screen without values that differ between runs: names, sessions, times, columns."""
-        # Textual has no public call that returns the screen's text.
-        strips = top.screen._compositor.render_strips()
-        text = "\n".join(strip.text.rstrip() for strip in strips)
+        text = text_of(top)
         for pattern, stead in (
             (re.escape(self.topic), "orders"),
             (r"0x[0-9a-f]+", "SESSION"),

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import TopicPartition as Raw
+from support.internals import librdkafka_of
 from support.kafka.streams import KafkaLog, MemoryLog, Reader, fetcher_of, settings_for
 from support.wait import eventually
 
@@ -54,7 +55,7 @@ def test_a_stalled_fetcher_is_replaced(
     log.append(0, ["one"])
     reader.grant(0, 0)
     assert list(reader.take(1)) == [(0, 0)]
-    made[0]._consumer.pause([Raw(log.topic, 0)])
+    librdkafka_of(made[0]).pause([Raw(log.topic, 0)])
     came: list[int] = []
 
     def comes() -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
-from support.internals import client_of, coordinator_of, member_of
+from support.internals import client_of, member_of, observers_of
 from support.members.crew import LIMIT_S, Crew, LocalMember, wait_for
 from support.zk.takeover import expire
 
@@ -50,7 +50,7 @@ class ExpiryAtPhase:
         self._connector = member.connector
         self.has_happened = threading.Event()
         # The coordinator's thread has no other hook.
-        observers = coordinator_of(self._connector)._observers
+        observers = observers_of(self._connector)
         self._write_trace = observers["trace"]
         observers["trace"] = self.write
 

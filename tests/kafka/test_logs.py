@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
+from support.kafka.logs import producer
 
 from zkconsumer.kafka import logs
 from zkconsumer.kafka.client_settings import Brokers
@@ -66,11 +67,14 @@ def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str
     """The offset of the first message at or after the time; None after the last message."""
     topic = unique("times")
     sandbox.create_topic(topic)
-    before_ms = round(time.time() * 1000)
-    sandbox.produce(topic, 3)
-    tp = TopicPartition(topic, 0)
-    assert offsets_at(brokers, [tp], before_ms - 1000, limit_s=LIMIT_S) == {tp: 0}
-    assert offsets_at(brokers, [tp], before_ms + 3_600_000, limit_s=LIMIT_S) == {tp: None}
+    tp, first_ms = TopicPartition(topic, 0), round(time.time() * 1000) - 60_000
+    one = producer(sandbox)
+    for number in range(3):
+        one.produce(topic, b"x", partition=0, timestamp=first_ms + 1000 * number)
+    assert one.flush(LIMIT_S) == 0
+    asked = [first_ms + 1000 * number + later for number in range(3) for later in (0, 1)]
+    found = [offsets_at(brokers, [tp], at_ms, limit_s=LIMIT_S)[tp] for at_ms in asked]
+    assert found == [0, 1, 1, 2, 2, None]
     assert are_times_exact(brokers)
     assert not are_times_exact([*brokers, Broker("h", 1, 2, ())])
 

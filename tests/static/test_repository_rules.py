@@ -215,13 +215,9 @@ NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit", "_UNKNOWN_PAR
 # File of tests -> the highest number of private names that it uses, and why no public interface
 # suffices.
 PRIVATE_PARTS = {
-    "support/internals.py": (10, "each function states its reason"),
+    "support/internals.py": (14, "each function states its reason"),
     "zk/test_kazoo_internals.py": (5, "lists the private parts of kazoo on which `zk` depends"),
-    "zk/test_tools_connection.py": (1, "sets what the server has said"),
     "support/zk/corpus.py": (1, "sends requests that kazoo has no call for"),
-    "integration/test_expiry.py": (1, "acts on the member's own thread, amid a step"),
-    "consumer/test_stream_fetcher.py": (1, "has a broker client fetch nothing, without an error"),
-    "cli/test_top.py": (1, "no public call returns the text of a screen"),
 }
 
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     import pytest
 
     from zkconsumer import aio
+    from zkconsumer.cli.top_app import Top
     from zkconsumer.consumer.coordinator import Coordinator
     from zkconsumer.consumer.group_member import GroupMember
     from zkconsumer.consumer.stream import Stream
+    from zkconsumer.kafka.fetcher import KafkaFetcher
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.observer import Observer
     from zkconsumer.zk.session import ZooKeeperSession
@@ -49,6 +51,26 @@ def client_of(owner: ConsumerConnector | ZooKeeperSession | Observer) -> KazooCl
 def session_of(client: ZooKeeperClient) -> Any:
     """Return the session of a tool's connection, because a test sets the server's release."""
     return client._session
+
+
+def sender_of(client: ZooKeeperClient) -> Any:
+    """Return the part that sends requests, because a test changes what the server has said."""
+    return session_of(client)._sender
+
+
+def observers_of(connector: ConsumerConnector) -> dict[str, Any]:
+    """Return the functions that see each step, because a test acts on the member's own thread."""
+    return coordinator_of(connector)._observers
+
+
+def librdkafka_of(fetcher: KafkaFetcher) -> Any:
+    """Return librdkafka's consumer, because a test has it fetch nothing, without an error."""
+    return fetcher._consumer
+
+
+def text_of(top: Top) -> str:
+    """Return the text of the screen, for which Textual has no public call."""
+    return "\n".join(strip.text.rstrip() for strip in top.screen._compositor.render_strips())
 
 
 def crash(connector: ConsumerConnector) -> None:

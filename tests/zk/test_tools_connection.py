@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.internals import session_of
+from support.internals import sender_of, session_of
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError
@@ -92,7 +92,7 @@ def test_a_server_that_takes_single_reads_only(
     paths = [f"{root}/{n}" for n in range(4 * MAX_MULTI_READ)]
     with ZooKeeperClient(_config(server)) as connection:
         session = session_of(connection)
-        sender = session._sender  # pretend that the server is an older one
+        sender = sender_of(connection)
         assert session.server_release() == tuple(map(int, release.split(".")))
         assert not sender.has_multi_read
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK

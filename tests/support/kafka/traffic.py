@@ -65,7 +65,8 @@ class Traffic:
         """Stop producing; return when the broker has all messages."""
         self._over.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(2 * LIMIT_S)
+            assert not self._thread.is_alive()
         assert not self._failures, self._failures
         assert self._producer.flush(LIMIT_S) == 0, (
             "the broker does not accept the produced messages"
