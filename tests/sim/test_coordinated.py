@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
 from support.sim.later_mutants import MUTANTS, Mutant
 
 from zkconsumer.later import group_phases
-from zkconsumer.sim.coordinated.search import PROTOCOLS, replay, report, run, run_recorded, shrunk
+from zkconsumer.protocol.model import JsonObject
+from zkconsumer.sim.coordinated.recorder import Recorder
+from zkconsumer.sim.coordinated.search import (
+    PROTOCOLS,
+    RandomDelay,
+    end_faults,
+    replay,
+    report,
+    run,
+    run_faults,
+    run_recorded,
+    shrunk,
+)
+from zkconsumer.sim.coordinated.stories import ASSIGNORS, plan_for
+from zkconsumer.sim.coordinated.world import World
 
 FIXED = range(5)
 FRESH = 15
@@ -46,6 +61,37 @@ def test_a_coordinator_that_returns_within_its_loading_time(seed: int) -> None:
 def test_a_seed_determines_its_run() -> None:
     """Two runs of a seed are equal."""
     assert run(7) == run(7)
+
+
+@pytest.mark.parametrize("protocol", ASSIGNORS)
+@pytest.mark.parametrize("seed", FIXED[:2])
+def test_a_copy_continues_as_its_world(protocol: str, seed: int) -> None:
+    """A world and its copy do the same under the same commands, and do not affect each other."""
+    delay, script = RandomDelay(random.Random(seed)), random.Random(seed)
+    told: list[JsonObject] = []
+    recorder = Recorder(told.append)
+    world = World(plan_for(protocol, {}, members=4, partitions=6, delay=delay), recorder)
+    run_faults(world, script)
+    world.hold(0)
+    world.freeze(1)
+    world.run(0.005)
+    of_copy: list[JsonObject] = []
+    twin, same = world.copy(recorder.copy(of_copy.append)), random.Random()
+    same.setstate(script.getstate())
+    before = len(told)
+    _continue(twin, same)
+    assert len(told) == before
+    _continue(world, script)
+    assert told[before:] == of_copy
+    assert twin.now == world.now and twin.settled() and world.settled()
+
+
+def _continue(world: World, script: random.Random) -> None:
+    """Inject more faults, and let the group settle."""
+    world.release(0)
+    run_faults(world, script)
+    end_faults(world)
+    world.run(900.0)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: str(one.name))

@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import fields
-from functools import partial
-from types import CellType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 from zkconsumer.errors import RefusedError
@@ -40,7 +36,7 @@ from zkconsumer.lab.worlds import (
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
-from zkconsumer.sim.coordinated.search import delays
+from zkconsumer.sim.coordinated.search import RandomDelay
 from zkconsumer.sim.coordinated.stories import plan_for
 from zkconsumer.sim.coordinated.view import (
     GroupView,
@@ -53,11 +49,8 @@ from zkconsumer.sim.coordinated.world import (
     NEVER,
     Delivered,
     InTransit,
-    Member,
-    Plan,
     Watcher,
     WatcherPair,
-    Wire,
     World,
 )
 from zkconsumer.sim.plan import Do
@@ -119,6 +112,15 @@ class CoordinatedCamera(Watcher):
         self._got: list[Delivered] = []
         self._sent: list[str] = []
         self._words: list[str] = []
+
+    def copy(self) -> CoordinatedCamera:
+        """Return a copy of the camera. The camera and its copy continue independently."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list):
+                setattr(twin, name, value.copy())
+        twin._recorder = self._recorder.copy(twin._told)
+        return twin
 
     def picture(self, world: World) -> JsonObject:
         """Return the whole picture; the next frame contains the changes after it."""
@@ -414,7 +416,7 @@ class CoordinatedStage:
             members=spec.slots,
             partitions=spec.partitions,
             messages=spec.messages,
-            **({"delay": delays(random.Random(spec.seed))} if spec.seed else {}),
+            **({"delay": RandomDelay(random.Random(spec.seed))} if spec.seed else {}),
         )
         self.camera = CoordinatedCamera(spec.protocol)
         self.world = World(plan, self.camera)
@@ -430,8 +432,8 @@ class CoordinatedStage:
     def copy(self) -> CoordinatedStage:
         """Return a copy of the stage's state, without its moves and frames."""
         twin = copy.copy(self)
-        known: dict[int, Value] = {}
-        twin.world, twin.camera = _twin(self.world, known), _twin(self.camera, known)
+        twin.camera = self.camera.copy()
+        twin.world = self.world.copy(twin.camera)
         twin.moves, twin.defaults, twin.frames = [], [], []
         twin.on_move, twin._is_default = lambda: None, False
         return twin
@@ -713,42 +715,3 @@ _ORDERS: dict[str, Callable[[World, int], object]] = {
     "unmute": World.unmute,
 }
 """Move -> what it does to a member or a broker."""
-
-
-# ---- copies --------------------------------------------------------------------------------------
-
-_OWNED = (World, Plan, Member, Wire, InTransit, CoordinatedCamera, Recorder, random.Random)
-"""Classes whose objects belong to one run. Copies of a run share all other objects, since no move
-changes them.
-"""
-
-
-def _twin(value: Value, known: dict[int, Value]) -> Value:
-    """Return a copy of a part of a run; `known` maps the id of an object to its copy.
-
-    The world's queue contains functions that refer to the world, so functions are copied as well.
-    """
-    if id(value) in known:
-        return known[id(value)]
-    kind = type(value)
-    if kind in (list, set, tuple, deque):
-        return kind(_twin(one, known) for one in value)
-    if kind is dict:
-        return {key: _twin(one, known) for key, one in value.items()}
-    if kind is partial:
-        return partial(_twin(value.func, known), *value.args)
-    if kind is MethodType:
-        return MethodType(value.__func__, _twin(value.__self__, known))
-    if kind is FunctionType and value.__closure__:
-        cells = tuple(CellType(_twin(one.cell_contents, known)) for one in value.__closure__)
-        return FunctionType(
-            value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
-        )
-    if kind not in _OWNED:
-        return value
-    made = known[id(value)] = copy.copy(value)
-    names = vars(value) if hasattr(value, "__dict__") else [one.name for one in fields(value)]
-    if kind is not random.Random:
-        for name in names:
-            object.__setattr__(made, name, _twin(getattr(value, name), known))
-    return made

@@ -6,6 +6,7 @@ nothing else happens.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -38,6 +39,14 @@ class Recorder(Watcher):
         self._committed: dict[int, Value] = {}
         self._searching: set[int] = set()
         self._last = -1.0, ""
+
+    def copy(self, emit: Emit) -> Recorder:
+        """Return a recorder that continues where this one is, and passes its entries to `emit`."""
+        twin = copy.copy(self)
+        twin._emit = emit
+        twin._gone, twin._searching = self._gone.copy(), self._searching.copy()
+        twin._committed = self._committed.copy()
+        return twin
 
     def note(self, world: World, text: str) -> None:
         """Record a command of the script."""

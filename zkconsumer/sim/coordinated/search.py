@@ -6,6 +6,7 @@ shrinks a run that breaks a promise: it repeats the run with fewer of the number
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.world import LATENCY_S, Plan, Watcher, WatcherPair, World
+from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Plan, Watcher, WatcherPair, World
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import SHRINK_S, shrink
 
@@ -72,7 +73,7 @@ def _run(
 ) -> Result:
     """Run a group; `draw` draws the group and the faults, and `late` the delays of messages."""
     monitor = Monitor()
-    world = World(replace(_plan(draw, name), delay=delays(late)), _both(monitor, watcher))
+    world = World(replace(_plan(draw, name), delay=RandomDelay(late)), _both(monitor, watcher))
     violation = None
     try:
         run_faults(world, draw, lambda text: say(world, text))
@@ -121,9 +122,17 @@ def _plan(draw: random.Random, name: str) -> Plan:
     )
 
 
-def delays(draw: random.Random) -> Callable[[], float]:
-    """Return a function that draws the delay of each message; about half of them are late."""
-    return lambda: draw.choice((LATENCY_S, draw.uniform(LATENCY_S, SLOWEST_S)))
+class RandomDelay(Delay):
+    """Draws the delay of each message; about half of the messages are late."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+
+    def __call__(self) -> float:
+        return self._draw.choice((LATENCY_S, self._draw.uniform(LATENCY_S, SLOWEST_S)))
+
+    def copy(self) -> RandomDelay:
+        return RandomDelay(copy.copy(self._draw))
 
 
 def run_faults(

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
-from zkconsumer.sim.coordinated.search import delays, end_faults, run_faults
+from zkconsumer.sim.coordinated.search import RandomDelay, end_faults, run_faults
 from zkconsumer.sim.coordinated.world import Plan, WatcherPair, World
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.recorder import Emit
@@ -496,8 +496,7 @@ def run_story_of_seed(
     draw = random.Random(seed)
     recorder, monitor = Recorder(emit), Monitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
-    delay = delays(draw)
-    world = World(replace(plan, delay=delay), WatcherPair(monitor, recorder))
+    world = World(replace(plan, delay=RandomDelay(draw)), WatcherPair(monitor, recorder))
     on = Director(world, recorder)
     violation = rest = ""
     try:

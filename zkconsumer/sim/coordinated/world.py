@@ -2,21 +2,21 @@
 
 The members run `later.classic_member` or `later.consumer_member`, and the brokers
 `later.group_coordinator`. Everything that happens is an entry of one queue, ordered by its time.
-One function returns all delays of the network, so this function and the commands of the script
-determine a run.
+`Plan.delay` returns all delays of the network, so the plan and the commands of the script determine
+a run. The entries are values, so `World.copy` can copy a world at any moment.
 
 A connection keeps the order of its requests and of its responses. A broken connection loses both.
 """
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import ModuleType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
@@ -53,6 +53,17 @@ GROUP, TOPIC = "g", "t"
 NEVER = float("inf")
 
 
+class Delay:
+    """Returns the seconds that the next message takes; here always the same time."""
+
+    def __call__(self) -> float:
+        return LATENCY_S
+
+    def copy(self) -> Delay:
+        """Return an object that returns the same delays from now on."""
+        return self
+
+
 @dataclass(frozen=True)
 class Plan:
     """The parameters of a world.
@@ -60,7 +71,7 @@ class Plan:
     Attributes:
         protocol: "classic" or "consumer".
         settings: a function that changes a member's properties.
-        delay: returns the seconds that the next message takes.
+        delay: draws the seconds that the next message takes.
     """
 
     protocol: str = "classic"
@@ -69,7 +80,7 @@ class Plan:
     messages: int = 2
     brokers: int = 3
     settings: Callable[[Settings, int], Settings] = lambda one, who: one
-    delay: Callable[[], float] = lambda: LATENCY_S
+    delay: Delay = field(default_factory=Delay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +162,7 @@ class Member:
         machine: the module of its state machine.
         life: number of starts of the process.
         fetching: partition -> position, of the partitions that are delivered.
-        held: requests that a slow network holds back; None if the network is not slow.
+        held: requests that a slow network holds back; None if the network does not hold them back.
         inbox: events that arrived while the process was frozen.
     """
 
@@ -164,9 +175,9 @@ class Member:
     frozen: bool = False
     slow: bool = False
     muted: bool = False
-    held: list[Callable[[], None]] | None = None
+    held: list[LateRequest] | None = None
     fetching: dict[TopicPartition, int] = field(default_factory=dict)
-    inbox: deque[Callable[[], None]] = field(default_factory=deque)
+    inbox: deque[ev.Event] = field(default_factory=deque)
     tick_at: float = NEVER
     is_asking: bool = False
 
@@ -178,6 +189,10 @@ class Member:
     def acts(self) -> bool:
         return self.lives and not self.frozen
 
+    def copy(self) -> Member:
+        held = None if self.held is None else self.held.copy()
+        return replace(self, held=held, fetching=self.fetching.copy(), inbox=self.inbox.copy())
+
 
 @dataclass
 class Wire:
@@ -188,24 +203,40 @@ class Wire:
     response_at: float = 0.0
 
 
+# ---- entries of the queue ------------------------------------------------------------------------
+
+
+class Sender(NamedTuple):
+    """The origin of a request: the member, the start of its process, and the request's number."""
+
+    who: int
+    life: int
+    broker: int
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class InTransit:
-    """A message between a member and a broker, as an entry of the queue.
+    """A message between a member and a broker arrives.
 
     Attributes:
+        sender: the origin of the request, also if this is the response to it.
         epoch: the number of the connection's reconnects when the message was sent; if the
             connection has reconnected since, the message is lost.
         message: the request, or the response to it.
     """
 
-    who: int
-    broker: int
+    sender: Sender
     epoch: int
     message: msg.Request | msg.Response
-    arrive: Callable[[], None]
 
-    def __call__(self) -> None:
-        self.arrive()
+    @property
+    def who(self) -> int:
+        return self.sender.who
+
+    @property
+    def broker(self) -> int:
+        return self.sender.broker
 
     @property
     def is_request(self) -> bool:
@@ -215,6 +246,76 @@ class InTransit:
     def way(self) -> tuple[int, int, bool]:
         """The connection and the direction of the message; such messages keep their order."""
         return self.who, self.broker, self.is_request
+
+
+@dataclass(frozen=True, slots=True)
+class LateRequest:
+    """A request arrives that a slow network has held back, even if its connection is gone."""
+
+    sender: Sender
+    request: msg.Request
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A member learns that a broker does not accept its connection."""
+
+    who: int
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDeadline:
+    """A deadline of a member's state machine has passed."""
+
+    who: int
+    life: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDeadline:
+    """A deadline of a broker's coordinator has passed."""
+
+    broker: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDue:
+    """A member reads the metadata; `life` None: also if its process has started again since."""
+
+    who: int
+    life: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A member's fetch request is answered."""
+
+    who: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLoaded:
+    """A broker has read the group's partition of `__consumer_offsets` after its election."""
+
+    broker: int
+    election: int
+    records: Mapping[str, Value]
+
+
+Entry = (
+    InTransit
+    | LateRequest
+    | Refused
+    | MemberDeadline
+    | BrokerDeadline
+    | MetadataDue
+    | Fetched
+    | GroupLoaded
+)
 
 
 class World:
@@ -234,14 +335,25 @@ class World:
         self.down: set[int] = set()
         self._broker_ticks = [NEVER] * plan.brokers
         self._wires: dict[tuple[int, int], Wire] = {}
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Entry]] = []
         self._number = 0
-        self._asked: dict[tuple[int, int], tuple[int, int, int, int, msg.Request]] = {}
-        self._unheard = 0
+        self._asked: dict[tuple[int, int], tuple[Sender, int, msg.Request]] = {}
         for broker in range(plan.brokers):
             self._at_broker(broker, ge.TopicsChanged(self.topics()))
         self._at_broker(0, ge.Elected(self.partition))
         self._at_broker(0, ge.Loaded(self.partition, {}))
+
+    def copy(self, watcher: Watcher | None = None) -> World:
+        """Return a world in the same state, which does from now on what this one would do."""
+        twin = copy.copy(self)
+        twin.plan = replace(self.plan, delay=self.plan.delay.copy())
+        twin.watcher = watcher or Watcher()
+        twin.log_end, twin.down = self.log_end.copy(), self.down.copy()
+        twin.members = [member.copy() for member in self.members]
+        twin.brokers, twin._broker_ticks = self.brokers.copy(), self._broker_ticks.copy()
+        twin._wires = {way: replace(wire) for way, wire in self._wires.items()}
+        twin._queue, twin._asked = self._queue.copy(), self._asked.copy()
+        return twin
 
     # ---- parts -----------------------------------------------------------------------------------
 
@@ -307,10 +419,10 @@ class World:
 
     # ---- the queue -------------------------------------------------------------------------------
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
-        """Queue an action for this time."""
+    def _at(self, when: float, entry: Entry) -> None:
+        """Queue an entry for this time."""
         self._number += 1
-        heapq.heappush(self._queue, (max(when, self.now), self._number, action))
+        heapq.heappush(self._queue, (max(when, self.now), self._number, entry))
 
     def next_moment(self) -> float:
         """Return the time of the next event; infinity if there is none."""
@@ -320,43 +432,74 @@ class World:
         """Return the next event with its number if it is the arrival of a message, else None."""
         if not self._queue:
             return None
-        _, number, action = self._queue[0]
-        return (number, action) if self._will_arrive(action) else None
+        _, number, entry = self._queue[0]
+        return (number, entry) if self._will_arrive(entry) else None
 
-    def _will_arrive(self, action: Callable[[], None]) -> TypeGuard[InTransit]:
+    def _will_arrive(self, entry: Entry) -> TypeGuard[InTransit]:
         """Return whether an entry of the queue is a message whose connection still exists."""
         return (
-            isinstance(action, InTransit)
-            and self._wire(action.who, action.broker).epoch == action.epoch
+            isinstance(entry, InTransit)
+            and self._wire(entry.who, entry.broker).epoch == entry.epoch
         )
 
     def step(self) -> bool:
         """Perform the next event; return False if there is none."""
         if not self._queue:
             return False
-        self.now, _, action = heapq.heappop(self._queue)
-        action()
+        self.now, _, entry = heapq.heappop(self._queue)
+        self._perform(entry)
         self.watcher.acted(self)
         return True
+
+    def _perform(self, entry: Entry) -> None:
+        match entry:
+            case InTransit():
+                self._arrive(entry)
+            case LateRequest(sender, request):
+                self._receive(sender, -1, request)
+            case Refused(who, broker):
+                self._happens(who, ev.Disconnected(self.now, broker))
+            case BrokerDeadline(broker, due):
+                if self._broker_ticks[broker] == due:
+                    self._broker_ticks[broker] = NEVER
+                    self._at_broker(broker, ge.Tick())
+            case GroupLoaded(broker, election, records):
+                # A broker that was elected twice must not load the records of its first election.
+                if election == self._elections:
+                    self._at_broker(broker, ge.Loaded(self.partition, records))
+            case MemberDeadline() | MetadataDue() | Fetched():
+                if entry.life in (None, self.members[entry.who].life):
+                    self._perform_in_member(entry)
+
+    def _perform_in_member(self, entry: MemberDeadline | MetadataDue | Fetched) -> None:
+        who, member = entry.who, self.members[entry.who]
+        match entry:
+            case MemberDeadline(due=due):
+                if member.tick_at == due:
+                    member.tick_at = NEVER
+                    self._happens(who, ev.Tick(self.now))
+            case MetadataDue():
+                self._read_metadata(who)
+            case Fetched():
+                member.is_asking = False
+                self._deliver(who)
 
     def in_transit(self) -> list[tuple[int, InTransit]]:
         """Return the messages in transit with their numbers, in the order of their arrival."""
         found = [
-            (when, number, action)
-            for when, number, action in self._queue
-            if self._will_arrive(action)
+            (when, number, entry) for when, number, entry in self._queue if self._will_arrive(entry)
         ]
-        return [(number, action) for _, number, action in sorted(found, key=lambda it: it[:2])]
+        return [(number, entry) for _, number, entry in sorted(found, key=lambda it: it[:2])]
 
     def arrives(self, number: int) -> None:
         """Let a message in transit arrive now, before everything else that is in the queue.
 
         The message must be the first one in its direction of the connection.
         """
-        entry = next(one for one in self._queue if one[1] == number)
-        self._queue.remove(entry)
+        first = next(one for one in self._queue if one[1] == number)
+        self._queue.remove(first)
         heapq.heapify(self._queue)
-        entry[2]()
+        self._perform(first[2])
         self.watcher.acted(self)
 
     def delay(self, number: int, seconds: float) -> None:
@@ -365,7 +508,7 @@ class World:
         assert isinstance(first[2], InTransit)
         way = first[2].way
 
-        def is_behind(one: tuple[float, int, Callable[[], None]]) -> bool:
+        def is_behind(one: tuple[float, int, Entry]) -> bool:
             return isinstance(one[2], InTransit) and one[2].way == way and one[:2] >= first[:2]
 
         self._queue = [
@@ -423,8 +566,8 @@ class World:
         member.frozen = False
         waiting, member.inbox = member.inbox, deque()
         self._fetch(who)
-        for action in waiting:
-            action()
+        for event in waiting:
+            self._happens(who, replace(event, now=self.now))
         self._happens(who, ev.Tick(self.now))
         self.watcher.acted(self)
 
@@ -461,8 +604,8 @@ class World:
     def release(self, who: int) -> None:
         """The network delivers what it has held back, even if the member no longer waits for it."""
         held, self.members[who].held = self.members[who].held or [], None
-        for action in held:
-            self.at(self.now + LATENCY_S, action)
+        for request in held:
+            self._at(self.now + LATENCY_S, request)
 
     def remove(self, who: int) -> None:
         """An operator removes a member from the group, as `removeMembersFromConsumerGroup` does."""
@@ -497,14 +640,7 @@ class World:
         if to is not None:
             self._at_broker(to, ge.Elected(self.partition))
             self._elections += 1
-            election = self._elections
-
-            def load() -> None:
-                # A broker that was elected twice must not load the records of its first election.
-                if election == self._elections:
-                    self._at_broker(to, ge.Loaded(self.partition, records))
-
-            self.at(self.now + LOAD_S, load)
+            self._at(self.now + LOAD_S, GroupLoaded(to, self._elections, records))
 
     def kill_broker(self, broker: int) -> None:
         """A broker dies: its connections break, and its coordinator's state in memory is lost."""
@@ -535,7 +671,7 @@ class World:
         self._topics_changed()
         for who, member in enumerate(self.members):
             if member.fetching:  # the answer to a fetch reports that the topic is unknown
-                self.at(self.now + 2 * LATENCY_S, partial(self._read_metadata, who))
+                self._at(self.now + 2 * LATENCY_S, MetadataDue(who, None))
         return gone
 
     def create_topic(self, logs: Mapping[TopicPartition, int]) -> None:
@@ -563,7 +699,7 @@ class World:
         if not member.lives:
             return
         if member.frozen:
-            member.inbox.append(lambda: self._happens(who, replace(event, now=self.now)))
+            member.inbox.append(event)
             return
         before = member.state
         member.state, commands = member.machine.step(before, event)
@@ -583,15 +719,7 @@ class World:
         if due in (member.tick_at, NEVER):
             return
         member.tick_at = due
-        life = member.life
-
-        def tick() -> None:
-            one = self.members[who]
-            if one.life == life and one.tick_at == due:
-                one.tick_at = NEVER
-                self._happens(who, ev.Tick(self.now))
-
-        self.at(due, tick)
+        self._at(due, MemberDeadline(who, member.life, due))
 
     def _run(self, who: int, command: ev.Command) -> None:
         member = self.members[who]
@@ -611,13 +739,8 @@ class World:
             return
         life = member.life
         self.refresh_metadata(who)
-
-        def again() -> None:
-            if self.members[who].life == life:
-                self._read_metadata(who)
-
         is_missing = not set(member.state.settings.topics) <= self.topics().keys()
-        self.at(self.now + (MISSING_S if is_missing else METADATA_S), again)
+        self._at(self.now + (MISSING_S if is_missing else METADATA_S), MetadataDue(who, life))
 
     def refresh_metadata(self, who: int) -> None:
         """Let a member read the cluster's metadata now."""
@@ -631,15 +754,7 @@ class World:
         if not has_some or member.is_asking or member.slow or not member.acts:
             return
         member.is_asking = True
-        life = member.life
-
-        def arrive() -> None:
-            one = self.members[who]
-            if one.life == life:
-                one.is_asking = False
-                self._deliver(who)
-
-        self.at(self.now + 2 * LATENCY_S, arrive)
+        self._at(self.now + 2 * LATENCY_S, Fetched(who, member.life))
 
     def _deliver(self, who: int) -> None:
         """Give a member's user everything that has been fetched."""
@@ -664,26 +779,30 @@ class World:
     def _send(self, who: int, number: int, broker: int, request: msg.Request) -> None:
         member, wire = self.members[who], self._wire(who, broker)
         if broker in self.down:
-            self.at(self.now, lambda: self._happens(who, ev.Disconnected(self.now, broker)))
+            self._at(self.now, Refused(who, broker))
             return
         if member.muted:
             return
+        sender = Sender(who, member.life, broker, number)
         if member.held is not None:
-            sender = who, member.life, broker, number
-            member.held.append(partial(self._receive, sender, -1, request))
+            member.held.append(LateRequest(sender, request))
             return
-        at = max(self.now + self.plan.delay(), wire.request_at)
-        wire.request_at, epoch, life = at, wire.epoch, member.life
+        wire.request_at = max(self.now + self.plan.delay(), wire.request_at)
+        self._at(wire.request_at, InTransit(sender, wire.epoch, request))
 
-        def arrive() -> None:
-            if self._wire(who, broker).epoch == epoch:
-                self._receive((who, life, broker, number), epoch, request)
+    def _arrive(self, one: InTransit) -> None:
+        """A message arrives, unless its connection has broken."""
+        who, life, broker, number = one.sender
+        if self._wire(who, broker).epoch != one.epoch:
+            return
+        if isinstance(one.message, msg.Request):
+            self._receive(one.sender, one.epoch, one.message)
+        elif self.members[who].life == life and not self.members[who].muted:
+            self._happens(who, ev.Answered(self.now, number, one.message))
 
-        self.at(at, InTransit(who, broker, epoch, request, arrive))
-
-    def _receive(self, sender: tuple[int, int, int, int], epoch: int, request: msg.Request) -> None:
+    def _receive(self, sender: Sender, epoch: int, request: msg.Request) -> None:
         """A broker executes a request."""
-        who, life, broker, number = sender
+        who, broker = sender.who, sender.broker
         self.watcher.asked(self, who, request)
         if isinstance(request, msg.FindCoordinator):
             answer = msg.FoundCoordinator(Error.NONE, -1 if self.leader is None else self.leader)
@@ -692,7 +811,7 @@ class World:
             self._respond(sender, epoch, request, answer)
             return
         self._number += 1
-        self._asked[broker, self._number] = (who, life, number, epoch, request)
+        self._asked[broker, self._number] = (sender, epoch, request)
         fresh = f"{self._number:036d}"  # as long as a UUID, which Kafka draws
         client = self.members[who].name
         self._at_broker(broker, ge.Received(self._number, request, client, fresh))
@@ -706,8 +825,8 @@ class World:
         for reply in replies:
             asked = self._asked.pop((broker, reply.number), None)
             if asked is not None:
-                who, life, number, epoch, request = asked
-                self._respond((who, life, broker, number), epoch, request, reply.response)
+                sender, epoch, request = asked
+                self._respond(sender, epoch, request, reply.response)
         self._set_broker_tick(broker)
 
     def _set_broker_tick(self, broker: int) -> None:
@@ -715,32 +834,15 @@ class World:
         if due in (self._broker_ticks[broker], NEVER):
             return
         self._broker_ticks[broker] = due
-
-        def tick() -> None:
-            if self._broker_ticks[broker] == due:
-                self._broker_ticks[broker] = NEVER
-                self._at_broker(broker, ge.Tick())
-
-        self.at(due, tick)
+        self._at(due, BrokerDeadline(broker, due))
 
     def _respond(
-        self,
-        sender: tuple[int, int, int, int],
-        epoch: int,
-        request: msg.Request,
-        response: msg.Response,
+        self, sender: Sender, epoch: int, request: msg.Request, response: msg.Response
     ) -> None:
-        who, life, broker, number = sender
+        who = sender.who
         self.watcher.answered(self, who, request, response)
-        wire = self._wire(who, broker)
+        wire = self._wire(who, sender.broker)
         if wire.epoch != epoch or self.members[who].muted:
             return
-        at = max(self.now + self.plan.delay(), wire.response_at)
-        wire.response_at = at
-
-        def arrive() -> None:
-            is_same = self.members[who].life == life and self._wire(who, broker).epoch == epoch
-            if is_same and not self.members[who].muted:
-                self._happens(who, ev.Answered(self.now, number, response))
-
-        self.at(at, InTransit(who, broker, epoch, response, arrive))
+        wire.response_at = max(self.now + self.plan.delay(), wire.response_at)
+        self._at(wire.response_at, InTransit(sender, epoch, response))
