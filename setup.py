@@ -32,24 +32,27 @@ SCRIPTS = "zkconsumer/lab/web/*.js"
 COMMENT_LINE = re.compile(r"^[ \t]*//.*$", re.MULTILINE)
 
 
-def without_comments(text: str, room: str) -> str:
-    """Return the text of a module of the package `room` as the wheel has it."""
+def without_comments(text: str, top_package: str) -> str:
+    """Return the text of a module as the wheel has it.
+
+    `top_package`: the part of the module's name directly below `zkconsumer`, such as "cli".
+    """
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
-    for first, last in _spans(ast.parse(text), room):
+    for first, last in _spans(ast.parse(text), top_package):
         lines[first - 1 : last] = ["\n"] * (last - first + 1)
     return "".join(lines)
 
 
-def _spans(tree: ast.Module, room: str) -> Iterator[tuple[int, int]]:
+def _spans(tree: ast.Module, top_package: str) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of each docstring to remove."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for place, one in enumerate(body if isinstance(body, list) else ()):
-            is_hidden = place > 0 or _is_private(node, room)
+            is_hidden = place > 0 or _is_private(node, top_package)
             if is_hidden and len(body) > 1 and _is_text(one):
                 yield one.lineno, one.end_lineno or one.lineno
 
@@ -60,18 +63,18 @@ def _is_text(one: ast.stmt) -> bool:
     return is_constant and isinstance(one.value.value, str)
 
 
-def _is_private(node: ast.AST, room: str) -> bool:
+def _is_private(node: ast.AST, top_package: str) -> bool:
     """Return whether the docstring of a node is left out.
 
     A decorator may use the docstring of its function: the simulator's stories do.
     """
     if isinstance(node, ast.Module):
-        return room not in PUBLIC
+        return top_package not in PUBLIC
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
     if node.decorator_list:
         return False
-    return room in PROGRAMS or (node.name.startswith("_") and not node.name.endswith("__"))
+    return top_package in PROGRAMS or (node.name.startswith("_") and not node.name.endswith("__"))
 
 
 class BuildPy(build_py):
@@ -82,10 +85,10 @@ class BuildPy(build_py):
     ) -> tuple[str, bool]:
         copied: tuple[str, bool] = super().build_module(module, module_file, package)
         names = package.split(".") if isinstance(package, str) else list(package)
-        room = (*names[1:], module)[0]
+        top_package = (*names[1:], module)[0]
         target = Path(copied[0])
         text = target.read_text(encoding="utf-8")
-        target.write_text(without_comments(text, room), encoding="utf-8")
+        target.write_text(without_comments(text, top_package), encoding="utf-8")
         return copied
 
     def build_package_data(self) -> None:

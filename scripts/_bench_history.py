@@ -92,8 +92,8 @@ class Busy:
         body += struct.pack(">i", self._version[tp])
         return [(self._session[self._owner[tp]], self._version[tp], tx.SET_DATA, body)]
 
-    def _path(self, room: str, tp: tuple[int, int]) -> bytes:
-        return f"{GROUP}/{room}/topic-{tp[0]}/{tp[1]}".encode()
+    def _path(self, directory: str, tp: tuple[int, int]) -> bytes:
+        return f"{GROUP}/{directory}/topic-{tp[0]}/{tp[1]}".encode()
 
     def _offset_znode(self, tp: tuple[int, int]) -> bytes:
         return text(self._path("offsets", tp)) + text(b"0") + ACL + b"\0" + struct.pack(">i", 1)

@@ -632,6 +632,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_soak.py::test_a_short_run",
+        "Takes 15 s, because it starts ZooKeeper, the lab and Chromium. The other tests of the "
+        "file check the verdict, and test_live.py follows a group in the same way.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_site.py::test_the_static_site",
         "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
         "the engine imports.",

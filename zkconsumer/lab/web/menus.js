@@ -134,17 +134,17 @@ function partitionEntries(picture, number) {
 
 function znodeEntries(path, picture) {
   const parts = path.split("/");
-  const [, , , room, name, number] = parts;
+  const [, , , directory, name, number] = parts;
   if (path.startsWith("/coordinator/members/")) {
     const who = picture.members.findIndex((one) => one.n === parts[3]);
     return who < 0 ? [] : [["an operator removes it from the group", `remove:${who}`]];
   }
-  if (room === "owners" && number !== undefined) return [["delete it", `delete_owner::${name}~${number}`]];
-  if (room === "offsets" && number !== undefined)
+  if (directory === "owners" && number !== undefined) return [["delete it", `delete_owner::${name}~${number}`]];
+  if (directory === "offsets" && number !== undefined)
     return [["write an offset …", { offset: `${name}~${number}` }], ["an operator resets it to 0", `edit::${name}~${number}`], ["make it unreadable", `mangle::${name}~${number}`]];
   const who = picture.members.findIndex((one) => one.n === name);
-  if (room === "ids" && who >= 0) return [["delete it", `delete_id:${who}`]];
-  if (room === "ids" && name) return [["delete it", "disarm"]];
+  if (directory === "ids" && who >= 0) return [["delete it", `delete_id:${who}`]];
+  if (directory === "ids" && name) return [["delete it", "disarm"]];
   if (path.startsWith("/brokers/ids/")) return [["delete it", "no_brokers"]];
   if (path.startsWith("/brokers/topics/")) return [["add a partition", "grow"], ["delete it", "delete_topic"]];
   return [];
