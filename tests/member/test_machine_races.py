@@ -92,6 +92,24 @@ def test_a_reading_ends_the_wait_for_the_watch_of_a_nudge() -> None:
     assert member.state.phase is Phase.REGISTERING
 
 
+def test_a_read_starts_again_after_the_watch_of_a_nudge_that_nobody_awaits() -> None:
+    """If a read replaces a nudge and then the id znode's watch fires, the read starts again."""
+    # 1. A nudge is sent. 2. Another client deletes an owner znode, so the member reads the group
+    # and no longer awaits the nudge. 3. Another client deletes the id znode. The watch event may
+    # be the nudge's, and the read may have found the id znode before its deletion.
+    member = Member(nudge_s=2.0, retries=1, backoff_s=1.0)
+    member.settle(view((ME, "g_z")))
+    member.wait(1.0)
+    member.answer(ev.OwnersListed(frozenset()))
+    assert isinstance(member.log[-1], cmd.Nudge)
+    member.send(ev.OwnerNodeChanged, partition=min(member.state.owned))
+    first = member.last(cmd.ReadView)
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    assert member.state.phase is Phase.READING
+    assert member.state.op == member.last(cmd.ReadView).op > first.op
+    assert member.last(cmd.ReadView).known is None
+
+
 def test_a_release_that_starts_again_reads_the_owners_first() -> None:
     """A release that was interrupted trusts no watch, since another member may own the znodes."""
     # 1. The release deletes the owner znodes. 2. The connection breaks before the reply. 3. Another

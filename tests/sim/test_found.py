@@ -148,6 +148,7 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(8833778, id="another client writes after a tool's lost reply"),
         pytest.param(8925399, id="a user iterates, polls, and iterates on"),
         pytest.param(9007824, id="a member leaves before its last commit has ended"),
+        pytest.param(9647267, id="an id znode is deleted while a read has replaced a nudge"),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
     ],
 )

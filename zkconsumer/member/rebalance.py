@@ -646,16 +646,18 @@ def _own_nudge(state: State) -> Step:
 
     1. The nudge deletes and creates the id znode; 2. the watch on the id znode fires; 3. the reply
     to the nudge arrives, and the member reads the group. If the watch event arrives after step 3,
-    the member reads the group again now. Each read arms the watch and compares the znode's owner
-    with the session. So even if the member attributes another client's deletion to its nudge, it
-    registers again.
+    or while a read runs that another event has started, the member reads the group again now. Each
+    read arms the watch and compares the znode's owner with the session. So even if the member
+    attributes another client's deletion to its nudge, it registers again before it releases or
+    claims partitions.
     """
     awaited = state.op == state.idle_peers.nudge_op
     state = replace(state, known=None, idle_peers=replace(state.idle_peers, nudge_op=None))
     if awaited:
         return state, ()
-    state = replace(state, read_again=True)
-    return read(state) if state.phase in RESTING else (state, ())
+    if state.phase in RESTING or state.phase is Phase.READING:
+        return read(state)
+    return replace(state, read_again=True), ()
 
 
 def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
