@@ -36,7 +36,8 @@ _EXPLANATION = (
     "`scripts/phases` writes the diagram above and the tables below from `member.phases`. In tests",
     "and in the simulator, `machine.step` checks each change of phase with the tables. A cause is",
     "an event, the outcome of an operation, or a deadline (`…_at`) that has passed at a `Tick`.",
-    "Every event may also leave the phase unchanged. The diagram shows these changes:",
+    "Every event may also leave the phase unchanged. A missing partition is one that is assigned",
+    "to the member, and that the member does not own yet. The diagram shows these changes:",
     "",
 )
 

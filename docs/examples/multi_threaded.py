@@ -14,7 +14,8 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, ConsumerTimeoutError, 
 
 
 def handle(message: Message[str, str]) -> None:
-    """Process a message. A sink that stores each highest token can reject late writes."""
+    """Process a message. A sink that stores each partition's highest token can reject late
+    writes."""
     line = f"{message.partition} {message.offset} {message.token} {message.value}\n"
     sys.stdout.write(line)  # one call: print makes two, and other threads also write
 
@@ -39,7 +40,7 @@ def main(zookeeper: str, group: str, topic: str, threads: str) -> None:
         auto_commit_interval_s=5.0,
         consumer_timeout_s=5.0,
     )
-    # In this order, an error ends the connector first, which ends the loops of the threads.
+    # In this order, an error first ends the connector, and this ends the loops of the threads.
     with ThreadPoolExecutor(int(threads)) as pool, ConsumerConnector(config) as connector:
         streams = connector.create_message_streams(
             {topic: int(threads)}, key_decoder=bytes.decode, value_decoder=bytes.decode

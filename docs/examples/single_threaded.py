@@ -2,7 +2,8 @@
 
     python docs/examples/single_threaded.py ZOOKEEPER GROUP TOPIC
 
-Ends with Ctrl-C or SIGTERM. A batch that is not finished then is not committed; it is redelivered.
+Ends with Ctrl-C or SIGTERM. A batch that is not finished by then is not committed, so it is
+redelivered.
 """
 
 from __future__ import annotations
