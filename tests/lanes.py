@@ -638,6 +638,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_identify.py::test_real_members",
+        "Takes 9 s, because it starts a JVM and a member. The other tests of the file judge "
+        "captured registrations, and test_live.py shows the result on the page.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_site.py::test_the_static_site",
         "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
         "the engine imports.",

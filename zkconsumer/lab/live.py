@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from zkconsumer.admin.api import Admin
@@ -25,11 +25,13 @@ from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.camera import NOBODY, STRANGER
 from zkconsumer.lab.engine import Engine
+from zkconsumer.lab.identify import NOT_READ, Identity, Program, read_identities
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
+from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import Change, ChangeKind, Observer
 
 logger = logging.getLogger(__name__)
@@ -104,6 +106,7 @@ class GroupPicture:
         self.unowned_s = 0.0
         self.moved = self.writes = 0
         self._of: dict[str, int] = {}
+        self._identities: dict[str, Identity] = {}
         self._index: dict[TopicPartition, int] = {}
         self._last_owner: dict[int, int] = {}
         self._rates: dict[int, float] = {}
@@ -202,7 +205,8 @@ class GroupPicture:
         who = free[0] if free else len(self.members)
         view = {
             "n": escaped_and_cut(name, SHOWN),
-            "k": "member",
+            "k": Program.UNKNOWN.value,
+            "why": NOT_READ,
             "s": "left",
             "ph": "registered",
             "c": "on",
@@ -279,6 +283,32 @@ class GroupPicture:
         }
         return {**frame, "new": new} if new else frame
 
+    # ---- programs --------------------------------------------------------------------------------
+
+    def identify(self, found: Mapping[str, Identity]) -> JsonObject | None:
+        """Record which programs the members run; return a frame without words if one has changed.
+
+        What is known of a session stays known, because evidence such as an owner znode may go.
+        """
+        known = self._identities
+        self._identities = {
+            name: known[name]
+            if one.program is Program.UNKNOWN
+            and name in known
+            and known[name].session == one.session
+            else one
+            for name, one in found.items()
+        }
+        views: dict[int, JsonObject] = {}
+        for name, one in self._identities.items():
+            who = self._of.get(name, -1)
+            new = {"k": one.program.value, "why": one.why, "release": one.releases}
+            if who >= 0 and self.members[who] != self.members[who] | new:
+                views[who] = self.members[who] = self.members[who] | new
+        if not views:
+            return None
+        return {"t": self._now, "d": "", "l": "", "m": views, "c": self._counters()}
+
     # ---- logs ------------------------------------------------------------------------------------
 
     def flows(self, flows: dict[TopicPartition, Flow]) -> JsonObject | None:
@@ -344,6 +374,7 @@ class LiveGroup:
         self._windows: dict[TopicPartition, Window] = defaultdict(Window)
         self._closed = threading.Event()
         self._is_read = False
+        self._is_identified = False
 
     def __enter__(self) -> LiveGroup:
         self._observer.__enter__()
@@ -450,6 +481,8 @@ class LiveGroup:
     def _take(self, change: Change) -> None:
         with self._news:
             self._picture.advance(time.monotonic() - self._started)
+            if change.what is not ChangeKind.OFFSET:
+                self._is_identified = False
             if change.what is ChangeKind.READ:
                 self._is_read = True
                 self._news.notify_all()
@@ -459,13 +492,31 @@ class LiveGroup:
                 self._frames([self._picture.change(change)])
 
     def _poll(self) -> None:
-        """Read the logs and the findings every POLL_S, until the lab is closed."""
+        """Read the members' programs, the logs and the findings every POLL_S, until the lab is
+        closed."""
         while not self._closed.wait(POLL_S):
             try:
+                self._identify()
                 with Admin(self._config) as admin:
                     self._read(admin)
             except ZkConsumerError as error:
                 logger.debug("the group could not be read: %s", error)
+
+    def _identify(self) -> None:
+        """Find out which programs the members run, if a member or an owner has changed."""
+        if self._is_identified:
+            return
+        # A change that arrives from here on causes another read.
+        self._is_identified = True
+        try:
+            with ZooKeeperClient(self._config) as client:
+                found = read_identities(client, self.group)
+        except ZkConsumerError:
+            self._is_identified = False
+            raise
+        with self._news:
+            self._picture.advance(time.monotonic() - self._started)
+            self._frames([self._picture.identify(found)])
 
     def _read(self, admin: Admin) -> None:
         lags = admin.lag([self.group]).get(self.group)

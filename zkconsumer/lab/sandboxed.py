@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import spoken
+from zkconsumer.lab.identify import Identity
 from zkconsumer.lab.live import GroupPicture, LiveGroup
 from zkconsumer.lab.worlds import Move, parse_move
 from zkconsumer.protocol import paths
@@ -71,12 +72,18 @@ class SandboxPicture(GroupPicture):
         view = {
             **view,
             "k": member.kind.value,
+            "why": "",
             "s": state.value,
             "ph": "registered" if is_registered else "not registered",
             "c": "muted" if member.proxy.wire is Wire.SILENT else "on",
         }
         self.members[who] = view
         return view
+
+    def identify(self, found: Mapping[str, Identity]) -> JsonObject | None:
+        """Identify only members that the lab has not started."""
+        own = {member.name for member in self._real.members}
+        return super().identify({name: one for name, one in found.items() if name not in own})
 
     def change(self, change: Change) -> JsonObject | None:
         frame = super().change(change)

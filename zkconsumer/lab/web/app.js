@@ -321,6 +321,7 @@ class App extends Component {
     this.opener?.focus();
     if (typeof move === "string") this.act(move);
     else if (move.explain !== undefined) this.command({ do: "explain", run: this.run.number, at: this.state.at, partition: move.explain });
+    else if (move.say) this.toast(move.say, 12000);
     else if (move.offset) this.setState({ dialog: "offset", offset: move.offset });
   };
 

@@ -1,19 +1,19 @@
 // The actions on an object of the picture: a member, a connection, a partition, a znode, …
 
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
-import { NAMED_MESSAGES, progress } from "./picture.js";
+import { NAMED_MESSAGES, programOf, progress } from "./picture.js";
 
 // Return the title and the entries of a menu: [label, move or command, whether it is dangerous].
 export function entries(what, which, picture) {
   const member = picture.members[which];
   switch (what) {
     case "member":
-      return [member.n, memberEntries(member, which)];
+      return [member.n, [...(member.why ? [["which program is it, and how does the lab know?", { say: member.why }]] : []), ...memberEntries(member, which)]];
     case "link":
       return [`connection of ${member.n}`, [...linkEntries(member, which), ...crowdEntries(picture, member, which)]];
     case "join":
       return ["start a member", picture.members.map((one, who) => [one, who]).filter(([one]) => one.s === "away")
-        .map(([one, who]) => [`start ${one.n} (${one.k === "jvm" ? "JVM" : one.k === "zk" ? "zkconsumer" : one.k})`, `join:${who}`])];
+        .map(([one, who]) => [`start ${one.n} (${programOf(one)})`, `join:${who}`])];
     case "partition":
       return partitionEntries(picture, which);
     case "zookeeper":
@@ -156,7 +156,7 @@ export function Menu({ open, picture, choose, close, canAct, permits }) {
     ref.current?.querySelector("button")?.focus();
   }, [open]);
   const [title, all] = entries(open.what, open.which, picture);
-  const found = all.filter(([, move]) => move.explain !== undefined || (canAct && permits(typeof move === "string" ? move : "set_offset")));
+  const found = all.filter(([, move]) => move.explain !== undefined || move.say || (canAct && permits(typeof move === "string" ? move : "set_offset")));
   const keys = (event) => {
     const buttons = [...ref.current.querySelectorAll("button")];
     const at = buttons.indexOf(document.activeElement);

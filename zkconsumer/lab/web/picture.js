@@ -126,10 +126,10 @@ class Member extends Pure {
       </button>
         ${!crowd && member.w ? html`<${Messages} way="request" messages=${member.w} delayed=${member.wd} ...${messages} />` : null}
         ${!crowd && member.i ? html`<${Messages} way="reply" messages=${member.i} delayed=${member.id} ...${messages} />` : null}</div>
-      <button class="head p${pattern}" style=${{ background: fill, color: ink }} disabled=${!canAct}
+      <button class="head p${pattern}" style=${{ background: fill, color: ink }} disabled=${!canAct && !member.why}
           onClick=${(event) => menu("member", who, event)} aria-haspopup="menu">
         <b>${member.n.length > 8 ? `#${who} ` : ""}<span class="full">${member.n}</span></b>
-        <span class="kind">${member.k === "jvm" ? "JVM" : member.k === "zk" ? "zkconsumer" : member.k}</span>
+        <span class="kind" title=${member.why}>${programOf(member)}</span>
       </button>
       <div class="body">
         <div class="phase ${busy ? "busy" : ""}">${state || phaseText(member)}${member.slow ? ", slow user" : ""}</div>
@@ -141,6 +141,11 @@ class Member extends Pure {
       </div>
     </div>`;
   }
+}
+
+// The program that a member runs; of a live group's JVM member also its possible releases.
+export function programOf(member) {
+  return member.k === "jvm" ? `JVM${member.release ? ` ${member.release}` : ""}` : member.k === "zk" ? "zkconsumer" : member.k;
 }
 
 function phaseText(member) {
