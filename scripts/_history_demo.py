@@ -38,11 +38,12 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from _pipeline_demo import end_at_signals, was_interrupted  # noqa: E402
+from _pipeline_demo import end_at_signals  # noqa: E402
 from support.history.real import moments, reports  # noqa: E402
 from support.history.truth import Differences, Truth, differences  # noqa: E402
 from support.members.replay import Record  # noqa: E402
 
+from zkconsumer.cli import was_interrupted  # noqa: E402
 from zkconsumer.demo.history import DemoRun, RunRecords  # noqa: E402
 from zkconsumer.demo.history_charts import charts  # noqa: E402
 from zkconsumer.demo.history_scene import GROUP  # noqa: E402
@@ -153,9 +154,11 @@ def main() -> int:
         page.write_text(report.page(found, report.Window(), charts(found)), encoding="utf-8")
         say("comparing the tables with what really happened")
         result = compared(evidence)
-    except (SandboxError, KeyboardInterrupt) as error:
-        shutil.rmtree(given.output, ignore_errors=True)  # an incomplete run has no result
+    except (Exception, KeyboardInterrupt) as error:
         interrupted = was_interrupted(error)
+        if not interrupted and not isinstance(error, SandboxError):
+            raise
+        shutil.rmtree(given.output, ignore_errors=True)  # an incomplete run has no result
         sys.stderr.write(f"zkconsumer: {'interrupted' if interrupted else error}\n")
         return 130 if interrupted else 1
     show(evidence, result)

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from zkconsumer.cli import interrupt
+from zkconsumer.cli import interrupt, was_interrupted
 from zkconsumer.demo.group import view
 from zkconsumer.demo.pipeline import DemoRun, Result
 from zkconsumer.errors import SandboxError
@@ -54,19 +54,8 @@ def show(result: Result) -> None:
     console.print(table)
 
 
-def was_interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C came first, and the error in the clean-up after it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
-
-
 def end_at_signals() -> None:
-    """Raise KeyboardInterrupt at SIGTERM and Ctrl-C, but not where kazoo would swallow it.
-
-    kazoo turns an exception during the sending of a request into a lost connection. The demo then
-    ended with the error of the request, and with exit code 1.
-    """
+    """Raise KeyboardInterrupt at SIGTERM and Ctrl-C, but not where it would be swallowed."""
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # under nohup it is ignored
         signal.signal(signal.SIGINT, interrupt)
@@ -98,12 +87,14 @@ def main() -> int:
         with view() as shown:
             play = DemoRun(messages=given.messages, partitions=given.partitions, view=shown)
             result = play.run()
-    except SandboxError as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if was_interrupted(error):
+            sys.stderr.write("zkconsumer: interrupted\n")
+            return 130
+        if not isinstance(error, SandboxError):
+            raise
         sys.stderr.write(f"zkconsumer: {error}\n")
-        return 130 if was_interrupted(error) else 1
-    except KeyboardInterrupt:
-        sys.stderr.write("zkconsumer: interrupted\n")
-        return 130
+        return 1
     show(result)
     if given.json:
         events = {event.name: event.settled_s for event in result.events}

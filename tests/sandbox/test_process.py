@@ -6,13 +6,14 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from threading import Lock, Thread
-from types import FrameType, SimpleNamespace
+from threading import Lock
+from types import FrameType
 
 import pytest
 
-from zkconsumer.sandbox import process
 from zkconsumer.sandbox.process import uninterrupted
+
+STARTED = _thread.start_new_thread
 
 
 @pytest.fixture
@@ -57,12 +58,12 @@ def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> No
         begun.set()
         done.append("late" if returned.wait(0.2) else "all")
 
-    def start(thread: threading.Thread) -> None:
-        _thread.start_new_thread(thread.run, ())
+    def start(run: Callable[[], None], arguments: tuple[()]) -> None:
+        STARTED(run, arguments)
         assert begun.wait(60.0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(work)
     returned.set()
@@ -72,16 +73,16 @@ def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_start_that_is_interrupted_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """If Ctrl-C comes before the thread begins, the work is never done."""
     done: list[str] = []
-    late: list[threading.Thread] = []
+    late: list[Callable[[], None]] = []
 
-    def start(thread: threading.Thread) -> None:
-        late.append(thread)
+    def start(run: Callable[[], None], arguments: tuple[()]) -> None:
+        late.append(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(lambda: done.append("all"))
-    late[0].run()
+    late[0]()
     assert done == []
 
 
@@ -116,8 +117,7 @@ class _Interrupted:
 def test_an_interrupt_just_after_the_end_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """If Ctrl-C comes when the work has just ended, KeyboardInterrupt is raised without a wait."""
     locks = iter((Lock(), _Interrupted()))
-    module = SimpleNamespace(Lock=lambda: next(locks), Thread=Thread)
-    monkeypatch.setattr(process, "threading", module)
+    monkeypatch.setattr(_thread, "allocate_lock", lambda: next(locks, None) or Lock())
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(lambda: done.append("all"))

@@ -8,10 +8,10 @@ match.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import subprocess
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -176,10 +176,10 @@ def uninterrupted(work: Callable[[], object]) -> None:
     KeyboardInterrupt then.
 
     `Thread.join` cannot do that: up to Python 3.12, an interrupted `join` marks the thread as
-    ended, and a second `join` returns at once. Nor can an executor: if `Thread.start` is
-    interrupted, the executor does not know its thread.
+    ended, and a second `join` returns at once. Nor can `Thread.start`: if Ctrl-C arrives at certain
+    steps, it raises RuntimeError ("release unlocked lock") instead of KeyboardInterrupt.
     """
-    claim, end = threading.Lock(), threading.Lock()
+    claim, end = _thread.allocate_lock(), _thread.allocate_lock()
     failures: list[BaseException] = []
     ended: list[bool] = []
     end.acquire()
@@ -196,7 +196,7 @@ def uninterrupted(work: Callable[[], object]) -> None:
             end.release()
 
     try:
-        threading.Thread(target=run).start()
+        _thread.start_new_thread(run, ())
         end.acquire()
     except BaseException:
         if not claim.acquire(blocking=False):
