@@ -82,7 +82,7 @@ class GroupImage:
 
     @cached_property
     def members(self) -> dict[ConsumerId, Registration | MalformedZnodeError]:
-        """Consumer id -> decoded registration, or the error if it would fail JVM members."""
+        """Consumer id -> decoded registration, or the error if it would make JVM members fail."""
         return {
             name: _registration(self.name, name, data) for name, data in self.registrations.items()
         }

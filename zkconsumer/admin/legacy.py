@@ -119,7 +119,7 @@ class ZkUtils:
             raise _thrown(error) from error
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return partition -> id of its leader, or NO_LEADER; absent without a state znode."""
+        """Return partition -> id of its leader, or NO_LEADER, for partitions with a state znode."""
         where = {paths.partition_state(*tp): tp for tp in partitions}
         return {
             where[path]: _leader(node.data, where=path)
@@ -373,7 +373,7 @@ class Writing:
     """Writes of one old tool.
 
     Attributes:
-        kind: kind of the plans: the tool's name.
+        kind: kind of the plans, which is the tool's name.
         on_backup: called with the path of each backup before the first write.
     """
 
@@ -391,7 +391,7 @@ class Writing:
         self._apply(lambda: _puts(self.connection, values), Live.FORCE)
 
     def delete(self, *roots: str, live: Live) -> None:
-        """Delete znodes, if they exist, with all below them (`ZkClient.deleteRecursive`).
+        """Delete znodes that exist, and all znodes below them (`ZkClient.deleteRecursive`).
 
         Raises what `put` raises, and RefusedError if the group has members and `live` is
         Live.REFUSE.

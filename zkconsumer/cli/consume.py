@@ -227,8 +227,8 @@ class Budget:
     A thread reserves messages before it polls, so no more messages are fetched than may be written.
 
     Threads are served in the order of their calls, and each gets a share of what remains. Otherwise
-    a thread whose stream is empty could starve the others: it reserves the whole budget, polls in
-    vain, returns the budget, and reserves it again before the waiting threads run.
+    a thread whose stream is empty could starve the others: it reserves the whole budget, receives
+    nothing, returns the budget, and reserves it again before the waiting threads run.
     """
 
     def __init__(self, total: int | None, *, threads: int) -> None:

@@ -76,7 +76,7 @@ def _owners(found: Described) -> str:
 
 
 def _steps(changes: Sequence[tuple[int, int]], from_ms: int) -> list[tuple[float, int]]:
-    """Return the corners of the sum of all changes over time."""
+    """Return the corners of a step line: the sum of all changes up to each time."""
     total, corners = 0, [(0.0, 0)]
     for time_ms, change in changes:
         at = (time_ms - from_ms) / 1000

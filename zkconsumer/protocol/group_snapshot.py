@@ -30,9 +30,9 @@ class GroupView:
 
     Attributes:
         members: valid registrations by consumer id.
-        malformed: consumer id -> why its registration would fail every JVM member.
+        malformed: consumer id -> why its registration would make every JVM member fail.
         topics: the existing topics on which the assignment depends.
-        malformed_topics: topic -> why its znode would fail every JVM member.
+        malformed_topics: topic -> why its znode would make every JVM member fail.
         brokers: the registered brokers that can be read, in the order of their ids as strings.
         matched: for every member that subscribes with a pattern, the matching topics, each with
             its number of streams.

@@ -66,7 +66,8 @@ def is_topic(name: str) -> bool:
 def validate_consumer_id(name: str) -> str:
     """Return a consumer id that can be the name of one znode, or raise InvalidNameError.
 
-    The JVM does not check `consumer.id`. A registration under an id with a slash fails the group.
+    The JVM does not check `consumer.id`. A registration under an id with a slash makes every member
+    of the group fail.
     """
     fault = "it contains '/'" if "/" in name else znode_fault(name)
     if fault:
@@ -292,7 +293,7 @@ def validate_streams(count: int, *, where: str) -> int:
     """Return the number of streams of one connector, or raise ConfigError.
 
     `createMessageStreamsByFilter` (Kafka 0.8.2-1.1) also accepts numbers below 1, and registers a
-    subscription that fails every member of the group.
+    subscription that makes every member of the group fail.
     """
     if type(count) is not int or count < 1:
         raise ConfigError(

@@ -2,8 +2,9 @@
 
 The first line holds the member's settings: `{"v": 2, "settings": …}`. Every other line is `{"v": 2,
 "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands": […],
-"state": digest}`. A dataclass is `{"is": class name, field: value, …}`, a partition "topic-number",
-an enum its value, a mapping a list of [key, value]. A trace never contains payloads of messages.
+"state": digest}`. A dataclass is written as `{"is": class name, field: value, …}`, a partition as
+"topic-number", an enum as its value, and a mapping as a list of [key, value]. A trace never
+contains payloads of messages.
 
 `encode` and `TraceFile` write a trace. `decode` reads values back, guided by the types of the
 classes' fields. A trace is untrusted input: `decode` rejects a value that does not fit its type,

@@ -72,7 +72,7 @@ def _brokers(tool: Tool, parser: Parser, listed: str) -> Brokers:
     """Return the brokers of --broker-list, as registrations of 0.8.
 
     The client then uses the protocol of 0.8, as the old tool does. Brokers before 0.10 know no
-    other protocol. For a time in --time, brokers up to 3.9 answer it with the start offset of a log
+    other protocol. For a time in --time, brokers up to 3.9 return the start offset of a log
     segment.
     """
     ends = listed.split(",")

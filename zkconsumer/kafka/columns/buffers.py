@@ -80,7 +80,7 @@ class Slab:
     def buffers(self, used: Sequence[int]) -> list[pa.Buffer]:
         """Return the first bytes of each column; `used` has the number for each column.
 
-        The slab then belongs to these buffers. If they are small, they are copies instead, because
+        The slab then belongs to these buffers. Small buffers are copies instead, because
         a small batch must not keep a large slab.
         """
         size = sum(used)
