@@ -20,6 +20,7 @@ import lanes
 import pytest
 from lanes import Lane
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from zkconsumer.member import phases
 from zkconsumer.sandbox import (
@@ -152,39 +153,66 @@ TOGETHER = {
     "lab": "containers",
 }
 
-# The longest groups and modules start first, so that no worker ends with one of them alone. The
-# thousands of tests that take milliseconds come last. All others keep their order.
+# These groups and modules use servers and are the longest. They start first, so that no worker ends
+# with one of them alone.
 FIRST = (
     "spark",
     "zk/contract",
     "zkreleases",
     "containers",
     "mixed",
-    "static/test_checks.py",
     "lab",
     "brokers",
-    "sim/test_handover.py",
     "integration/test_restarts.py",
     "security",
     "integration",
-    "sim",
+    "sim/test_replies_like_real.py",
+    "sim/test_zookeeper_like_real.py",
+    "sim/test_replicas_like_real.py",
     "sandbox",
     "packages",
     "typing",
 )
-LAST = ("protocol", "member", "static")
+# These only compute. The last worker takes the modules from the end, so it begins with the longest
+# of these, and computes while the other workers wait for servers. All other modules are between the
+# two lists and keep their order.
+LAST = (
+    "config",
+    "errors",
+    "monitoring",
+    "traces",
+    "static",
+    "member",
+    "protocol",
+    "history",
+    "sim",
+    "sim/test_listener.py",
+    "sim/test_jvm_member.py",
+    "sim/test_aimed_worlds.py",
+    "sim/test_mutants.py",
+    "sim/test_random_search.py",
+    "sim/test_kafka_offsets.py",
+    "sim/test_full_worlds.py",
+    "sim/test_handover.py",
+    "static/test_checks.py",
+)
 
 
 def _place(item: pytest.Item) -> int:
     """Return where a test stands in the order of a run."""
     path = item.path.relative_to(TESTS).as_posix()
-    found = (number for number, start in enumerate(FIRST) if path.startswith(start))
-    middle = len(FIRST)
-    return next(found, middle + path.startswith(LAST))
+    first = [number for number, start in enumerate(FIRST) if path.startswith(start)]
+    last = [number for number, start in enumerate(LAST, 1) if path.startswith(start)]
+    return first[0] if first else len(FIRST) + max(last, default=0)
 
 
 class _Scheduling(LoadFileScheduling):
-    """A worker takes a module at a time, or a folder of `TOGETHER`."""
+    """A worker takes a module at a time, or a folder of `TOGETHER`; the last one from the end."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node.gateway.id == f"gw{self.numnodes - 1}" != "gw0":
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         module = super()._split_scope(nodeid)
