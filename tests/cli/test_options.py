@@ -1,4 +1,7 @@
-"""The common options: ZooKeeper's address, the group, the topics."""
+"""The common options: ZooKeeper's address, the group, the topics.
+
+tests/cli/test_context.py checks which source of a setting overrides which.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,6 @@ from zkconsumer.cli import COMMANDS, app
 from zkconsumer.cli.options import Common, topics_of
 from zkconsumer.cli.sources import ZOOKEEPER as ENVIRONMENT
 from zkconsumer.errors import ConfigError, InvalidNameError
-
-
-def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option overrides a property, a property the file, and the file the environment."""
-    file = tmp_path / "consumer.properties"
-    file.write_text("zookeeper.connect=file:1\ngroup.id=billing\n")
-    monkeypatch.setenv(ENVIRONMENT, "environment:1")
-    assert Common().connection_settings().zookeeper_connect == "environment:1"
-    assert Common(config=file).connection_settings().zookeeper_connect == "file:1"
-    properties = ["zookeeper.connect=property:1"]
-    over_file = Common(config=file, properties=properties).connection_settings()
-    assert over_file.zookeeper_connect == "property:1"
-    chosen = Common(config=file, properties=properties, zookeeper="option:1").connection_settings()
-    assert chosen.zookeeper_connect == "option:1"
 
 
 def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:

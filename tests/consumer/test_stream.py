@@ -395,7 +395,7 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
         for _ in reader.stream:
             pass
 
-    user = threading.Thread(target=use)
+    user = threading.Thread(target=use, daemon=True)
     user.start()
     eventually(lambda: is_in_use(reader.stream))
     start = time.monotonic()
@@ -438,7 +438,7 @@ def test_two_threads_at_once_are_an_error(log: Log, reader: Reader) -> None:
     """A second thread in one stream gets an error; the first thread is not affected."""
     reader.grant(0, 0)
     got: list[int] = []
-    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
+    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
     user.start()
 
     def refused() -> bool:

@@ -131,7 +131,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
     read_on(reader, 0, 10, 0)
     now[0] = 101.0  # At the deadline no message is delivered, also not within a buffer.
     got: list[int] = []
-    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
+    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
     user.start()
     eventually(lambda: got or is_in_use(reader.stream))
     assert not got
@@ -234,7 +234,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
 
     for number in range(3):
         reader.grant(number, 0)
-    user = threading.Thread(target=use)
+    user = threading.Thread(target=use, daemon=True)
     user.start()
     rounds = 0
     dice = random.Random(11)
@@ -299,7 +299,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
                 failures.append((position, bound))
 
     reader.grant(0, 0)
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     for count in range(3000):
         finished[0] = count  # The next request finishes all messages before it.
@@ -386,7 +386,7 @@ def test_a_closed_stream_closes_its_broker_client_at_once(log: Log) -> None:
         return made
 
     reader = Reader(log, connect=connect)
-    user = threading.Thread(target=lambda: list(reader.stream))
+    user = threading.Thread(target=lambda: list(reader.stream), daemon=True)
     reader.grant(0, 2990)
     user.start()
     eventually(lambda: reader.delivered(0) == 3000)

@@ -41,7 +41,7 @@ def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
     reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     got: list[int] = []
-    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
+    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
     user.start()
     eventually(lambda: is_in_use(reader.stream))
     assert not got
@@ -195,7 +195,7 @@ def test_seeking_and_pausing_under_load_keep_every_partition_in_order(
             for message in reader.stream.poll(max_messages=50, timeout_s=0.05):
                 runs[message.partition].append(message.offset)
 
-    user = threading.Thread(target=use)
+    user = threading.Thread(target=use, daemon=True)
     user.start()
     dice = random.Random(5)
     sought: list[set[int]] = [{0}, {0}]

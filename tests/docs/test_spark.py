@@ -25,7 +25,9 @@ ELSEWHERE = {"endOffset", "checkpointLocation", "metadata.broker.list", "from_js
 def rows(heading: str) -> Iterator[list[str]]:
     """Return the cells of the last table below a heading, without its header."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    for line in [one for one in section.splitlines() if one.startswith("|")][2:]:
+    lines = [one for one in section.splitlines() if one.startswith("|")][2:]
+    assert lines, heading
+    for line in lines:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from support.members.crew import SESSION_S, Crew
-from support.wait import wait_for
+from support.wait import LIMIT_S, wait_for
 from support.zk.proxies import Line, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
@@ -74,7 +74,7 @@ def test_a_connection_that_breaks_at_once(crew: Crew, line: Line) -> None:
         assert not joining.done()
         line.pings_only.clear()
         line.cut()
-        member = joining.result()
+        member = joining.result(LIMIT_S)
     crew.settle(member)
     crew.flowing(member)
     assert crew.finish().duplicates() == 0

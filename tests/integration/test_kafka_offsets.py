@@ -274,7 +274,9 @@ def test_a_commit_outlasts_a_restart(unique: Callable[[str], str]) -> None:
         one = group.join(**KAFKA, **BY_HAND, **PATIENT)
         one.read(MESSAGES)
         servers.broker.kill()
-        done = threading.Thread(target=lambda: one.connector.commit_offsets(retries=1000))
+        done = threading.Thread(
+            target=lambda: one.connector.commit_offsets(retries=1000), daemon=True
+        )
         done.start()
         eventually(lambda: one.counted.get("commit_retried", 0) >= 2)
         assert done.is_alive()

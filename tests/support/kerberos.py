@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from support.packages import ROOT, pip
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 from zkconsumer.sandbox.ports import HOST, free_port
 
 REALM = "TEST.REALM"
@@ -73,7 +73,11 @@ class Realm:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        eventually(self._accepts)
+        try:
+            eventually(self._accepts)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -82,8 +86,14 @@ class Realm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._server.terminate()
-        self._server.wait()
+        try:
+            self._server.wait(LIMIT_S)
+        finally:
+            self._server.kill()
 
     def _accepts(self) -> bool:
         assert self._server.poll() is None, (self.directory / "kdc.log").read_text()

@@ -49,7 +49,9 @@ def test_wakes_are_counted() -> None:
     with closing(reading), closing(writing):
         for _ in range(2):
             assert handler.select([reading], [], [], 0) == ([], [], [])
-            threads = [threading.Thread(target=writing.send, args=(b"\0",)) for _ in range(20)]
+            threads = [
+                threading.Thread(target=writing.send, args=(b"\0",), daemon=True) for _ in range(20)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:

@@ -39,7 +39,7 @@ class Followed:
 
     def __init__(self, observer: Observer) -> None:
         self._changes: Queue[Change] = Queue()
-        self._thread = threading.Thread(target=self._follow, args=(observer,))
+        self._thread = threading.Thread(target=self._follow, args=(observer,), daemon=True)
         self._thread.start()
 
     def _follow(self, observer: Observer) -> None:

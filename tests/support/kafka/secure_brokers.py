@@ -124,8 +124,12 @@ class SecureBroker:
 
     def __enter__(self) -> SecureBroker:
         self.sandbox.start()
-        if self.sandbox.broker.release == "3.9.1":
-            eventually(self._user_exists)
+        try:
+            if self.sandbox.broker.release == "3.9.1":
+                eventually(self._user_exists)
+        except BaseException:
+            self.sandbox.stop()
+            raise
         return self
 
     def _user_exists(self) -> bool:
