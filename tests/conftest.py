@@ -1,6 +1,6 @@
 """Fixtures and rules of the whole suite: real servers; in CI no test may skip.
 
-A part that is missing in CI is a failure. Servers start when a test asks for them first.
+A part that is missing in CI is a failure. A server starts when a test first requests it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from zkconsumer.sandbox.server import JavaServer
 # The servers and the browser that tests in several directories share.
 pytest_plugins = ["support.zk.servers", "support.browser"]
 
-# No test reads or writes the contexts and the backups of the user.
+# Tests neither read nor write the contexts and the backups of the user.
 _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")
 for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
     os.environ[variable] = _HOME.name
 
-# Nearly all objects of the collection stay; see `pytest_collection_finish`.
+# Nearly all objects of the collection live until the end; see `pytest_collection_finish`.
 gc.disable()
 
-# Each step of each test checks its change of phase.
+# In every test, each step of a member checks the change of phase.
 phases.enforced = True
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The lane, the releases of real servers, and what is written or fetched on request."""
+    """Options: the lane, the releases of real servers, and files to rewrite or to download."""
     parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
     words = [lane.name.lower() for lane in Lane]
     which = "which tests run, as tests/lanes.py says: quick, normal or all (default: normal)"
@@ -80,7 +80,7 @@ RELEASE_OPTIONS = ("brokers", "mixed", "zookeeper")
 def pytest_configure(config: pytest.Config) -> None:
     """Fill in the lane and the releases.
 
-    The lane `all` means all releases. A release, or `all`, for one option means the lane `all`.
+    The lane `all` means all releases. A release, or `all`, for any option selects the lane `all`.
     """
     config.addinivalue_line("markers", f"{lanes.MARK}: a parameter whose tests use a server")
     option = config.option
@@ -94,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import a module whose tests all belong to later lanes, unless paths are given."""
+    """Skip the import of modules that belong to later lanes as a whole, unless paths are given."""
     if collection_path.suffix != ".py" or config.args != config.getini("testpaths"):
         return None
     module = collection_path.relative_to(config.rootpath).as_posix()
@@ -105,7 +105,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Leave out the tests of later lanes, unless the command line names their file; then sort."""
+    """Deselect the tests of later lanes, unless the command line names their file; then sort."""
     lane = lanes.of_run(config)
     config.stash[lanes.UNUSED_RULES] = lanes.note_lanes(items)
     kept, dropped = [], []
@@ -120,13 +120,13 @@ def pytest_collection_modifyitems(
 
 
 def pytest_collection_finish() -> None:
-    """Leave the thousands of collected tests out of each later search for garbage."""
+    """Exclude the thousands of collected tests from all later garbage collections."""
     gc.freeze()
     gc.enable()
 
 
 def _is_named(item: pytest.Item) -> bool:
-    """Return whether an argument of the command line is this test's file or node id."""
+    """Return whether an argument of the command line names this test, by file or node id."""
     config = item.config
     for argument in config.args:
         path, _, name = str(argument).partition("::")
@@ -138,10 +138,10 @@ def _is_named(item: pytest.Item) -> bool:
 
 TESTS = Path(__file__).parent
 
-# Folders whose modules one worker runs one after the other, because they share servers that no
-# other folder uses: a Spark session, ZooKeeper and brokers of old releases, servers in containers,
-# a ZooKeeper with TLS, a lab. The lab has the worker of the containers, because Chromium ends its
-# requests when the network interface of a container appears or disappears.
+# Folders each of which one worker runs as a whole, because its modules share servers that no other
+# folder uses: a Spark session, ZooKeeper and brokers of old releases, servers in containers, a
+# ZooKeeper with TLS, a lab. The worker that runs the containers also runs the lab, because Chromium
+# ends its requests when the network interface of a container appears or disappears.
 TOGETHER = {
     "spark": "spark",
     "zk/contract": "containers",
@@ -199,7 +199,7 @@ LAST = (
 
 
 def _place(item: pytest.Item) -> int:
-    """Return where a test stands in the order of a run."""
+    """Return the sort key of a test in the order of a run."""
     path = item.path.relative_to(TESTS).as_posix()
     first = [number for number, start in enumerate(FIRST) if path.startswith(start)]
     last = [number for number, start in enumerate(LAST, 1) if path.startswith(start)]
@@ -223,24 +223,24 @@ class _Scheduling(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """For `--dist loadfile`, as scripts/test has it."""
+    """For `--dist loadfile`, which scripts/test passes."""
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-# How much the processes of all other tests yield to those of Spark. Spark gives its Python workers
-# ten seconds to start, and no setting changes that.
+# The niceness of all processes except Spark's. Spark gives its Python workers ten seconds to start,
+# and no setting changes that.
 YIELDS = 5
 
 
-# The test that runs, if any.
+# The running test, if any.
 _running: list[pytest.Item] = []
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note which test runs, and let all other tests yield to Spark's.
+    """Note which test runs, and lower the priority of processes that do not run Spark's tests.
 
-    An xdist worker that has begun with tests other than Spark's gets a lower priority.
+    The priority of an xdist worker falls when it runs its first test that is not one of Spark's.
     """
     _running[:] = [item]
     is_spark = item.path.parent.name == "spark"
@@ -249,7 +249,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what tests have recorded as `summary`, also those that ran in another process."""
+    """Print what the tests recorded as `summary`, also the tests of other processes."""
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, text in getattr(report, "user_properties", ()):
@@ -261,7 +261,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turns a skip into a failure in CI; an expected failure (xfail) stays what it is."""
+    """Turns a skip into a failure in CI; an expected failure (xfail) is left as it is."""
     report = yield
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
@@ -282,11 +282,11 @@ def pytest_make_collect_report(
 
 
 def _reason(longrepr: object) -> str:
-    """The words of a skip, whose report is (file, line, reason)."""
+    """Return the reason of a skip, whose report is (file, line, reason)."""
     return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
 
 
-# Seconds: ZooKeeper's unit of time in tests, so that a session of 0.6 s can be had and can expire.
+# ZooKeeper's tick time in tests, in seconds; it permits a session timeout of 0.6 s.
 TICK_S = 0.1
 
 _numbers = itertools.count(1)
@@ -296,7 +296,7 @@ _numbers = itertools.count(1)
 def zookeeper(
     tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
 ) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper for the whole session; each test uses names of its own."""
+    """A ZooKeeper for the whole session; each test uses its own names."""
     directory = tmp_path_factory.mktemp("zookeeper")
     with ZooKeeperServer(directory, release=zookeeper_release, tick_time_s=TICK_S) as server:
         yield server
@@ -308,7 +308,7 @@ def zookeeper_of(
     tmp_path_factory: pytest.TempPathFactory,
     zookeeper_release: str,
 ) -> Iterator[Callable[[str], ZooKeeperServer]]:
-    """Returns the session's server of a release; each test uses names of its own."""
+    """Returns the session's server of a given release; each test uses its own names."""
     with ExitStack() as stack:
 
         @functools.cache
@@ -325,7 +325,7 @@ def zookeeper_of(
 
 @pytest.fixture(scope="session")
 def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
-    """A ZooKeeper and a 3.9 broker for the whole session; each test uses topics of its own."""
+    """A ZooKeeper and a 3.9 broker for the whole session; each test uses its own topics."""
     with Sandbox(zookeeper_release=zookeeper_release, tick_time_s=TICK_S) as servers:
         yield servers
 
@@ -334,7 +334,7 @@ def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
 def ensemble(
     tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
 ) -> Iterator[ZooKeeperEnsemble]:
-    """Three ZooKeeper servers for one test, which may kill them."""
+    """Three ZooKeeper servers for one test, which may kill some of them."""
     directory = tmp_path_factory.mktemp("ensemble")
     with ZooKeeperEnsemble(directory, release=zookeeper_release) as servers:
         yield servers
@@ -342,7 +342,7 @@ def ensemble(
 
 @pytest.fixture(scope="session", autouse=True)
 def no_servers() -> Iterator[None]:
-    """A test of the quick lane starts no server, whatever the lane of this run is."""
+    """A test of the quick lane starts no server, whichever lane is run."""
     launch = JavaServer.launch
 
     def checked(server: JavaServer) -> None:
@@ -357,7 +357,7 @@ def no_servers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def uses_no_server(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test of the quick lane uses no server that an earlier test has started."""
+    """A test of the quick lane does not use a server that an earlier test started."""
     yield
     used = lanes.SERVER_FIXTURES.intersection(request.fixturenames)
     assert not (fault := lanes.fault(request.node, used)), fault
@@ -365,10 +365,10 @@ def uses_no_server(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def logging_of_the_command_line() -> Iterator[None]:
-    """The command line silences kazoo, and adds a log handler if there is none, for its process.
+    """Undo what the command line does to its process: it silences kazoo and adds a log handler.
 
-    In this process both would last for other tests, and the handler would write to the standard
-    error of `CliRunner`, which is closed after the call.
+    Without this, both would affect later tests, and the handler would write to the standard error
+    of `CliRunner`, which is closed after the call.
     """
     root, kazoo = logging.getLogger(), logging.getLogger("kazoo")
     handlers, level = list(root.handlers), kazoo.level
@@ -380,7 +380,7 @@ def logging_of_the_command_line() -> Iterator[None]:
 
 @pytest.fixture
 def unique() -> Callable[[str], str]:
-    """Makes names (topics, groups, znodes) that no other test of the session uses."""
+    """Makes names (for topics, groups, znodes) that no other test of the session uses."""
 
     def name(stem: str) -> str:
         return f"{stem}-{os.getpid()}-{next(_numbers)}"

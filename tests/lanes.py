@@ -1,4 +1,4 @@
-"""The three lanes of the suite: which tests run in which lane, and why. All of it is data.
+"""The three lanes of the suite, as data: which tests run in which lane, and why.
 
 `scripts/test --quick` runs the tests that need no server. `scripts/test` adds the tests of the
 normal lane, and continuous integration runs this command. `scripts/test --all` runs every test.
@@ -23,10 +23,10 @@ class Lane(IntEnum):
     ALL = 2
 
 
-# A test that uses one of these fixtures needs a server, a session of Spark or a Docker engine.
-# A fixture can also ask for one of them for some of its parameters only, by `getfixturevalue`.
-# Such a parameter has the mark `server`. In each lane, tests/conftest.py fails a test of the quick
-# lane that uses a server, so that a missing mark or rule is noticed in each run.
+# A test that uses one of these fixtures needs a server, a session of Spark or a Docker engine. A
+# fixture can also request one of them only for some of its parameters, by `getfixturevalue`. Such a
+# parameter has the mark `server`. In each lane, tests/conftest.py fails a test of the quick lane
+# that uses a server, so that a missing mark or rule is noticed in each run.
 SERVER_FIXTURES = frozenset(
     {
         "chromium",
@@ -64,8 +64,8 @@ def of_run(config: pytest.Config) -> Lane:
 class Rule:
     """Puts the tests whose node id begins with `where` into `lane`; the last rule that fits wins.
 
-    `only`: the rule holds for those cases alone whose parameters contain one of these words.
-    `but`: the rule does not hold for these cases.
+    `only`: if given, the rule applies only to cases whose parameters contain one of these words.
+    `but`: the rule does not apply to cases whose parameters contain one of these words.
     """
 
     lane: Lane
@@ -75,7 +75,7 @@ class Rule:
     but: tuple[str, ...] = ()
 
     def fits(self, node_id: str) -> bool:
-        """Return whether the rule is about this test."""
+        """Return whether the rule applies to this test."""
         if not node_id.startswith(self.where):
             return False
         _, bracket, words = node_id.partition("[")
@@ -87,14 +87,14 @@ class Rule:
 
 # The mark of a parameter whose tests use a server.
 MARK = "server"
-# The lane of a test, from its collection on.
+# The lane of a test, set when the test is collected.
 LANE = pytest.StashKey[Lane]()
-# The rules that fit no test of this run, whatever its lane.
+# The rules that apply to none of the collected tests.
 UNUSED_RULES = pytest.StashKey[list[Rule]]()
 
 
 def note_lanes(items: Iterable[pytest.Item]) -> list[Rule]:
-    """Note the lane of each collected test. Return the rules that fit no test."""
+    """Store the lane of each collected test. Return the rules that apply to no test."""
     used: set[Rule] = set()
     for module, tests in itertools.groupby(items, key=lambda one: one.nodeid.partition("::")[0]):
         rules = [one for one in RULES if module.startswith(one.where.partition("::")[0])]
@@ -108,7 +108,7 @@ def note_lanes(items: Iterable[pytest.Item]) -> list[Rule]:
 
 
 def lane_of(node_id: str, fixtures: Collection[str], rules: Sequence[Rule]) -> Lane:
-    """Return the lane of a test: that of the last rule that fits, or the one its fixtures imply.
+    """Return the lane of the last rule that applies, else the lane that the fixtures imply.
 
     `fixtures` contains `server` if the test has the mark of this name.
     """
@@ -123,7 +123,7 @@ def lane_of(node_id: str, fixtures: Collection[str], rules: Sequence[Rule]) -> L
 def is_later(module: str, lane: Lane) -> bool:
     """Return whether rules put all tests of a module into lanes after this one.
 
-    The last rule about the whole module decides, unless a rule after it takes a test back.
+    The last rule for the whole module decides, unless a rule after it moves a test back.
     """
     rules = [one for one in RULES if module.startswith(one.where.partition("::")[0])]
     whole = [n for n, one in enumerate(rules) if "::" not in one.where and not one.only + one.but]
@@ -140,7 +140,7 @@ def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
     )
 
 
-# Seconds for which a run explores seeds of the simulator that no run has explored before.
+# How long each lane explores new seeds of the simulator, in seconds.
 FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 10.0, Lane.ALL: 120.0}
 
 STARTS_SERVERS = "Its tests start servers themselves."
@@ -148,16 +148,16 @@ STARTS_PROCESSES = "Its tests start a process each, which takes a second."
 
 
 def _later(why: str, *where: str) -> tuple[Rule, ...]:
-    """Rules that put single tests into the lane `all`, for one reason."""
+    """Return rules that put single tests into the lane `all`, all for the same reason."""
     return tuple(Rule(Lane.ALL, one, why) for one in where)
 
 
 def _normal(why: str, *where: str) -> tuple[Rule, ...]:
-    """Rules that take tests without a server from the quick lane, for one reason."""
+    """Return rules that move tests without a server out of the quick lane, for the same reason."""
     return tuple(Rule(Lane.NORMAL, one, why) for one in where)
 
 
-# Tests that need no server, and yet would make the quick lane longer than a minute.
+# Tests that need no server, but would make the quick lane longer than a minute.
 LONG_TESTS = (
     *_normal(
         "Takes 5 s. In the quick lane, test_a_kill_at_each_step kills runs.",
@@ -892,7 +892,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def table() -> str:
-    """Return the tests of the last lane as docs/test-lanes.md shows them, in Markdown."""
+    """Return the table of the last lane's tests in Markdown, as docs/test-lanes.md shows it."""
     lines = [
         "| Tests (cases) | Why not in each run |",
         "|---|---|",

@@ -12,6 +12,6 @@ from zkconsumer.sandbox import ZooKeeperServer
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
-    """A chroot for one test, whose session ends with the test."""
+    """A chroot for one test; its session ends with the test."""
     with scenes(zookeeper, unique("scene")) as one:
         yield one

@@ -1,4 +1,4 @@
-"""Plans are applied on a real ZooKeeper completely or not at all, and to no live group."""
+"""On a real ZooKeeper plans are applied completely or not at all, and to no live group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = [TopicPartition("t", number) for number in range(12)]
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: one for the tool, and a kazoo client."""
+    """Two clients of the session's server: one for the tools, and a kazoo client."""
     with connect_clients(zookeeper.connect) as both:
         yield both
 
@@ -94,7 +94,7 @@ def test_a_mark_is_in_the_transaction(clients: Clients, group: str, tmp_path: Pa
 
 
 def test_another_operators_mark(clients: Clients, group: str, tmp_path: Path) -> None:
-    """If another operator takes a mark number between transactions, the change still succeeds."""
+    """If another operator creates a mark between two transactions, the change still succeeds."""
     seen: list[int] = []
 
     def progress(done: int, total: int) -> None:
@@ -109,7 +109,7 @@ def test_another_operators_mark(clients: Clients, group: str, tmp_path: Path) ->
 
 
 def test_a_new_group(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Setting offsets of a group that never existed creates the group, and nothing else."""
+    """To set offsets of a group that never existed creates the group, and nothing else."""
     group = unique("new")
     do(clients, setting(clients, group), tmp_path)
     rooms = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}
@@ -119,7 +119,7 @@ def test_a_new_group(clients: Clients, unique: Callable[[str], str], tmp_path: P
 def test_a_fresh_zookeeper(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Without any consumer so far, `/consumers` is created, open to all clients."""
+    """If no consumer has existed yet, `/consumers` is created, and is open to all clients."""
     chroot = unique("fresh")
     with connect_clients(zookeeper.connect) as above:
         above.other.create(f"/{chroot}")
@@ -129,7 +129,7 @@ def test_a_fresh_zookeeper(
 
 
 def test_nothing_to_do(clients: Clients, group: str, tmp_path: Path) -> None:
-    """Applying a plan a second time writes neither a backup nor a znode."""
+    """When a plan is applied a second time, neither a backup nor a znode is written."""
     plan = setting(clients, group)
     do(clients, plan, tmp_path)
     before = clients.tree(group)
@@ -141,7 +141,7 @@ def test_nothing_to_do(clients: Clients, group: str, tmp_path: Path) -> None:
 def test_old_marks(
     clients: Clients, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next edit deletes marks older than the limit, and keeps newer marks."""
+    """The next edit deletes marks that are older than the limit, and keeps newer marks."""
     do(clients, setting(clients, group), tmp_path)
     do(clients, setting(clients, group, 8), tmp_path)
     assert len(clients.other.get_children(paths.edits(group))) == 2
@@ -154,7 +154,7 @@ def test_old_marks(
 
 
 def test_a_group_is_deleted(clients: Clients, group: str, tmp_path: Path) -> None:
-    """Deleting a group leaves no znode, even if it takes many transactions."""
+    """A deleted group leaves no znode, even if the deletion takes many transactions."""
     do(clients, plan_delete_group(clients.tools, group), tmp_path, max_writes=4)
     assert clients.tree(group) == {}
 
@@ -172,7 +172,7 @@ def test_a_group_is_renamed(
 def test_a_copy_is_its_own_group(
     clients: Clients, group: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A copy has the offsets, no members and no owners; an existing target is refused."""
+    """A copied group has the offsets but no members or owners; it replaces no existing group."""
     other = unique("other")
     clients.join(group)
     do(clients, plan_copy_group(clients.tools, group, other), tmp_path)
@@ -183,7 +183,7 @@ def test_a_copy_is_its_own_group(
 
 
 def test_offsets_are_deleted(clients: Clients, group: str, tmp_path: Path) -> None:
-    """Some partitions of a topic are deleted, then the rest and the topic's znode."""
+    """Deleting the last partitions of a topic also deletes the topic's znode in the group."""
     do(clients, plan_delete_offsets(clients.tools, group, topics={"t": {0, 1}}), tmp_path)
     assert clients.stored(group).keys() == set(T[2:])
     do(clients, plan_delete_offsets(clients.tools, group, topics={"t": None}), tmp_path)
@@ -193,7 +193,7 @@ def test_offsets_are_deleted(clients: Clients, group: str, tmp_path: Path) -> No
 
 
 def test_a_topic_is_forgotten(clients: Clients, group: str, tmp_path: Path) -> None:
-    """Owners and offsets of a topic are deleted in every named group; other topics stay."""
+    """A topic's owners and offsets are deleted in every named group; other topics are left."""
     clients.offsets(group, {TopicPartition("u", 0): 5})
     clients.other.create(paths.owner(group, T[0]), b"g_gone-0")
     do(clients, plan_forget_topics(clients.tools, ["t"], groups=[group]), tmp_path)
@@ -202,7 +202,7 @@ def test_a_topic_is_forgotten(clients: Clients, group: str, tmp_path: Path) -> N
 
 
 def test_what_does_not_exist(clients: Clients, group: str) -> None:
-    """An unknown group or topic is an error that names it."""
+    """The error for an unknown group or topic names the group or the topic."""
     for planned in (
         lambda: plan_delete_group(clients.tools, "nobody"),
         lambda: plan_rename_group(clients.tools, "nobody", "x"),
@@ -215,7 +215,7 @@ def test_what_does_not_exist(clients: Clients, group: str) -> None:
 
 
 def test_a_limit_on_deletion(clients: Clients, group: str) -> None:
-    """A plan that deletes more znodes than the limit is refused with their number."""
+    """If a plan deletes more znodes than the limit, it is refused with their number."""
     with pytest.raises(RefusedError, match="18 znodes"):
         plan_delete_group(clients.tools, group, max_deleted=17)
 
@@ -224,7 +224,7 @@ def test_a_limit_on_deletion(clients: Clients, group: str) -> None:
 
 
 def test_a_live_group_is_refused(clients: Clients, group: str, tmp_path: Path) -> None:
-    """If a live member exists, or joined after the plan, not even a backup is written."""
+    """If a member is live, or joins after the plan was made, not even a backup is written."""
     plan = setting(clients, group)
     clients.join(group)
     before = clients.tree(group)
@@ -239,7 +239,7 @@ def test_a_live_group_is_refused(clients: Clients, group: str, tmp_path: Path) -
 def test_a_member_that_joins_after_the_last_check(
     clients: Clients, group: str, tmp_path: Path, planned: Callable[[Clients, str], Plan]
 ) -> None:
-    """A member that joins after the last check makes the whole transaction fail."""
+    """If a member joins after the last check, the whole transaction fails."""
     plan = planned(clients, group)
     before = clients.stored(group)
     with pytest.raises(RefusedError, match=r"live members.*g_a"):
@@ -249,7 +249,7 @@ def test_a_member_that_joins_after_the_last_check(
 
 
 def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A first member, which creates the members' parent, makes the whole transaction fail."""
+    """If the first member creates the parent of the members, the whole transaction fails."""
     clients.other.delete(paths.ids(group))
     plan, before = setting(clients, group), clients.stored(group)
     with pytest.raises(RefusedError, match="live members"):
@@ -258,7 +258,7 @@ def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_pa
 
 
 def test_a_member_between_two_transactions(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A member that joins between transactions is reported; a second `apply` completes the plan."""
+    """A member that joins between transactions is reported; applying again completes the plan."""
     plan = setting(clients, group)
 
     def progress(done: int, total: int) -> None:
@@ -277,7 +277,7 @@ def test_a_member_between_two_transactions(clients: Clients, group: str, tmp_pat
 
 
 def test_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
-    """With Live.FORCE a live group is changed with a mark; its member's znodes are unchanged."""
+    """With Live.FORCE a live group is changed with a mark; its members' znodes are unchanged."""
     clients.join(group)
     do(clients, setting(clients, group), tmp_path, live=Live.FORCE)
     assert set(clients.stored(group).values()) == {"7"}
@@ -286,7 +286,7 @@ def test_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
 
 
 def test_deleted_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
-    """With Live.FORCE a live group is deleted except its member's znodes, which a note names."""
+    """With Live.FORCE a live group is deleted, except its members' znodes, which a note names."""
     clients.join(group)
     plan = plan_delete_group(clients.tools, group)
     assert any(paths.member(group, "g_a") in note for note in plan.notes)
@@ -305,7 +305,7 @@ def test_a_persistent_registration_counts_as_a_member(
 
 
 def test_a_znode_of_a_session(clients: Clients, group: str) -> None:
-    """No plan changes a znode of a live session."""
+    """A plan does not change a znode that belongs to a live session."""
     clients.join(group)
     with pytest.raises(RefusedError, match="live session"):
         plan_writes(clients.tools, "x", {paths.member(group, "g_a"): None})
@@ -318,7 +318,7 @@ def test_a_znode_of_a_session(clients: Clients, group: str) -> None:
 def test_a_change_before_the_first_write(
     clients: Clients, group: str, tmp_path: Path, through: str
 ) -> None:
-    """If one of twelve offsets has changed since the plan, it is named and nothing is written."""
+    """If one of twelve offsets has changed since the plan, it is named, and nothing is written."""
     plan = setting(clients, group)
     if through == "file":
         plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
@@ -333,7 +333,7 @@ def test_a_change_before_the_first_write(
 def test_the_same_value_in_a_new_znode(
     clients: Clients, group: str, tmp_path: Path, way: str
 ) -> None:
-    """A znode that was deleted and created again with an equal version counts as changed."""
+    """A znode that was deleted and re-created with an equal version counts as changed."""
     clients.other.delete(paths.offset(group, T[0]))
     clients.other.create(paths.offset(group, T[0]), b"100")
     plan = setting(clients, group)
@@ -346,7 +346,7 @@ def test_the_same_value_in_a_new_znode(
 
 
 def test_a_change_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A write after the last check fails the compare-and-set: nothing is written."""
+    """If another client writes after the last check, the compare-and-set writes nothing."""
     plan = setting(clients, group)
     with pytest.raises(RefusedError, match="1 znode changed while"):
         do(clients, plan, tmp_path, on_backup=lambda path: clients.offsets(group, {T[5]: 1}))
@@ -354,7 +354,7 @@ def test_a_change_at_the_last_instant(clients: Clients, group: str, tmp_path: Pa
 
 
 def test_a_child_created_after_the_last_check(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A new child of a znode to be deleted makes the whole transaction fail."""
+    """If a znode to be deleted gets a new child, the whole transaction fails."""
     plan = plan_delete_group(clients.tools, group)
     new = TopicPartition("new", 0)
     with pytest.raises(RefusedError, match="created a znode below"):
@@ -363,14 +363,14 @@ def test_a_child_created_after_the_last_check(clients: Clients, group: str, tmp_
 
 
 def test_another_chroot(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A plan of another chroot is refused."""
+    """A plan that was made for another chroot is refused."""
     plan = Plan.of("x", "/elsewhere", setting(clients, group).changes)
     with pytest.raises(RefusedError, match="/elsewhere"):
         do(clients, plan, tmp_path)
 
 
 def test_no_backup_no_write(clients: Clients, group: str, tmp_path: Path) -> None:
-    """If the backup cannot be written, no znode is written."""
+    """If the backup cannot be written, no znode is changed."""
     before = clients.tree(group)
     with pytest.raises(ConfigError, match="cannot be written"):
         do(clients, setting(clients, group), tmp_path / "missing")
@@ -381,7 +381,7 @@ def test_no_backup_no_write(clients: Clients, group: str, tmp_path: Path) -> Non
 
 
 def test_forbidden(clients: Clients, group: str, tmp_path: Path) -> None:
-    """A change that access control forbids is named, and its transaction writes nothing."""
+    """The error names a change that access control forbids; its transaction writes nothing."""
     clients.other.set_acls(paths.offset(group, T[3]), [make_acl("world", "anyone", read=True)])
     with pytest.raises(AccessDeniedError, match="t/3"):
         do(clients, setting(clients, group), tmp_path)
@@ -389,7 +389,7 @@ def test_forbidden(clients: Clients, group: str, tmp_path: Path) -> None:
 
 
 def test_the_guard_keeps_the_access_control(clients: Clients, group: str, tmp_path: Path) -> None:
-    """The guard restores the access list and data of the members' parent, also null data."""
+    """The guard restores the access list and the data of the members' parent, even null data."""
     rights = [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)]
     clients.other.set_acls(paths.ids(group), rights)
     before = clients.tree(group)[paths.ids(group)]
@@ -428,7 +428,7 @@ with Mortal(ConsumerConfig(group_id="none", zookeeper_connect=connect)) as tools
 
 @pytest.mark.parametrize(("at", "when"), [(0, "between"), (1, "between"), (2, "sent")])
 def test_killed(clients: Clients, group: str, tmp_path: Path, at: int, when: str) -> None:
-    """After SIGKILL between transactions or before a reply, the backup completes the plan."""
+    """After a SIGKILL between transactions or before a reply, the backup completes the plan."""
     file = plan_file.save(setting(clients, group), tmp_path / "plan.json")
     where = tmp_path / "backups"
     where.mkdir()

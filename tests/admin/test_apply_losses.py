@@ -1,4 +1,4 @@
-"""Plans are applied while ZooKeeper fails: lost replies, and connections that do not return."""
+"""Plans are applied while replies are lost, or while the connection does not return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """A client for the tool and a kazoo client, connected directly."""
+    """A client for the tools and a kazoo client, both connected directly."""
     with connect_clients(zookeeper.connect) as both:
         yield both
 
@@ -54,7 +54,7 @@ def setting(clients: Clients, group: str) -> Plan:
 
 
 def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
-    """Connect through the proxy with this time limit."""
+    """Connect through the proxy, with this time limit."""
     return ZooKeeperClient(
         ConsumerConfig(
             group_id="none",
@@ -73,7 +73,7 @@ def test_a_lost_reply(
     tmp_path: Path,
     planned: Callable[[Clients, str], Plan],
 ) -> None:
-    """A transaction whose reply is lost is read back: it counts once, and the next ones follow."""
+    """If a reply is lost, the tool reads the result, counts the transaction once, and continues."""
     plan = planned(clients, group)
     has_happened = threading.Event()
 
@@ -112,7 +112,7 @@ def test_a_lost_reply(
 def test_zookeeper_does_not_return(
     clients: Clients, line: Proxy, group: str, tmp_path: Path
 ) -> None:
-    """If ZooKeeper does not return, the error counts the changes made; `apply` makes the rest."""
+    """If ZooKeeper does not return, the error counts the changes; applying again does the rest."""
 
     def progress(done: int, total: int) -> None:
         if done == 3:
@@ -137,7 +137,7 @@ def test_zookeeper_does_not_return(
 def test_another_client_writes_after_a_lost_reply(
     clients: Clients, line: Proxy, group: str, tmp_path: Path
 ) -> None:
-    """The error does not claim that nothing was written: another write hides the tool's own."""
+    """If another write hides the tool's own, the error does not claim that nothing was written."""
     plan = setting(clients, group)
     path = plan.changes[0].path
 

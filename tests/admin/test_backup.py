@@ -1,4 +1,4 @@
-"""Backups restore all znodes that a change deleted or overwrote."""
+"""A backup restores all znodes that a change has deleted or overwritten."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RIGHTS: list[list[ACL]] = [
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: one for the tool, and a kazoo client."""
+    """Two clients of the session's server: one for the tools, and a kazoo client."""
     with connect_clients(zookeeper.connect) as both:
         yield both
 
 
 def random_tree(clients: Clients, group: str, seed: int) -> None:
-    """Write a group with random znodes, as any client may leave it."""
+    """Write a group with random znodes, of any kind that clients may create."""
     chance = random.Random(seed)
     clients.other.ensure_path(paths.group(group))
     known = [paths.group(group)]
@@ -60,7 +60,7 @@ def random_tree(clients: Clients, group: str, seed: int) -> None:
     for path in chance.sample(rooms, chance.randint(1, 5)):
         known.append(path)
         clients.other.create(path, chance.randbytes(chance.choice([0, 3])))
-    # No path below `ids`: the tools delete no registrations.
+    # No path is below `ids`, because the tools delete no registrations.
     parents = [path for path in known if path != paths.ids(group)]
     for number in range(chance.randint(0, 20)):
         path = f"{chance.choice(parents)}/{chance.choice('abü-')}{number}"
@@ -84,7 +84,7 @@ def run(clients: Clients, plan: Plan, where: Path, **options: Any) -> Plan:
 def test_an_undo_restores_a_deleted_tree(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path, seed: int
 ) -> None:
-    """A random tree that is deleted and restored has equal znodes, data and access control."""
+    """A random tree that was deleted and restored has the same znodes, data and access lists."""
     group = unique("random")
     random_tree(clients, group, seed)
     before = clients.tree(group)
@@ -99,7 +99,7 @@ def test_an_undo_restores_a_deleted_tree(
 
 
 def test_null_payloads(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """ZooKeeper's null differs from an empty payload, and is restored as null."""
+    """A null payload differs from an empty payload, and is restored as null."""
     group = unique("null")
     clients.offsets(group, {T[0]: b""})
     plan = plan_delete_group(clients.tools, group)
@@ -116,7 +116,7 @@ def test_null_payloads(clients: Clients, unique: Callable[[str], str], tmp_path:
 def test_an_undo_restores_set_offsets(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """After an undo, set offsets have their old values, and created ones are deleted."""
+    """After an undo, changed offsets have their old values, and created offsets are deleted."""
     group = unique("offsets")
     clients.offsets(group, {T[0]: 10, T[1]: b"odd"})
     before = clients.contents(group)
@@ -129,7 +129,7 @@ def test_an_undo_restores_set_offsets(
 def test_an_undo_restores_a_renamed_group(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """An undo restores the old group, and deletes the new one despite later edits in it."""
+    """An undo restores a renamed group, and deletes the new group despite later edits in it."""
     old, new = unique("old"), unique("new")
     clients.offsets(old, dict.fromkeys(T, 5))
     before = clients.contents(old)
@@ -145,7 +145,7 @@ def test_an_undo_restores_a_renamed_group(
 def test_an_undo_keeps_znodes_with_children_of_other_clients(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A created group is kept where another client has created znodes in it."""
+    """An undo keeps a created group if another client has created znodes in it."""
     old, new = unique("old"), unique("new")
     clients.offsets(old, dict.fromkeys(T, 5))
     backup = run(clients, plan_copy_group(clients.tools, old, new), tmp_path)
@@ -157,7 +157,7 @@ def test_an_undo_keeps_znodes_with_children_of_other_clients(
 
 
 def test_undone_in_part(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """The undo of a partly applied change reverts only the applied part."""
+    """If a change was applied in part, its undo reverts only this part."""
     group = unique("part")
     clients.offsets(group, dict.fromkeys(T, 5))
     clients.other.ensure_path(paths.ids(group))
@@ -179,7 +179,7 @@ def test_undone_in_part(clients: Clients, unique: Callable[[str], str], tmp_path
 
 
 def test_interrupted(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """After Ctrl-C between transactions, the backup completes the change or undoes it."""
+    """If Ctrl-C stops a change between transactions, the backup completes or undoes the change."""
     group = unique("part")
     clients.offsets(group, dict.fromkeys(T, 5))
     plan = plan_offsets(clients.tools, "offsets set", {group: dict.fromkeys(T, 7)})
@@ -199,13 +199,13 @@ def test_interrupted(clients: Clients, unique: Callable[[str], str], tmp_path: P
 def test_a_secret_access_control_list(
     clients: Clients, unique: Callable[[str], str], zookeeper_release: str
 ) -> None:
-    """A znode is not deleted if ZooKeeper hides its access list, which a backup would lack."""
+    """A znode is not deleted if ZooKeeper hides its access list: the backup would lack it."""
     group = unique("secret")
     clients.offsets(group, {T[0]: 1})
     rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
     clients.other.set_acls(paths.offset(group, T[0]), rights)
     if release_number(zookeeper_release) < (3, 6):
-        # These releases let every client read the hash, so the ACL can be restored.
+        # These releases show the hash to every client, so the access list can be restored.
         assert len(plan_delete_group(clients.tools, group)) > 0
         return
     with pytest.raises(AccessDeniedError, match="hides the access control list"):
@@ -227,7 +227,7 @@ def a_file(clients: Clients, unique: Callable[[str], str], path: Path) -> dict[s
 def test_a_plan_file_is_read_back_unchanged(
     clients: Clients, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A plan is equal after writing and reading; writing overwrites no file."""
+    """A plan is the same after writing and reading; a plan file overwrites no other file."""
     path = tmp_path / "plan.json"
     document = a_file(clients, unique, path)
     plan = plan_file.load_plan(path)
@@ -294,7 +294,7 @@ def test_a_file_is_not_trusted(
     value: Any,
     why: str,
 ) -> None:
-    """A file that is not an exact plan is one clear error, also with a path outside groups."""
+    """A file that is not exactly a plan, or has paths outside groups, is one clear error."""
     document = a_file(clients, unique, tmp_path / "plan.json")
     set_in(document, keys, document["changes"][0]["path"] if value == "SAME" else value)
     with pytest.raises(BadFileError) as caught:
@@ -303,7 +303,7 @@ def test_a_file_is_not_trusted(
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    """A FIFO without a writer, a device and a directory raise an error without waiting."""
+    """A FIFO without a writer, a device and a directory raise an error at once."""
     fifo = tmp_path / "plan.json"
     os.mkfifo(fifo)
     for path in (fifo, Path("/dev/zero"), tmp_path):
@@ -329,7 +329,7 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
 def test_znodes_that_belong_to_the_tools_user(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """With `zookeeper.acl=creator` created and restored znodes belong to the tool's user."""
+    """With `zookeeper.acl=creator`, created and restored znodes belong to the tool's user."""
     group = unique("ours")
     settings = {
         "zookeeper_auth_scheme": "digest",

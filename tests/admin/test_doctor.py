@@ -1,4 +1,4 @@
-"""`doctor` finds each planted fault; a healthy group gives no finding."""
+"""`doctor` finds each planted fault, and finds nothing in a healthy group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def examined(scene: Scene, *groups: str, **said: Any) -> list[Finding]:
-    """Return the findings of groups, by default of all, without a second examination."""
+    """Return the findings of some groups, by default all, without a second examination."""
     with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, groups or None, patience_s=0.0, **said)
 
@@ -48,7 +48,7 @@ def test_sound_groups(scene: Scene, strategy: Strategy) -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """A planted fault, a part of its finding's text, and whether --fix repairs it."""
+    """A planted fault, a part of its finding's text, and whether --fix repairs the fault."""
 
     code: str
     severity: Severity
@@ -253,7 +253,7 @@ PLANTS = [
     "plant", PLANTS, ids=[f"{one.code}-{number}" for number, one in enumerate(PLANTS)]
 )
 def test_a_planted_fault_is_found(scene: Scene, plant: Plant) -> None:
-    """Exactly the planted fault is found, with severity, subject, reason, and repair."""
+    """`doctor` finds only the planted fault: its severity, subject, reason and repair."""
     scene.settled(TWO, SIZES)
     plant.plant(scene)
     found = examined(scene, "g")
@@ -266,7 +266,7 @@ def test_a_planted_fault_is_found(scene: Scene, plant: Plant) -> None:
 
 
 def test_the_finding_that_stops_every_member_is_first(scene: Scene) -> None:
-    """A registration that makes every JVM member fail is the first of several findings."""
+    """Of several findings, the first is a registration that makes every JVM member fail."""
     scene.settled(TWO, SIZES)
     scene.offset("deleted", 0, 1)
     scene.session.delete(paths.owner("g", TopicPartition("orders", 0)))
@@ -275,7 +275,7 @@ def test_the_finding_that_stops_every_member_is_first(scene: Scene) -> None:
 
 
 def test_an_owner_of_an_older_session(scene: Scene) -> None:
-    """Partitions of a member's older session are distinguished from those of its present one."""
+    """Partitions that a member's older session holds differ from those of its present session."""
     scene.settled(TWO, SIZES)
     with ZooKeeperClient(scene.config()) as connection:
         path = paths.owner("g", TopicPartition("orders", 0))
@@ -287,7 +287,7 @@ def test_an_owner_of_an_older_session(scene: Scene) -> None:
 
 
 def test_members_that_disagree(scene: Scene) -> None:
-    """A member that gave up because it sorts the partitions in another order is named."""
+    """A finding names a member that gave up since it sorts partitions in another order."""
     members = {name: {"events": 2, "logs": 2} for name in ("g_a", "g_b")}
     scene.settled(members, {"events": 11, "logs": 11}, strategy=Strategy.ROUND_ROBIN)
     for topic in ("events", "logs"):
@@ -303,7 +303,7 @@ def test_members_that_disagree(scene: Scene) -> None:
 
 
 def test_offsets_outside_the_log(scene: Scene) -> None:
-    """An offset above the end is an error, below the start a warning; an unknown log is a note."""
+    """An offset above the log's end is an error, one below its start a warning."""
     scene.settled(TWO, SIZES)
 
     def logs(brokers: Any, partitions: Any) -> dict[TopicPartition, LogRange | str]:
@@ -325,7 +325,7 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
 
 
 def test_retries_shorter_than_the_session_timeout(scene: Scene) -> None:
-    """Retries x back-off below the session timeout in the members' settings is a warning."""
+    """If the members' retries x back-off are below the session timeout, there is a warning."""
     scene.settled(TWO, SIZES)
     good = scene.config(rebalance_backoff_s=2.0)
     bad = scene.config(rebalance_backoff_s=1.0, rebalance_max_retries=5)
@@ -336,7 +336,7 @@ def test_retries_shorter_than_the_session_timeout(scene: Scene) -> None:
 
 
 def test_a_group_that_may_not_be_read(scene: Scene) -> None:
-    """A group without read access is a finding, and the other groups are examined."""
+    """A group that may not be read is a finding, and the other groups are still examined."""
     for name in ("a", "b", "c"):
         scene.offset("deleted", 0, 1, name)
     scene.session.set_acls(paths.offsets("b"), [make_acl("digest", "alice:hash", all=True)])
@@ -355,7 +355,7 @@ def test_a_group_that_does_not_exist(scene: Scene) -> None:
 
 
 def test_temporary_findings_are_examined_twice(scene: Scene) -> None:
-    """A partition that has an owner at the second examination is not a finding."""
+    """If a partition has an owner at the second examination, it is not a finding."""
     scene.settled(TWO, SIZES)
     path = paths.owner("g", TopicPartition("orders", 0))
     scene.session.delete(path)
@@ -369,5 +369,5 @@ def test_temporary_findings_are_examined_twice(scene: Scene) -> None:
 
 
 def test_hashes_of_passwords_are_not_shown() -> None:
-    """For a digest identity a finding shows only the user, not the hash."""
+    """For a digest identity a finding shows only the user, but not the hash."""
     assert rights.identity_names(frozenset({"digest:alice:bHQ="})) == "digest:alice"

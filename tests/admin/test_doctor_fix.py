@@ -1,4 +1,4 @@
-"""`doctor --fix` repairs what it can, touches nothing else, and then finds nothing."""
+"""`doctor --fix` repairs what it can and changes nothing else; then `doctor` finds nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BESIDE_MEMBERS: dict[str, Callable[[Scene], object]] = {
 def test_blocking_znodes_are_deleted_while_members_run(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
-    """Blocking znodes are deleted while members are live, and the members' znodes stay."""
+    """While members are live, blocking znodes are deleted, and the members' znodes are kept."""
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)
     before = _nodes(scene)
@@ -85,7 +85,7 @@ OFFSETS: dict[str, Callable[[Scene], object]] = {
 def test_offsets_are_repaired_while_no_member_is_live(
     scene: Scene, tmp_path: Path, plant: Callable[[Scene], object]
 ) -> None:
-    """Fixes of offsets are refused while a member is live, and made without live members."""
+    """Offsets are repaired only while no member is live."""
     scene.settled(TWO, SIZES)
     plant(scene)
     before = _nodes(scene)
@@ -101,7 +101,7 @@ def test_offsets_are_repaired_while_no_member_is_live(
 
 
 def test_an_offset_with_a_line_feed_is_repaired(scene: Scene, tmp_path: Path) -> None:
-    """The offset that `echo 12 >` wrote becomes 12; an offset that is not a number is deleted."""
+    """An offset that `echo 12 >` wrote becomes 12; an offset that is not a number is deleted."""
     scene.topic("orders", 3)
     for partition, text in enumerate((" 12\n", "?")):
         scene.offset("orders", partition, text)
@@ -111,7 +111,7 @@ def test_an_offset_with_a_line_feed_is_repaired(scene: Scene, tmp_path: Path) ->
 
 
 def test_a_znode_that_has_changed_is_left_alone(scene: Scene) -> None:
-    """A znode that has changed, or that a session holds, is not repaired."""
+    """A znode that has changed since, or that a session holds, is not repaired."""
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)
     path = scene.put(paths.owner("g", _tp("more", 0)), b"g_gone-0")
@@ -127,7 +127,7 @@ def test_a_znode_that_has_changed_is_left_alone(scene: Scene) -> None:
 
 
 def test_owner_znodes_of_sessions_are_not_deleted(scene: Scene) -> None:
-    """For a deleted topic, only owner znodes that no session holds are deleted."""
+    """Of a deleted topic, only those owner znodes are deleted that no session holds."""
     scene.settled(TWO, SIZES)
     scene.put(paths.owner("g", _tp("deleted", 0)), b"g_a-0")
     held = scene.owner("deleted", 1, "g_a-0")
@@ -143,7 +143,7 @@ def _tp(topic: str, partition: int) -> TopicPartition:
 
 
 def _nodes(scene: Scene) -> dict[str, tuple[bytes, int]]:
-    """Return path -> payload and mzxid of every znode below the group's directories."""
+    """Return path -> payload and mzxid, for every znode below the group's directories."""
     found, todo = {}, [paths.ids("g"), paths.owners("g"), paths.offsets("g")]
     while todo:
         path = todo.pop()

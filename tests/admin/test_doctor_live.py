@@ -42,7 +42,7 @@ def config(group: Group) -> ConsumerConfig:
 
 
 def examined(group: Group) -> list[Finding]:
-    """Return the findings of the group, with its logs and settings."""
+    """Return the findings of the group, examined with its logs and settings."""
     with ZooKeeperClient(config(group)) as connection:
         return doctor(
             connection, [group.name], settings=lambda _: config(group), ask_logs=kafka_logs(LIMIT_S)
@@ -50,7 +50,7 @@ def examined(group: Group) -> list[Finding]:
 
 
 def test_a_zkconsumer_group_has_no_finding(group: Group) -> None:
-    """Two working members cause no finding, and the owners are those of the explanation."""
+    """`doctor` finds nothing in a group of two live members, and `explain` gives their owners."""
     one, two = group.join("a"), group.join("b")
     eventually(lambda: len(one.owned) == len(two.owned) == 2)
     one.connector.commit_offsets()
@@ -63,7 +63,7 @@ def test_a_zkconsumer_group_has_no_finding(group: Group) -> None:
 
 
 def test_the_remedy_moves_offsets_into_the_log(group: Group, tmp_path: Path) -> None:
-    """The finding's remedy moves the offsets into the log; then `doctor` finds nothing."""
+    """The remedy that a finding names moves the offsets into the log; then nothing is found."""
     for number, value in enumerate((b"99", b"10", b"0")):
         path = paths.offset(group.name, group.tp(number))
         group.admin.create(path, value, makepath=True)

@@ -1,4 +1,4 @@
-"""docs/doctor.md lists every finding, and its program runs."""
+"""docs/doctor.md lists every finding, and the program on the page runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 def test_every_finding_is_listed() -> None:
-    """The page has one row for each existing code, and no other row."""
+    """The page has exactly one row for each existing code."""
     found = [one.name for one in iter_modules(checks.__path__, f"{checks.__name__}.")]
     assert len(found) >= 4
     modules = (doctor, verify, *map(import_module, found))
@@ -39,7 +39,7 @@ def test_the_program_of_the_page(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The page's program, run with another address, finds, repairs and explains."""
+    """The page's program, run with another address, finds, repairs and explains faults."""
     scene.settled({"billing_a": {"orders": 1}}, {"orders": 2, "logs": 1}, group="billing")
     path = scene.put(paths.owner("billing", TopicPartition("logs", 0)), b"gone-0")
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -1,4 +1,4 @@
-"""`explain` computes as the assignors do, and describes the present owners correctly."""
+"""`explain` computes what the assignors compute, and describes the present owners."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SIZES = {"orders": 7, "logs": 2}
 
 
 def explained(scene: Scene, **settings: str) -> Explanation:
-    """Return the explanation of group g, with the settings of its members."""
+    """Return the explanation of group g, computed with the settings of its members."""
     with ZooKeeperClient(scene.config()) as connection:
         return explain(connection, "g", settings=scene.config(**settings))
 
 
 def shares(found: Explanation, topic: str) -> list[tuple[int, str, tuple[int, ...]]]:
-    """Return position, thread and partitions of a topic's threads."""
+    """Return the position, the thread and the partitions of each thread of a topic."""
     return [
         (one.position, one.thread, one.partitions) for one in found.shares if one.topic == topic
     ]
 
 
 def test_range(scene: Scene) -> None:
-    """Each topic has its size, shares, extra partitions, order of threads, and idle threads."""
+    """Each topic shows its size, shares, extra partitions, order of threads, and idle threads."""
     scene.settled(MEMBERS, SIZES)
     found = explained(scene)
     assert "range of 0.8.2-0.11" in found.rules
@@ -49,7 +49,7 @@ def test_range(scene: Scene) -> None:
 
 
 def test_round_robin(scene: Scene) -> None:
-    """The owner znodes show the strategy, and each share names the thread's turns."""
+    """The owner znodes show the strategy; each share names the turns that the thread takes."""
     members = {name: {"orders": 1, "logs": 1} for name in ("g_a", "g_b")}
     scene.settled(members, SIZES, strategy=Strategy.ROUND_ROBIN)
     found = explained(scene)
@@ -62,7 +62,7 @@ def test_round_robin(scene: Scene) -> None:
 
 
 def test_a_share_names_the_holder_of_a_missing_partition(scene: Scene) -> None:
-    """A share names the owner of a partition that it lacks, and a partition of another thread."""
+    """A share names who owns a partition that it lacks, and to whom an extra one belongs."""
     scene.settled(MEMBERS, SIZES)
     scene.owner("orders", 3, "g_b-0")
     lacking = next(one for one in explained(scene).shares if one.thread == "g_a-1")
@@ -74,7 +74,7 @@ def test_a_share_names_the_holder_of_a_missing_partition(scene: Scene) -> None:
 
 
 def test_members_that_fail(scene: Scene) -> None:
-    """If a registration makes all members fail, the exception of each is named."""
+    """If a registration makes all members fail, the exception that each throws is named."""
     scene.settled(MEMBERS, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")
     found = explained(scene)
@@ -83,7 +83,7 @@ def test_members_that_fail(scene: Scene) -> None:
 
 
 def test_settings_apply_where_no_partition_has_an_owner(scene: Scene) -> None:
-    """Without owner znodes the members' settings give the strategy."""
+    """If there are no owner znodes, the strategy is taken from the members' settings."""
     scene.settled({"g_a": {"orders": 1}}, {"orders": 2})
     for number in (0, 1):
         scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
@@ -94,7 +94,7 @@ def test_settings_apply_where_no_partition_has_an_owner(scene: Scene) -> None:
 
 
 def test_a_group_without_members(scene: Scene) -> None:
-    """Without members no partition is assigned."""
+    """In a group without members, no partition is assigned."""
     scene.offset("orders", 0, 1)
     found = explained(scene)
     assert (found.shares, found.topics) == ((), {})

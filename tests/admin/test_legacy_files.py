@@ -1,4 +1,4 @@
-"""Files of ExportZkOffsets: which are read, and which are refused as a whole."""
+"""Files of ExportZkOffsets: which files are read, and which are refused as a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = b"/consumers/g/offsets/t/0:42"
     ],
 )
 def test_read(data: bytes, offsets: dict[int, int], unread: int) -> None:
-    """As in ImportZkOffsets: any line end, a path's last line counts, an empty line ends."""
+    """As in ImportZkOffsets, the last line of a path counts, and an empty line ends the file."""
     found = read_export(data, where="file")
     assert found.unread == unread
     assert found.offsets == {("g", TopicPartition("t", n)): at for n, at in offsets.items()}
@@ -53,7 +53,7 @@ def test_read(data: bytes, offsets: dict[int, int], unread: int) -> None:
     ],
 )
 def test_refused(line: bytes) -> None:
-    """A line that is not an offset of a group is refused in one sentence with its position."""
+    """One sentence with the position refuses a line that is not an offset of a group."""
     with pytest.raises(ConfigError) as caught:
         read_export(GOOD + b"\n" + line + b"\n" + GOOD + b"\n", where="file")
     assert caught.value.where == "file:2"

@@ -1,4 +1,4 @@
-"""`migrate` copies offsets between ZooKeeper and Kafka, lowers none, and needs an idle group."""
+"""`migrate` copies offsets between ZooKeeper and Kafka; it needs an idle group."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kafka(group: Group) -> Iterator[Foreign]:
 
 @pytest.fixture
 def tools(group: Group) -> Iterator[ZooKeeperClient]:
-    """A connection of the tools."""
+    """A connection for the tools."""
     connect = group.sandbox.zookeeper_connect
     config = ConsumerConfig(
         group_id=group.name, zookeeper_connect=connect, zookeeper_connection_timeout_s=LIMIT_S
@@ -83,7 +83,7 @@ def planned(
     only: frozenset[int] | None = None,
     **said: Any,
 ) -> Migration:
-    """Return the plan for the group's topic."""
+    """Return the plan of a migration of the group's topic."""
     return plan_migration(
         tools,
         group.name,
@@ -106,7 +106,7 @@ def actions(found: Migration) -> dict[int, str]:
 
 
 def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
-    """Missing and lower offsets are written to Kafka; higher ones are not lowered unless forced."""
+    """Missing and lower offsets are written to Kafka; higher ones are lowered only by force."""
     store(group, {0: 7, 1: 9, 2: 4})
     kafka.commit({1: 2, 2: 11})
     found = planned(tools, group, TO_KAFKA)
@@ -115,7 +115,7 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
     assert [one.reason for one in found.left] == [
         "the target's offset is higher, and is not lowered unless forced"
     ]
-    assert kafka.offsets(0, 1, 2) == {1: 2, 2: 11}, "a plan writes nothing"
+    assert kafka.offsets(0, 1, 2) == {1: 2, 2: 11}, "making a plan wrote offsets"
     done(tools, found, tmp_path)
     assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 11}
     forced = planned(tools, group, TO_KAFKA, lower=HigherTargetOffset.OVERWRITE)
@@ -128,7 +128,7 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
 def test_selected_partitions(
     tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path
 ) -> None:
-    """Only the selected partitions are migrated; the plan does not list the others."""
+    """Only the selected partitions are migrated; the plan leaves the others out."""
     store(group, {0: 7, 1: 9, 2: 4})
     found = planned(tools, group, TO_KAFKA, frozenset({0, 2}))
     assert actions(found) == {0: "create", 2: "create"}
@@ -137,7 +137,7 @@ def test_selected_partitions(
 
 
 def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
-    """Offsets are copied from Kafka to ZooKeeper; a group that ZooKeeper lacks is created."""
+    """Offsets are copied from Kafka to ZooKeeper; a group that is unknown there is created."""
     kafka.commit({0: 7, 1: 9})
     found = planned(tools, group, TO_ZOOKEEPER)
     assert actions(found) == {0: "create", 1: "create"}
@@ -152,7 +152,7 @@ def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_
 
 
 def test_malformed_offsets_are_not_migrated(tools: ZooKeeperClient, group: Group) -> None:
-    """Malformed offsets and missing partitions are not migrated; -1 means no offset."""
+    """Malformed offsets and missing partitions are not migrated; -1 is read as no offset."""
     store(group, {0: "x", 1: -1, 7: 5})
     found = planned(tools, group, TO_KAFKA)
     assert actions(found) == {0: "left", 1: "none", 7: "left"}
@@ -162,7 +162,7 @@ def test_malformed_offsets_are_not_migrated(tools: ZooKeeperClient, group: Group
 
 
 def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
-    """An offset outside its log, or of an unknown log, is migrated, and the plan says why."""
+    """An offset outside its log, or in an unknown log, is migrated; the plan says why."""
     store(group, {0: 4, 1: 21, 2: 20})
     logs = {group.tp(0): LogRange(5, 20), group.tp(1): LogRange(5, 20), group.tp(2): "no leader"}
     found = planned(tools, group, TO_KAFKA, ask_logs=lambda brokers, asked: logs)
@@ -175,7 +175,7 @@ def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
 
 
 def test_a_live_group_is_refused(tools: ZooKeeperClient, group: Group, kafka: Foreign) -> None:
-    """Members that commit only to ZooKeeper are detected, and no offset is planned."""
+    """If members that commit only to ZooKeeper are live, the plan contains no offset."""
     one = group.join()
     one.read(60)
     one.connector.commit_offsets()
@@ -198,7 +198,7 @@ def test_a_member_that_joins_after_the_plan(
 
 
 def test_equal_offsets_need_no_migration(tools: ZooKeeperClient, group: Group) -> None:
-    """A live group whose two stores have equal offsets is not refused, and nothing is planned."""
+    """If all offsets are equal in both stores, even a live group needs no migration."""
     one = group.join(offsets_storage="kafka", auto_commit_enable=False)
     one.read(60)
     one.connector.commit_offsets()
@@ -210,7 +210,7 @@ def test_equal_offsets_need_no_migration(tools: ZooKeeperClient, group: Group) -
 
 
 def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> None:
-    """A group that neither store knows is an error, and nothing is created."""
+    """If neither store knows the group, `migrate` raises an error, and creates nothing."""
     with pytest.raises(UnknownGroupError):
         planned(tools, group, TO_ZOOKEEPER)
     with pytest.raises(UnknownGroupError):
@@ -219,7 +219,7 @@ def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> No
 
 
 def test_unknown_offsets_in_kafka_plan_nothing(tools: ZooKeeperClient, group: Group) -> None:
-    """If Kafka's offsets are unknown, no change is planned."""
+    """If the offsets in Kafka are unknown, the plan contains no change."""
     store(group, {0: 7})
     with pytest.raises(RefusedError, match="does not return"):
         plan_migration(

@@ -1,4 +1,4 @@
-"""Files of offsets are read completely or not at all; written files can be read again."""
+"""Files of offsets are read as a whole or not at all; written files can be read again."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ offsets = st.dictionaries(
     ],
 )
 def test_every_format_is_known(data: bytes) -> None:
-    """Each format is detected, and gives the same offsets."""
+    """Each format is detected, and all formats give the same offsets."""
     assert read_offsets(data, where="f", group="toolg") == TOOL
 
 
 def test_numbers_that_the_jvm_accepts() -> None:
-    """Every number in an export that the JVM accepts is read as the same number."""
+    """If the JVM accepts a number in an export, it is read as the same number."""
     assert read_offsets(b"/consumers/g/offsets/t/0:+003", where="f") == {
         "g": {TopicPartition("t", 0): 3}
     }
@@ -59,7 +59,7 @@ def test_numbers_that_the_jvm_accepts() -> None:
 @settings(max_examples=40, deadline=None)
 @given(given_offsets=offsets, to=st.sampled_from(FileFormat))
 def test_offsets_are_read_back_unchanged(given_offsets: Offsets, to: FileFormat) -> None:
-    """Offsets are equal after writing and reading in each format."""
+    """In each format, offsets that are written and read again are unchanged."""
     if to is FileFormat.KAFKA_UTILS:
         given_offsets = dict(list(given_offsets.items())[:1])
     group = next(iter(given_offsets)) if len(given_offsets) == 1 else None
@@ -125,7 +125,7 @@ GOOD = "/consumers/g/offsets/t/0:1\n"
     ],
 )
 def test_one_clear_error(text: str, line: int, why: str) -> None:
-    """Any fault, even in the last line, is one printable error with its line number."""
+    """Any fault, even in the last line, is reported as one printable error with the line number."""
     with pytest.raises(BadFileError) as caught:
         read_offsets(text.encode(), where="file.txt")
     error = caught.value
@@ -136,26 +136,26 @@ def test_one_clear_error(text: str, line: int, why: str) -> None:
 
 
 def test_bytes_that_are_no_text() -> None:
-    """Bytes that are not UTF-8 are an error with their line number."""
+    """Bytes that are not UTF-8 are reported with the line number."""
     with pytest.raises(BadFileError, match=r"UTF-8 \(f:3\)"):
         read_offsets(b"a\nb\n\xff", where="f")
 
 
 def test_another_group() -> None:
-    """A file of another group than the requested one is refused."""
+    """A file of another group than the given one is refused."""
     with pytest.raises(BadFileError, match="of group 'toolg', not of 'other'"):
         read_offsets(EXPORTED, where="f", group="other")
 
 
 def test_groups_that_do_not_fit() -> None:
-    """The JSON of kafka-utils holds one group, so several groups are refused."""
+    """The JSON format of kafka-utils holds only one group, so several groups are refused."""
     with pytest.raises(BadFileError, match="2 groups"):
         write_offsets(TOOL | {"g": TOOL["toolg"]}, FileFormat.KAFKA_UTILS)
 
 
 @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes(data: bytes) -> None:
-    """Any bytes are read, or raise this module's error."""
+    """Any bytes are either read, or raise this module's error."""
     try:
         assert read_offsets(data, where="f", group="g")
     except BadFileError as error:

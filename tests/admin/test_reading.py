@@ -1,4 +1,4 @@
-"""What tools read of topics, groups, members and lag; an unknown value is never a number."""
+"""What the tools read about topics, groups, members and lag; unknown values are no numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Logs = dict[TopicPartition, LogRange | str]
 
 
 def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) -> GroupLag:
-    """Return the lag of group g if the brokers report these logs and offsets."""
+    """Return the lag of group g if the brokers report these logs and these offsets."""
 
     def said(brokers: Sequence[Broker], asked: Collection[TopicPartition]) -> Logs:
         assert brokers
@@ -39,7 +39,7 @@ def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) 
 
 
 def test_lag(scene: Scene) -> None:
-    """Every partition has its owner and offset from ZooKeeper, and the log of the brokers."""
+    """Every partition shows its owner and offset in ZooKeeper, and its log on the brokers."""
     scene.settled({"g_a": {"t": 1}, "g_b": {"t": 1}}, {"t": 3})
     found = _lag(scene, logs={TopicPartition("t", 1): "the partition has no leader"})
     assert [(one.partition, one.owner, one.committed, one.lag) for one in found.partitions] == [
@@ -52,7 +52,7 @@ def test_lag(scene: Scene) -> None:
 
 
 def test_both_stores(scene: Scene) -> None:
-    """Kafka's offset counts if it exists, or else ZooKeeper's; both are shown."""
+    """An offset in Kafka counts before the offset in ZooKeeper; both are shown."""
     scene.settled({"g_a": {"t": 1}}, {"t": 4})
     scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
     kafka: Kafka = {
@@ -73,7 +73,7 @@ def test_both_stores(scene: Scene) -> None:
 
 
 def test_an_unknown_value_is_a_reason(scene: Scene) -> None:
-    """A missing or unreadable offset, partition or topic has a reason in place of a number."""
+    """If an offset, partition or topic is missing or unreadable, a reason replaces the number."""
     scene.topic("t", 2)
     scene.offset("t", 1, "x")
     scene.offset("t", 7, 3)
@@ -87,7 +87,7 @@ def test_an_unknown_value_is_a_reason(scene: Scene) -> None:
 
 
 def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
-    """The lag of a group covers the partitions of its subscriptions and of its commits."""
+    """A group's lag covers the partitions that it subscribes to and those that it committed."""
     scene.topic("t", 2)
     scene.member("g_a", t=1)
     assert [one.lag for one in _lag(scene).partitions] == [NOTHING_COMMITTED] * 2
@@ -99,7 +99,7 @@ def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
 
 
 def test_only_selected_partitions_are_read(scene: Scene) -> None:
-    """The brokers are asked for the logs and offsets of the selected partitions only."""
+    """The brokers are asked only for the logs and offsets of the selected partitions."""
     scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
     asked: list[list[TopicPartition]] = []
 
@@ -120,7 +120,7 @@ def test_only_selected_partitions_are_read(scene: Scene) -> None:
 
 
 def test_brokers_that_do_not_answer(scene: Scene) -> None:
-    """If no broker listens at its registered address, every number is unknown."""
+    """If no broker listens at its registered address, each number is shown as unknown."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     with ZooKeeperClient(scene.config()) as connection:
         found = group_lags(connection, ["g"], limit_s=0.3)["g"]
@@ -130,7 +130,7 @@ def test_brokers_that_do_not_answer(scene: Scene) -> None:
 
 
 def test_idle_threads_are_explained(scene: Scene) -> None:
-    """Threads beyond the number of partitions are idle; the members' notes name them."""
+    """Threads in excess of the partitions are idle; the notes of their members name them."""
     scene.settled({"g_a": {"t": 8}}, {"t": 3})
     with ZooKeeperClient(scene.config()) as connection:
         asked, (member,) = members(connection, ["g"])["g"]
@@ -156,7 +156,7 @@ def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
 
 
 def test_groups(scene: Scene) -> None:
-    """All groups are listed with their numbers of members, or only the groups of a topic."""
+    """All groups, or only the groups of one topic, are listed with their numbers of members."""
     scene.member("g_a")
     scene.offset("t", 0, 1, group="idle")
     scene.put(paths.ids("left"))
@@ -169,14 +169,14 @@ def test_groups(scene: Scene) -> None:
 
 
 def test_no_group_at_all(scene: Scene) -> None:
-    """Without any group the result is empty, also for a named group."""
+    """If there is no group at all, the result is empty, even for a group by name."""
     with ZooKeeperClient(scene.config()) as connection:
         assert groups(connection) == []
         assert group_lags(connection, ["g"], limit_s=1) == {}
 
 
 def test_topics(scene: Scene) -> None:
-    """Topics are listed with partitions, replicas, leaders and in-sync replicas, or their fault."""
+    """Each topic is listed with partitions, replicas, leaders and ISR, or with its fault."""
     scene.put(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[1,2]}}')
     scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
     state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'

@@ -1,4 +1,4 @@
-"""Resets: the new offset of each kind, the limits of the log, and unknown values."""
+"""Resets: the new offset for each kind, the limits of the log, and unknown values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LOG = LogRange(10, 50)
     ],
 )
 def test_each_kind_of_reset(reset: Reset, known: OffsetFacts, expected: int, note: str) -> None:
-    """Each kind gives its offset; outside the log it becomes the log's nearest end, with a note."""
+    """Each kind of reset gives its offset; an offset outside the log is moved to its near end."""
     targets, notes = resolve(reset, {TP: known})
     assert targets == {TP: expected}
     assert "".join(notes).removeprefix("t-0: ").startswith(note)
@@ -77,7 +77,7 @@ def test_each_kind_of_reset(reset: Reset, known: OffsetFacts, expected: int, not
     ],
 )
 def test_an_unknown_value_changes_no_offset(reset: Reset, known: OffsetFacts, why: str) -> None:
-    """If a needed value is unknown, no partition's offset is changed."""
+    """If a required value is unknown, the partition's offset is not changed."""
     with pytest.raises(RefusedError, match=f"1 of 2 partitions.*t-0: .*{why}"):
         resolve(reset, {TP: known, TopicPartition("t", 1): OffsetFacts(20, LOG, at=1, wanted=1)})
 
@@ -120,13 +120,13 @@ def test_durations(text: str, seconds: float) -> None:
     ],
 )
 def test_no_durations(text: str) -> None:
-    """Any other duration is one clear error."""
+    """Any other text is one clear error."""
     with pytest.raises(ConfigError, match="is not a duration"):
         parse_duration(text)
 
 
 def test_instants() -> None:
-    """ISO 8601 times without a zone are UTC, and are shown in UTC."""
+    """ISO 8601 times without a time zone are read as UTC, and all times are shown in UTC."""
     assert parse_instant("1970-01-01T00:00:01.500") == 1500
     assert parse_instant("1970-01-01T01:00:00+01:00") == 0
     assert parse_instant("1970-01-02") == 86_400_000
@@ -137,7 +137,7 @@ def test_instants() -> None:
 
 
 def test_offsets() -> None:
-    """Offsets are numbers from 0 to Java's highest long."""
+    """An offset is a number from 0 to the highest long of Java."""
     assert parse_offset("9223372036854775807", where="x") == 2**63 - 1
     for text in ("", "-1", "1.0", "9223372036854775808", "1" * 5000, "٣"):
         with pytest.raises(ConfigError, match="is not an offset"):

@@ -1,4 +1,4 @@
-"""The status of a group's partition follows Burrow's rules."""
+"""The status of a partition in a group follows the rules of Burrow."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
 @pytest.mark.parametrize(
     ("commits", "lag", "minutes", "owned", "status"),
     [
-        (MOVING, 0, 60, True, Status.OK),  # no lag at present
+        (MOVING, 0, 60, True, Status.OK),  # no lag at the moment
         ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 60, True, Status.OK),  # no commit within the window
-        (MOVING, 6, 2, True, Status.OK),  # the lag fell once
+        (MOVING, 6, 2, True, Status.OK),  # the lag decreased once
         ([(0.0, 10, 5), (MINUTE_S, 20, 5), (2 * MINUTE_S, 30, 9)], 9, 2, True, Status.WARNING),
         ([(0.0, 10, 5), (MINUTE_S, 10, 8)], 8, 1, True, Status.STALLED),
-        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # no more commits, although it has an owner
-        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no more commits, and no owner
-        (MOVING, 6, 2 + 1.9, False, Status.OK),  # a shorter pause than MOVING's commits span
+        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # no further commits, although owned
+        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no further commits, and no owner
+        (MOVING, 6, 2 + 1.9, False, Status.OK),  # a pause shorter than MOVING's span
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
         # the rule of REWOUND comes first, as in Burrow
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),
-        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is not enough for a rule
+        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is too few for a rule
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
     ],
 )
@@ -49,12 +49,12 @@ def test_burrows_rules(
     owned: bool,
     status: Status | None,
 ) -> None:
-    """Each of Burrow's rules gives its status."""
+    """Each rule of Burrow gives its status."""
     assert _judge(commits, lag=lag, now_s=minutes * MINUTE_S, is_owned=owned) is status
 
 
 def test_only_a_changed_offset_counts_as_a_commit() -> None:
-    """Only a changed or rewritten offset counts as a commit."""
+    """Only an offset that was changed or written again counts as a commit."""
     window = Window()
     for now_s in (1.0, 2.0, 3.0):
         window.add(now_s=now_s, offset=5, committed_s=0.5, lag=3, is_owned=True)
@@ -65,7 +65,7 @@ def test_only_a_changed_offset_counts_as_a_commit() -> None:
 
 
 def test_a_store_without_times() -> None:
-    """Kafka stores no time of a commit: the time at which it was first read counts."""
+    """Kafka stores no commit times, so the time of the first reading of an offset counts."""
     window = Window()
     for now_s, offset in ((1.0, 5), (2.0, 5), (3.0, 6)):
         window.add(now_s=now_s, offset=offset, committed_s=None, lag=3, is_owned=True)
@@ -73,7 +73,7 @@ def test_a_store_without_times() -> None:
 
 
 def test_only_the_last_commits_count() -> None:
-    """Only the last commits count, so an old rewind is no longer reported."""
+    """Only the latest commits count, so an old rewind is no longer reported."""
     window = Window()
     for number in range(2 * WINDOW):
         window.add(now_s=number, offset=number % WINDOW, committed_s=number, lag=1, is_owned=True)
@@ -82,7 +82,7 @@ def test_only_the_last_commits_count() -> None:
 
 
 def test_an_unknown_lag_has_no_status() -> None:
-    """Without a known lag there is no status, whatever the last status was."""
+    """If the lag is unknown there is no status, whatever the last status was."""
     window = Window()
     window.add(now_s=1, offset=1, committed_s=1, lag=1, is_owned=True)
     window.add(now_s=900, offset=1, committed_s=1, lag=None, is_owned=True)

@@ -1,4 +1,4 @@
-"""`verify` checks what VerifyConsumerRebalance was meant to check."""
+"""`verify` checks the conditions that VerifyConsumerRebalance was meant to check."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def findings(scene: Scene, *, exclude_internal: bool = True) -> list[Finding]:
 
 
 def test_a_settled_group(scene: Scene) -> None:
-    """A group in which each partition has its owner gives no finding."""
+    """If each partition has the owner it should have, there is no finding."""
     scene.settled(TWO, SIZES)
     assert findings(scene) == []
 
 
 def test_partitions_without_owner(scene: Scene) -> None:
-    """Subscribed partitions without an owner are one finding per topic."""
+    """For each topic, one finding names all subscribed partitions without an owner."""
     scene.settled(TWO, SIZES)
     for number in (1, 2, 5):
         scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
@@ -42,7 +42,7 @@ def test_partitions_without_owner(scene: Scene) -> None:
 
 @pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_b", "x"])
 def test_an_owner_that_is_not_registered(scene: Scene, thread: str) -> None:
-    """An owner must be a thread that a member has registered for this topic."""
+    """An owner must be a thread that a member has registered for the topic."""
     scene.settled(TWO, SIZES)
     scene.owner("orders", 3, thread)
     (one,) = findings(scene)
@@ -51,7 +51,7 @@ def test_an_owner_that_is_not_registered(scene: Scene, thread: str) -> None:
 
 
 def test_patterns_are_expanded(scene: Scene) -> None:
-    """A wildcard member needs owners of all matching topics, with internal topics on request."""
+    """If a member has a pattern, all matching topics need owners; internal ones on request."""
     for topic in ("orders", "other", "__consumer_offsets"):
         scene.topic(topic, 1)
     payload = encode_registration(Registration({".*o.*": 1}, Pattern.WHITE_LIST, 1))
@@ -63,7 +63,7 @@ def test_patterns_are_expanded(scene: Scene) -> None:
 
 
 def test_an_unreadable_znode_is_a_finding(scene: Scene) -> None:
-    """An unreadable registration or topic is a finding, since its state is unknown."""
+    """An unreadable registration or topic is a finding, because its content is unknown."""
     scene.settled(TWO, SIZES)
     scene.hold(paths.member("g", "g_x"), b"hello")
     scene.put(paths.topic("logs"), b'{"partitions":{"x":[0]}}')
@@ -74,7 +74,7 @@ def test_an_unreadable_znode_is_a_finding(scene: Scene) -> None:
 
 
 def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
-    """A group without members has settled; an unknown group is an error."""
+    """A group without members counts as settled; an unknown group is an error."""
     scene.offset("orders", 0, 5)
     assert findings(scene) == []
     with ZooKeeperClient(scene.config()) as connection, pytest.raises(UnknownGroupError):
@@ -82,6 +82,6 @@ def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
 
 
 def test_ranges_are_short() -> None:
-    """Partition numbers are sorted, unique, and shortened to ranges."""
+    """Partition numbers are sorted, made unique, and shortened to ranges."""
     assert ranges([7, 3, 2, 1, 9, 10, 3]) == "1-3, 7, 9-10"
     assert ranges([]) == ""

@@ -1,4 +1,4 @@
-"""What-if: members that join or leave, topics that grow, and the partitions that move."""
+"""What-if: members join or leave, topics grow, and the result lists the moved partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zkconsumer.protocol.releases import DEFAULT
 
 
 def group(*registrations: Registration, **sizes: int) -> GroupInput:
-    """Return members g_a, g_b, ... and topics of these sizes."""
+    """Return the members g_a, g_b, ... and topics of these sizes."""
     return GroupInput(
         Strategy.RANGE,
         {
@@ -53,7 +53,7 @@ WILD = Registration({"t.*": 1}, Pattern.WHITE_LIST, 1)
 
 
 def test_a_member_like_the_others() -> None:
-    """+MEMBER:N subscribes to the group's topics or filter, with N threads."""
+    """+MEMBER:N adds a member with the group's topics or pattern, and with N threads."""
     assert owned(what_if(group(STATIC, t=6), ["+g_x:2"])) == {"g_a-0": 2, "g_x-0": 2, "g_x-1": 2}
     wild = what_if(group(WILD, WILD, t=6, t2=3), ["+g_x:1"])
     found = decode_registration(wild.registrations["g_x"], where="")
@@ -69,7 +69,7 @@ def test_changes_are_applied_in_their_order() -> None:
 
 
 def test_new_partitions_follow_the_last_one() -> None:
-    """New partitions get the numbers after the highest one, also if numbers are missing."""
+    """New partitions are numbered from the highest number on, even if other numbers are missing."""
     gaps = group(STATIC)
     gaps = GroupInput(gaps.strategy, gaps.registrations, {"t": b'{"partitions":{"0":[0],"5":[0]}}'})
     assert decode_topic(what_if(gaps, ["t=+2"]).topics["t"], where="") == (0, 5, 6, 7)
@@ -99,20 +99,20 @@ def test_new_partitions_follow_the_last_one() -> None:
     ],
 )
 def test_an_impossible_change_is_refused(wish: str) -> None:
-    """Each impossible change is a ConfigError."""
+    """Each change that is impossible raises a ConfigError."""
     with pytest.raises(ConfigError):
         what_if(group(STATIC, t=2), [wish])
 
 
 def test_a_group_without_subscriptions() -> None:
-    """In a group without subscriptions, a joining member must name its topics."""
+    """If the group has no subscriptions, a member that joins must name its topics."""
     with pytest.raises(ConfigError, match="no member has a subscription"):
         what_if(group(t=2), ["+x:1"])
     assert owned(what_if(group(t=2), ["+x:t=1"])) == {"x-0": 2}
 
 
 def test_a_move_has_two_owners() -> None:
-    """A move has an old and a new owner; gaining or losing an owner is not a move."""
+    """A move has an old and a new owner; to gain or to lose an owner is not a move."""
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
     found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)
     assert found == [

@@ -1,1 +1,1 @@
-"""Tests on every release of the broker; their servers end with this package."""
+"""Tests on every broker release; their servers end with this package."""

@@ -12,12 +12,12 @@ from support.members.group import Group
 
 from zkconsumer.sandbox import RELEASES, Sandbox
 
-# One release for each message format: 0.8.2.2 (v0; it does not answer ApiVersions), 0.10.2.2 (v1),
-# and 3.9.1 (v2).
+# One release for each message format: 0.8.2.2 (v0, without ApiVersions), 0.10.2.2 (v1), and 3.9.1
+# (v2).
 SOME = ("0.8.2.2", "0.10.2.2", "3.9.1")
 
-# The log cleaner runs as often as possible, with little memory. Compacted topics have gaps in their
-# offsets.
+# The log cleaner runs as often as possible, and with little memory. Compacted topics have gaps in
+# their offsets.
 OVERRIDES = {
     "log.cleaner.enable": "true",
     "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test on a cluster of each selected release that supports its subject."""
+    """Run every test on a cluster of each selected release that the test supports."""
     if "cluster" not in metafunc.fixturenames:
         return
     word = metafunc.config.getoption("--brokers")
@@ -52,14 +52,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="package")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A ZooKeeper and a broker of one release; each test uses topics of its own."""
+    """A ZooKeeper and a broker of one release; each test uses its own topics."""
     with Sandbox(release=request.param, tick_time_s=0.1, overrides=OVERRIDES) as servers:
         yield servers
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends every context that was entered into it, in reverse order."""
+    """Ends every context that was entered, in reverse order."""
     with ExitStack() as ends:
         yield ends
 
@@ -76,7 +76,7 @@ def topic(unique: Callable[[str], str], cluster: Sandbox) -> str:
 def crew(
     cluster: Sandbox, unique: Callable[[str], str], topic: str, tmp_path: Path, stack: ExitStack
 ) -> Crew:
-    """A group without members, with a continuous producer to its topic."""
+    """A group without members; a producer writes to its topic all the time."""
     one = Crew(cluster.zookeeper_connect, cluster.bootstrap, unique("group"), tmp_path, stack)
     one.feed(topic, 4)
     return one
@@ -84,5 +84,5 @@ def crew(
 
 @pytest.fixture
 def group(cluster: Sandbox, unique: Callable[[str], str], topic: str, stack: ExitStack) -> Group:
-    """A group whose members run in this process; it has no member yet."""
+    """A group without members; its members will run in this process."""
     return Group(cluster, unique("group"), topic, stack)

@@ -1,4 +1,4 @@
-"""Messages on brokers of every release are read as written, in each codec and format."""
+"""Messages on brokers of every release are read as they were written, in each format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
 MIB = 1 << 20
-# The broker's own format, and the formats that a topic may set; 3.9 ignores that setting.
+# The broker's own format, and the formats that a topic may set; 3.9 ignores the setting.
 FORMATS: dict[str, dict[str, int]] = {
     "0.8.2.2": {"": 0},
     "0.9.0.1": {"": 0},
@@ -30,7 +30,7 @@ FORMATS: dict[str, dict[str, int]] = {
 
 def _messages() -> list[Keyed]:
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", ""), ("k", "v")]
-    # librdkafka compresses only data that becomes smaller: small messages and noise stay
+    # librdkafka keeps compressed data only if it is smaller: small messages and noise stay
     # uncompressed.
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(MIB // 1024))
     return [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
@@ -49,7 +49,7 @@ def _read(one: MemberUnderTest, partition: int) -> list[tuple[int, bytes | None,
 def test_every_codec_in_every_format(
     group: Group, cluster: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """Null, empty and 1 MiB messages are delivered once, with the produced contents."""
+    """Null, empty and 1 MiB messages are delivered once, with the contents produced."""
     messages = _messages()
     expected = [(n, _wire(key), _wire(value)) for n, (key, value) in enumerate(messages)]
     for version, magic in FORMATS[cluster.broker.release].items():
@@ -78,7 +78,7 @@ def test_every_codec_in_every_format(
 def test_the_release_s_own_producer(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """Data that the JVM compressed, even with lz4's wrong frames, is read from within a batch."""
+    """Data that a JVM compressed, even in lz4's wrong frames, is read from within a batch."""
     release, topic = cluster.broker.release, unique("own")
     cluster.create_topic(topic)
     with tool(
@@ -94,12 +94,13 @@ def test_the_release_s_own_producer(
         assert process.stdin is not None
         process.stdin.writelines(f"{n}\n" for n in range(500))
         process.stdin.flush()
-        # The producer of 0.9 does not wait for its messages when its input ends.
+        # At the end of its input, the producer of 0.9 does not wait for its messages.
         eventually(lambda: len(contents(cluster, topic)) == 500)
     entries = kept(cluster, topic)
     assert {one.codec for one in entries} == {codec}
     if codec == "lz4" and release in ("0.8.2.2", "0.9.0.1"):
-        # Frame header: magic number, flags; then a checksum, which over 60 40 alone would be 82.
+        # The frame header has the magic number and flags, then a checksum, which would be 82 over
+        # 60 40 alone.
         frames = [one.raw.partition(b"\x04\x22\x4d\x18\x60\x40")[2][:1] for one in entries]
         assert b"\x82" not in frames and b"" not in frames
     written = [(n, b"%d" % n) for n in range(500)]
@@ -112,7 +113,7 @@ def test_the_release_s_own_producer(
 
 
 def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str], str]) -> None:
-    """ZookeeperConsumerConnectorTest.testCompression: owners and messages of up to three."""
+    """ZookeeperConsumerConnectorTest.testCompression: the owners and messages of 1 to 3 members."""
     topic = group.topic = unique("gzip")
     cluster.create_topic(topic, partitions=2)
 
@@ -145,7 +146,7 @@ def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str],
 
 
 def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str], str]) -> None:
-    """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: 200 in each partition."""
+    """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: 200 messages per partition."""
     topic = group.topic = unique("sets")
     cluster.create_topic(topic, partitions=2)
     for partition in range(2):
@@ -162,7 +163,7 @@ def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str],
 def test_compacted_topics(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
 ) -> None:
-    """A compacted topic gives the remaining messages once, also from a missing offset."""
+    """A compacted topic gives its remaining messages once, even from an offset that is missing."""
     topic = group.topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)
@@ -180,7 +181,7 @@ def test_compacted_topics(
     eventually(lambda: one.readers[0].offsets(0)[-1:] == [299])
     read = one.readers[0].offsets(0)
     assert read == sorted(set(read))
-    # The cleaner may have continued meanwhile: the messages that it leaves are a subset of those
+    # The cleaner may have continued meanwhile, so the remaining messages are a subset of those
     # read.
     assert set(left()) <= set(read)
     one.close()

@@ -1,4 +1,4 @@
-"""Groups on brokers of every release deliver each message once while members change."""
+"""On brokers of every release, groups deliver each message once while members change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.sandbox.topics import client_settings
 
 
 def test_two_members_share_and_hand_over(crew: Crew) -> None:
-    """Joins and clean leaves under load lose and redeliver no message."""
+    """While messages flow, joins and clean leaves lose and redeliver none of them."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -46,7 +46,7 @@ def test_the_broker_restarts(crew: Crew, cluster: Sandbox, stack: ExitStack) -> 
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
-    # A librdkafka producer may never reconnect to an old broker that restarts: use a new producer.
+    # A librdkafka producer may never reconnect to an old broker that restarts, so use a new one.
     before = crew.traffic
     before.stop()
     cluster.broker.restart()
@@ -90,11 +90,11 @@ def test_the_next_member_starts_at_the_committed_offsets(group: Group, cluster: 
 def test_a_reset_follows_the_policy(
     group: Group, cluster: Sandbox, policy: str, stored: bytes, expected: list[int]
 ) -> None:
-    """AutoOffsetResetTest: from beyond the end, and from a negative offset, to either end."""
+    """AutoOffsetResetTest: an offset beyond the end, or a negative one, is reset to either end."""
     cluster.produce(group.topic, 10, partition=0)
     group.write(0, stored)
     one = group.join(auto_offset_reset=policy)
-    # Every partition is reset: the others have no stored offset.
+    # Every partition is reset, because the other partitions have no stored offset.
     eventually(lambda: one.counted.get("position_reset") == 4)
     cluster.produce(group.topic, 1, partition=0)
     eventually(lambda: one.readers[0].offsets(0)[-1:] == [10])

@@ -1,4 +1,4 @@
-"""Tasks of a Spark query read from brokers of every release, without Spark itself."""
+"""The tasks of a Spark query, run without Spark, read from brokers of every release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("offset", "key", "value", "timestamp", "timestampType")
 
 @pytest.fixture
 def settings(cluster: Sandbox) -> ReadSettings:
-    """The settings of tasks, from the brokers' own registrations."""
+    """Return the settings of tasks, from the registrations of the brokers."""
     config = ConsumerConfig(group_id="none", zookeeper_connect=cluster.zookeeper_connect)
     return ReadSettings(client_settings(config, brokers_of(config)), patience_s=120.0)
 
@@ -33,7 +33,7 @@ def rows(settings: ReadSettings, *ranges: OffsetRange) -> list[tuple[object, ...
 def test_every_codec(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings
 ) -> None:
-    """Null, empty, 1 MiB messages are read from within a compressed batch; no times before 0.10."""
+    """Null, empty and 1 MiB messages are read from within a batch; before 0.10 without times."""
     large = b"".join(os.urandom(512) + bytes(512) for _ in range(1024))
     odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", "")]
     many: list[Keyed] = [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
@@ -63,7 +63,7 @@ def test_every_codec(
 def test_compacted_topics(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings, codec: str
 ) -> None:
-    """A compacted topic's range gives each remaining message once, wherever it begins or ends."""
+    """A range of a compacted topic gives each remaining message once, at any begin and end."""
     topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)
@@ -81,7 +81,7 @@ def test_compacted_topics(
     hole = holes[len(holes) // 2]
     for asked in ((0, 300), (hole, 300), (0, hole + 1), (hole, hole + 1)):
         read = [row[0] for row in rows(settings, OffsetRange(topic, 0, *asked))]
-        # The cleaner may have continued meanwhile: the messages that it leaves are a subset of
-        # those read.
+        # The cleaner may have continued meanwhile, so the remaining messages are a subset of those
+        # read.
         assert read == sorted(set(read))
         assert left() & set(range(*asked)) <= set(read) <= set(range(*asked)) - {hole}

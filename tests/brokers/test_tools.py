@@ -1,4 +1,4 @@
-"""Tools read log ends and times from brokers of every release, and create no topic."""
+"""The tools read log ends and times from brokers of every release, and create no topic."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LIMIT_S = 60.0
 
 
 def test_log_ends_and_times(cluster: Sandbox, unique: Callable[[str], str]) -> None:
-    """Log ends and times are returned; a missing topic is neither found nor created."""
-    # A broker before 0.11 creates a topic when a client asks for it by name. Every broker creates
-    # the offsets topic when a client looks for a coordinator.
+    """Log ends and times are returned; a missing topic is reported, but not created."""
+    # A broker before 0.11 creates a topic if a client requests it by name. Every broker creates the
+    # offsets topic if a client looks for a coordinator.
     topic, missing = unique("tools"), unique("missing")
     cluster.create_topic(topic)
     cluster.produce(topic, 5)
@@ -55,13 +55,13 @@ def test_log_ends_and_times(cluster: Sandbox, unique: Callable[[str], str]) -> N
         assert bool(client.exists(paths.topic(OFFSETS_TOPIC))) is bool(stored)
 
 
-# Age of a log's older segments, in seconds.
+# Age of the older segments of a log, in seconds.
 AGO_S = 7200
 
 
 @pytest.fixture
 def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic of three segments with two messages each; the first two segments are old."""
+    """A topic of three segments of two messages each; the first two segments are old."""
     topic = unique("aged")
     cluster.create_topic(topic, config={"segment.bytes": 1024})
     for _ in range(6):
@@ -78,7 +78,7 @@ def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
 def test_moving_by_time(
     cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
 ) -> None:
-    """Before 0.10 a reset to a time is refused; --approximate resets to a segment, with a note."""
+    """Before 0.10 a reset to a time is refused; --approximate resets to a segment's begin."""
     group, tp = unique("group"), TopicPartition(aged, 0)
     is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
     reset = (

@@ -1,4 +1,4 @@
-"""The old consumer ignores transactions: it delivers every message in the log."""
+"""Like the old consumer, streams ignore transactions: they deliver every message in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 
 
 def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
-    """For each value in `ends`, write a transaction of five messages that begin with this value."""
+    """For each value in `ends`, write a transaction of five messages, from this value on."""
     one = producer(cluster, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for end in ends:
@@ -30,7 +30,7 @@ def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
 
 
 def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) -> None:
-    """Aborted messages are delivered as by the JVM's old consumer; markers are skipped."""
+    """Aborted messages are delivered, as in the JVM's old consumer; markers are skipped."""
     _transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
     one = group.join()
     one.read(15)
@@ -41,7 +41,7 @@ def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) 
     one.close()
     assert len(assert_engines_agree(cluster, TopicPartition(group.topic, 0), 0, 17)) == 15
     assert group.stored(0) == "17"
-    # A marker is between the last message and the log's end: the consumer continues after it.
+    # A marker is between the last message and the log's end; the consumer must skip the marker.
     cluster.produce(group.topic, 1, partition=0)
     again = group.join("again")
     again.read(1)
@@ -49,7 +49,7 @@ def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) 
 
 
 def test_messages_of_an_open_transaction_are_delivered(group: Group, cluster: Sandbox) -> None:
-    """Messages of an open transaction, and later ones, are delivered without a wait."""
+    """Messages of an open transaction and later messages are delivered without waiting."""
     one = group.join()
     open_one = producer(cluster, transactional_id=group.topic)
     open_one.init_transactions(REQUEST_S)
@@ -63,7 +63,7 @@ def test_messages_of_an_open_transaction_are_delivered(group: Group, cluster: Sa
 
 
 def test_the_jvms_consumer_reads_the_same_messages(group: Group, cluster: Sandbox) -> None:
-    """The JVM's own old consumer prints the same messages of the same log."""
+    """From the same log, the JVM's old consumer prints the same messages."""
     _transact(cluster, group.topic, COMMITTED, ABORTED)
     kept = [message.value().decode() for message in contents(cluster, group.topic)]
     with tool(

@@ -1,4 +1,4 @@
-"""The command line as users run it, in a process of its own or in the process of the tests."""
+"""The command line as users run it: in a process of its own, or in the process of the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
-# Time limit of one run in seconds. The longest run is a demo: 10 s on an idle machine.
+# Time limit of one run in seconds. The longest run is a demo, which takes 10 s on an idle machine.
 RUN_LIMIT_S = 200
 
 Spawn = Callable[..., subprocess.Popen[bytes]]
@@ -63,7 +63,7 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def call() -> Run:
-    """Call `zkconsumer ARGUMENTS` in this process, which saves the imports of a new process."""
+    """Call `zkconsumer ARGUMENTS` in this process, which has imported the package already."""
 
     def to_the_end(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(app, list(arguments))
@@ -85,7 +85,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """An empty topic that only this test uses, with the module's number of PARTITIONS."""
+    """An empty topic that only this test uses; the module's PARTITIONS gives its size."""
     name = unique("topic")
     sandbox.create_topic(name, partitions=request.module.PARTITIONS)
     return name

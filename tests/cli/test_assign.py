@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "assignor"
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """Return one object per line. Only line feeds end a line."""
+    """Return one JSON object per line; only line feeds end a line."""
     return [json.loads(line) for line in text.split("\n") if line]
 
 
@@ -33,7 +33,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2", "1.1.1"])
 def test_captured_cases(run: Run, release: str) -> None:
-    """A gzip file in the captures' format gives the captured results and errors, in their order."""
+    """A gzip file in the format of the captures gives the captured results and errors in order."""
     path = GOLDEN / "documented_and_failures.jsonl.gz"
     code, out, err = run("assign", "--cases", str(path), "--release", release, "--output", "jsonl")
     assert (code, err) == (0, "")
@@ -66,7 +66,7 @@ def case(**fields: object) -> str:
 
 
 def test_a_table_of_cases(call: Run, tmp_path: Path) -> None:
-    """Uncompressed files are read, their results are ignored, and missing fields have defaults."""
+    """A file may be uncompressed; its results are ignored, and missing fields have defaults."""
     path = tmp_path / "cases.jsonl"
     path.write_text(case(results="x", exclude_internal_topics=None) + "\n\n")
     code, out, _ = call("assign", "--cases", str(path), "--release", "0.9")
@@ -91,7 +91,7 @@ def test_a_table_of_cases(call: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
-    """A line that does not describe a group is an error with file and line, and exit code 2."""
+    """For a line that does not describe a group, the error names file and line; exit code 2."""
     path = tmp_path / "cases.jsonl"
     path.write_text(f"{case()}\n{line}\n")
     code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -101,7 +101,7 @@ def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("fill", [b" ", b"1", b"["])
 def test_a_case_that_expands_without_end(call: Run, tmp_path: Path, fill: bytes) -> None:
-    """`assign` refuses a small gzip file that expands to one endless line, and names the file."""
+    """A small gzip file that expands to one endless line is refused by its name."""
     path = tmp_path / "cases.jsonl.gz"
     path.write_bytes(gzip.compress(case().encode() + b"\n" + fill * (65 * 1024 * 1024), 1))
     code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -111,7 +111,7 @@ def test_a_case_that_expands_without_end(call: Run, tmp_path: Path, fill: bytes)
 
 
 def test_a_case_that_is_nested_too_deep(call: Run, tmp_path: Path) -> None:
-    """`assign` refuses a line with 100,000 levels of JSON, as a member refuses such a znode."""
+    """A line with 100,000 levels of JSON is refused, as members refuse such a znode."""
     path = tmp_path / "cases.jsonl"
     path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
     code, _, err = call("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
@@ -132,7 +132,7 @@ def test_a_case_that_is_nested_too_deep(call: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:
-    """Both sources, no source, an unknown release or a missing file give exit code 2."""
+    """Two sources, no source, an unknown release or a missing file gives exit code 2."""
     code, out, err = call("assign", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("zkconsumer: ")
@@ -177,7 +177,7 @@ def ask(zookeeper: ZooKeeperServer, group: str, call: Run) -> Run:
 
 
 def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> None:
-    """Without --release, `assign` infers the release and says why; no partition moves."""
+    """Without --release, `assign` infers the release and says why, and no partition moves."""
     code, out, err = ask("--strategy", "roundrobin")
     assert code == 0
     rows = [line.split() for line in out.splitlines()][1:]
@@ -187,7 +187,7 @@ def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> 
 
 
 def test_what_if(ask: Run, group: str, topic: str) -> None:
-    """With hypothetical leaves and joins, `assign` prints the new assignment as one JSON object."""
+    """If members were to leave or join, `assign` prints the new assignment as a JSON object."""
     code, out, _ = ask(
         "--leave",
         f"{group}_b",
@@ -206,7 +206,7 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
 
 
 def test_moves_are_shown_and_counted(ask: Run, group: str, topic: str) -> None:
-    """For one or several --what-if options, each moved partition is printed and counted."""
+    """For each set of --what-if options, each partition that would move is printed and counted."""
     wishes = f"+{group}_c:1 -{group}_b"
     code, out, err = ask(
         "--strategy", "roundrobin", "--what-if", wishes, "--what-if", f"{topic}=+1"
@@ -229,16 +229,16 @@ def test_moves_are_shown_and_counted(ask: Run, group: str, topic: str) -> None:
 
 
 def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:
-    """With an unreadable registration all members would fail: each is named, exit code 6."""
+    """If an unreadable registration would make all members fail, each is named; exit code 6."""
     client.create(paths.member(group, "x"), b"hello", ephemeral=True)
     code, out, err = ask("--release", "1.1.1")
     assert code == 6
-    assert len(out.splitlines()) == 1 + 11, "the owners are shown although members would fail"
+    assert len(out.splitlines()) == 1 + 11, "the owners must be shown although members would fail"
     assert err.count("would fail: kafka.common.KafkaException") == 3
 
 
 def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topic: str) -> None:
-    """`assign` names a member that gave up because it sorts the partitions in another order."""
+    """A member that gave up because it sorts the partitions in another order is named."""
     for n in range(11):
         tp = TopicPartition(topic, n)
         if client.get(paths.owner(group, tp))[0].startswith(f"{group}_b-".encode()):
@@ -250,13 +250,13 @@ def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topi
 
 @pytest.mark.parametrize("what", [("--leave", "nobody"), ("--join", "x"), ("--join", "x:t=0")])
 def test_an_impossible_join_or_leave_is_refused(ask: Run, what: tuple[str, str]) -> None:
-    """An unknown leaving member, or a join without a subscription: exit code 2."""
+    """If an unknown member is to leave, or a join lacks a subscription, the exit code is 2."""
     assert ask(*what)[0] == 2
 
 
 @pytest.mark.parametrize("assignor", ["range", "sticky", "uniform"])
 def test_later_consumers(ask: Run, group: str, topic: str, assignor: str) -> None:
-    """Each thread becomes one consumer of Kafka's own protocol; the output has shares and moves."""
+    """Each thread becomes a consumer of Kafka's own protocol; shares and moves are printed."""
     code, out, err = ask("--assignor", assignor, "--output", "json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -272,7 +272,7 @@ def test_later_consumers(ask: Run, group: str, topic: str, assignor: str) -> Non
 
 
 def test_an_unknown_group(zookeeper: ZooKeeperServer, call: Run) -> None:
-    """A group that does not exist is a named error and exit code 1."""
+    """For a group that does not exist, the error names the group; exit code 1."""
     code, out, err = call("assign", "--zookeeper", zookeeper.connect, "--group", "nobody")
     assert (code, out) == (1, "")
     assert err.startswith("zkconsumer: group nobody does not exist")

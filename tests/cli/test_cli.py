@@ -1,4 +1,4 @@
-"""Common behaviour of all commands: help, version, exit codes, one line per error."""
+"""The behaviour that all commands share: help, version, exit codes, one line per error."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_unreachable(run: Run) -> None:
     ],
 )
 def test_a_hostile_name(command: tuple[str, ...]) -> None:
-    """An error is one line, in which characters that control a terminal are escaped."""
+    """An error is one line in which characters that control a terminal are escaped."""
     result = CliRunner().invoke(app, [*command, "x\x1b[31m\n\u202e/../x"], color=True)
     assert result.exit_code == (1 if command[0] == "trace" else 2)
     assert (result.stdout, result.stderr.count("\n")) == ("", 1)
@@ -115,7 +115,7 @@ def test_a_hostile_name(command: tuple[str, ...]) -> None:
 
 
 def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that join a group take ZooKeeper's address from the environment, like others."""
+    """Commands that join a group take ZooKeeper's address from the environment, as all others."""
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     for command in (("consume", "-t", "t"), ("owners", "--timeout", "0.3")):
         code, _, err = run(*command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300")
@@ -154,7 +154,7 @@ main()
 
 
 def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
-    """Ctrl-C also ends a command within a request, where kazoo would swallow it and wait."""
+    """Ctrl-C ends a command even within a request, where kazoo would ignore it and wait."""
     arguments = ("owners", "-g", "g", "-z", sandbox.zookeeper_connect)
     command = [sys.executable, "-c", SWALLOWED, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -162,7 +162,7 @@ def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
 
 
 def test_imports_are_lazy() -> None:
-    """The help of a command imports neither rich nor modules of other commands."""
+    """To show a command's help, neither rich nor modules of other commands are imported."""
     script = (
         "import sys; from zkconsumer.cli import app\n"
         "try: app(['owners', '--help'])\n"

@@ -1,4 +1,4 @@
-"""`zkconsumer compare`: one script run by each protocol, growth, split brain, and bad input."""
+"""`zkconsumer compare`: one script under each protocol, growth, split brain, and bad input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def test_the_costs() -> None:
-    """`compare` prints one row for each protocol, and the rows fit the published JSON Schema."""
+    """`compare` prints one row per protocol, and the rows fit the published JSON Schema."""
     code, out, _ = run(*SMALL, "-o", "json")
     assert code == 0
     found = json.loads(out)
@@ -82,7 +82,7 @@ def test_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_input(words: tuple[str, ...], message: str) -> None:
-    """For bad input the command prints one error sentence and no table, and exits with 2."""
+    """For bad input the command prints one error sentence but no table; exit code 2."""
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert message in err and err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Completion in real bash, zsh and fish on a real ZooKeeper, with Tab as a user types it."""
+"""Completion in real bash, zsh and fish on a real ZooKeeper, with Tab as users press it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
 
 @pytest.fixture
 def home(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment of a user, with `zkconsumer` on PATH."""
+    """The environment of a user who has `zkconsumer` on PATH."""
     program = tmp_path / "bin" / "zkconsumer"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m zkconsumer "$@"\n')
@@ -133,13 +133,14 @@ def test_tab_completes_names(terminal: Terminal, scene: Scene) -> None:
             continue
         line = typed.replace("CONNECT", scene.connect)
         start = line.split()[-1]
-        # Ctrl-A and `:` make the completed line a command that does nothing; `echo` ends it.
+        # Ctrl-A and `:` turn the completed line into a command without effect; `echo` ends the
+        # line.
         terminal.type(f"{line}\t", found.removeprefix(start), again="\t")
         terminal.type("\x01: \x05; echo en''ded\n", "ended")
 
 
 def test_fish(home: Path, scene: Scene) -> None:
-    """fish completes the same names; `complete -C` is the command that fish calls for Tab."""
+    """fish completes the same names; for Tab, fish calls `complete -C`."""
     require(Shell.FISH)
     for typed, found in CASES.items():
         line = typed.replace("CONNECT", scene.connect)
@@ -160,7 +161,7 @@ def test_fish(home: Path, scene: Scene) -> None:
 
 
 def test_descriptions(home: Path) -> None:
-    """zsh and fish show descriptions of commands and options; bash completes only the values."""
+    """zsh and fish show descriptions of commands and options; bash shows only the values."""
     require(Shell.ZSH)
     require(Shell.FISH)
     summary = "List, show, copy, rename or delete groups."
@@ -195,7 +196,7 @@ def test_descriptions(home: Path) -> None:
 
 @pytest.mark.parametrize("connect", ["127.0.0.1:1", "nohost.invalid:2181", "h:x", ""])
 def test_without_zookeeper_nothing_is_printed(home: Path, connect: str) -> None:
-    """Without ZooKeeper no name is completed, nothing is printed, and the exit code is 0."""
+    """Without ZooKeeper no name is completed and nothing is printed; the exit code is 0."""
     variables = {
         "ZKCONSUMER_ZOOKEEPER": connect,
         "_ZKCONSUMER_COMPLETE": "complete_bash",

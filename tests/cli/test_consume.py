@@ -19,13 +19,13 @@ PARTITIONS = 4
 
 @pytest.fixture
 def arguments(sandbox: Sandbox, topic: str) -> tuple[str, ...]:
-    """Return the arguments of every run. The group has the topic's name."""
+    """Return the arguments of every run; the group and the topic have the same name."""
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     return ("consume", *connect, "--from-beginning")
 
 
 def committed(sandbox: Sandbox, group: str) -> int:
-    """Return the sum of the group's offsets: the number of messages that it has committed."""
+    """Return the number of messages that the group has committed: the sum of its offsets."""
     with Observer(sandbox.zookeeper_connect, group) as observer:
         offsets = observer.snapshot().offsets
     assert all(isinstance(offset, int) for offset in offsets.values()), offsets
@@ -35,8 +35,8 @@ def committed(sandbox: Sandbox, group: str) -> int:
 def said(err: str) -> list[str]:
     """Return the lines of standard error without the warnings about look-ups.
 
-    A look-up of a leader that gets no connection in time is logged and repeated, which happens on a
-    busy machine.
+    If the look-up of a leader gets no connection in time, it is logged and repeated; this happens
+    on a busy machine.
     """
     look_up = "Failed to get metadata"
     return [line for line in err.splitlines() if look_up not in line]
@@ -45,7 +45,7 @@ def said(err: str) -> list[str]:
 def test_everything_once(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
-    """Several runs of one group together write every message exactly once, to standard output."""
+    """Several runs of one group write every message exactly once to standard output."""
     sandbox.produce(topic, 5000)
     code, first, err = run(*arguments, "--max-messages", "1234")
     assert (code, said(err)) == (0, ["zkconsumer: 1234 messages"])
@@ -63,7 +63,7 @@ def test_everything_once(
 def test_an_idle_thread_leaves_the_budget_to_the_others(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
-    """A thread without messages does not use up the message limit of a thread that has messages."""
+    """If one thread has no messages, another thread can use the whole message limit."""
     sandbox.produce(topic, 400, key="k", partition=PARTITIONS - 1)
     more = ("--max-messages", "321", "--threads", str(PARTITIONS))
     code, out, err = run(*arguments, *more)
@@ -72,7 +72,7 @@ def test_an_idle_thread_leaves_the_budget_to_the_others(
 
 
 def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
-    """--whitelist consumes every matching topic; it cannot be combined with --topic."""
+    """--whitelist consumes every matching topic, and cannot be combined with --topic."""
     sandbox.create_topic(f"{topic}.more", partitions=1)
     for name in (topic, f"{topic}.more"):
         sandbox.produce(name, 3)
@@ -89,7 +89,7 @@ def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], 
 
 
 def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
-    """JSON lines have text as text, other bytes as base64, and the position of each message."""
+    """In JSON lines text is text, other bytes are base64, and each message has its position."""
     sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)
     code, out, _ = run(*arguments, "--output", "jsonl", "--max-messages", "3")
     assert code == 0
@@ -106,7 +106,7 @@ def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 def test_a_jvm_consumers_file(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run, tmp_path: Path
 ) -> None:
-    """A JVM consumer's properties file is sufficient, with its timeout; --property overrides it."""
+    """A JVM consumer's properties file is enough, even for the timeout; --property overrides it."""
     sandbox.produce(topic, 10)
     file = tmp_path / "consumer.properties"
     file.write_text(
@@ -129,7 +129,7 @@ def test_a_signal(
     number: int,
     code: int,
 ) -> None:
-    """SIGINT and SIGTERM end a run cleanly: exactly the written messages are committed."""
+    """After SIGINT or SIGTERM exactly the messages that were written are committed."""
     sandbox.produce(topic, 2000)
     process = spawn(*arguments)
     assert process.stdout is not None
@@ -152,7 +152,7 @@ def test_a_reader_that_leaves(
     monkeypatch: pytest.MonkeyPatch,
     unbuffered: str,
 ) -> None:
-    """If the reader closes the pipe, the run ends with code 0 and commits only written messages."""
+    """If the reader closes the pipe, the run ends with code 0; only written messages count."""
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     reading, writing = os.pipe()
@@ -162,14 +162,15 @@ def test_a_reader_that_leaves(
     os.close(reading)
     assert process.stderr is not None
     assert (process.wait(timeout=60), said(process.stderr.read().decode())) == (0, [])
-    # A pipe holds 64 KiB. A batch is ten times larger, so the first one is not written completely.
+    # A pipe holds 64 KiB. A batch is ten times larger, so that the first batch is not written
+    # completely.
     assert committed(sandbox, topic) == 0
 
 
 def test_a_reader_that_sleeps(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], spawn: Spawn
 ) -> None:
-    """Ctrl-C ends a run whose reader has stalled; the waiting batch is not committed."""
+    """If a reader stalls, Ctrl-C ends the run, and the batch that waits is not committed."""
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     process = spawn(*arguments)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Contexts, and the order of precedence of all sources of settings."""
+"""Contexts, and which source of settings overrides which."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zkconsumer.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment of a user without contexts and without zkconsumer's variables."""
+    """The environment of a user who has no contexts and none of zkconsumer's variables."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in (CONFIG, CONTEXT, CREDENTIAL, GROUP, ZOOKEEPER):
         monkeypatch.delenv(name, raising=False)
@@ -43,7 +43,7 @@ def properties(path: Path, **values: str) -> Path:
 
 
 def test_add_use_list_remove(home: Path) -> None:
-    """The first context becomes the current one. A removed context is no longer listed."""
+    """The first context becomes the current one; a removed context is no longer listed."""
     assert run("add", "prod", "-z", "zk1:2181/kafka", "-g", "billing").exit_code == 0
     assert run("add", "test", "-z", "zk2:2181").exit_code == 0
     assert load_contexts().current == "prod"
@@ -62,7 +62,7 @@ def test_add_use_list_remove(home: Path) -> None:
 
 
 def test_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each source overrides the lower ones of the table, for ZooKeeper and for the group."""
+    """For ZooKeeper and for the group, each source overrides the sources below it in the table."""
     files = {
         name: properties(home / name, zookeeper_connect=f"{name}:1", group_id=name)
         for name in ("context-file", "variable-file", "option-file")
@@ -94,7 +94,7 @@ def test_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv(GROUP, "variable")
         seen.append(name)
         if name == "variable-file":
-            # A file that an environment variable names overrides the context's own fields.
+            # If an environment variable names a file, the file overrides the context's own fields.
             assert found() == ("variable-file:1", "variable-file")
         else:
             assert found() == (f"{name}:1", name)
@@ -106,7 +106,7 @@ def test_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_file_only(home: Path) -> None:
-    """The credential in a context's file is not used together with another file."""
+    """The credential in a context's file is not used if another file is given."""
     own = properties(
         home / "own", zookeeper_auth_scheme="digest", zookeeper_auth_credential="me:canary"
     )
@@ -117,7 +117,7 @@ def test_one_file_only(home: Path) -> None:
 
 
 def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`context show` names the source of each setting, the whole precedence, and no secret."""
+    """`context show` names each setting's source and the whole precedence, but no secret."""
     file = properties(home / "file", zookeeper_auth_scheme="digest")
     run("add", "prod", "-z", "127.0.0.1:1", "--config", str(file))
     monkeypatch.setenv(CREDENTIAL, "me:canary")
@@ -159,7 +159,7 @@ def test_a_secret_in_the_command_line() -> None:
     ],
 )
 def test_wrong_use(words: tuple[str, ...], why: str) -> None:
-    """Wrong use gives one line and exit code 2, and writes no file."""
+    """Wrong use gives one line and exit code 2, and no file is written."""
     result = run(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert why in result.stderr
@@ -167,7 +167,7 @@ def test_wrong_use(words: tuple[str, ...], why: str) -> None:
 
 
 def test_a_malformed_file() -> None:
-    """The error for a malformed file of contexts names the file."""
+    """If the file of contexts is malformed, the error names the file."""
     contexts_file().parent.mkdir(parents=True)
     for text in ("[]", "{", '{"contexts": {"a": 1}}'):
         contexts_file().write_text(text)

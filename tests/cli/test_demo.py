@@ -1,4 +1,4 @@
-"""`zkconsumer demo`: a whole run, its verdict, and its clean-up."""
+"""`zkconsumer demo`: a whole run, the run's verdict, and the clean-up."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ A, B = (OwnerZnode(f"demo_{name}-0", session, session) for name, session in (("a
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the run's temporary files. The command line of each of its processes names
-    it."""
+    """The directory of temporary files, which each process of the run has in its command line."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
@@ -71,7 +70,7 @@ def test_ctrl_c(home: Path, spawn: Spawn, sight: str) -> None:
 
 
 def test_sigkill(home: Path, spawn: Spawn) -> None:
-    """Even a SIGKILL of the demo leaves no process and no directory."""
+    """Even after a SIGKILL of the demo, no process and no directory is left."""
     process = spawn("demo", "--messages", "20000")
     assert process.stderr is not None
     assert any(b"settled after" in line for line in process.stderr)
@@ -82,7 +81,7 @@ def test_sigkill(home: Path, spawn: Spawn) -> None:
 
 
 def test_a_terminal(home: Path) -> None:
-    """On a terminal the demo shows owners and progress; Ctrl-C leaves no process or file."""
+    """On a terminal the demo shows owners and progress; Ctrl-C leaves no process and no file."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
@@ -110,7 +109,7 @@ def test_a_terminal(home: Path) -> None:
 
 
 def test_counting() -> None:
-    """Each offset counts once: a repeated offset is a duplicate, a missing offset is lost."""
+    """Each offset counts once: if it is repeated it is a duplicate, and if missing it is lost."""
     tally = Tally(2)
     tally.add("a", 1.0, [0, 0, 10, 1])
     tally.add("b", 2.0, [0, 5, 10, 2])
@@ -121,7 +120,7 @@ def test_counting() -> None:
 
 
 def test_unowned_partition_seconds() -> None:
-    """Only time without an owner between start and end counts, for each partition on its own."""
+    """For each partition, only time without an owner between start and end is counted."""
     log = [
         OwnerChange(1.0, 0, A),
         OwnerChange(2.0, 1, A),
@@ -129,7 +128,7 @@ def test_unowned_partition_seconds() -> None:
         OwnerChange(6.5, 0, B),
     ]
     found = unowned_partition_seconds(log, 3, start_s=1.5, end_s=6.0)
-    # Partition 1 has an owner until 2.0 s, partition 0 from 5.0 s on, partition 2 always.
+    # Partition 1 has an owner until 2.0 s, partition 0 from 5.0 s on, and partition 2 always.
     assert found == pytest.approx(0.5 + 1.0 + 4.5)
 
 
@@ -154,7 +153,7 @@ def test_unowned_partition_seconds() -> None:
 def test_double_ownership(
     deliveries: list[tuple[str, float, int]], log: list[OwnerChange], reason: str | None
 ) -> None:
-    """Overlapping tokens, shared tokens, a foreign owner and a late delivery are all detected."""
+    """Overlapping tokens, shared tokens, a foreign owner and a late delivery are all found."""
     tally = Tally(1)
     for number, (member, time_s, token) in enumerate(deliveries):
         tally.add(member, time_s, [0, number, 1, token])

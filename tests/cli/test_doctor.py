@@ -1,4 +1,4 @@
-"""`zkconsumer verify`, `doctor` and `explain` as commands: formats, exit codes, texts."""
+"""The commands `verify`, `doctor` and `explain`: formats, exit codes, texts."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def ask(scene: Scene) -> Ask:
 
 
 def break_it(scene: Scene) -> None:
-    """Delete the owner of one partition, and give another group an offset of a deleted topic."""
+    """Delete the owner of one partition, and add an offset of a deleted topic to another group."""
     scene.session.delete(paths.owner("g", TopicPartition("orders", 6)))
     scene.offset("deleted", 0, 7, "h")
 
 
 def test_verify(ask: Ask, scene: Scene) -> None:
-    """`verify` gives 0 for a settled group, 6 and findings for another, 1 for an unknown one."""
+    """`verify` exits with 0 for a settled group, 6 for findings, 1 for an unknown group."""
     assert ask("verify", "--group", "g") == (0, "", "zkconsumer: group g has settled\n")
     assert ask("verify", "--group", "g", "--output", "json")[:2] == (0, "[]\n")
     break_it(scene)
@@ -63,7 +63,7 @@ def test_verify(ask: Ask, scene: Scene) -> None:
 
 
 def test_doctor(ask: Ask, scene: Scene) -> None:
-    """`doctor` prints each finding with reason and remedy, for one group or all groups."""
+    """`doctor` prints each finding with its reason and remedy, for one group or for all."""
     code, out, err = ask("doctor", "--no-logs")
     assert (code, out, err) == (0, "", "zkconsumer: no problem found\n")
     break_it(scene)
@@ -80,7 +80,7 @@ def test_doctor(ask: Ask, scene: Scene) -> None:
 
 
 def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """A dry run shows the plan; --execute writes a backup, applies it, and examines again."""
+    """A dry run shows the plan; --execute writes a backup, applies the plan, examines again."""
     path = scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_gone-0")
     asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--backup-dir", str(tmp_path))
     code, out, err = ask(*asked)
@@ -99,7 +99,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
 
 
 def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path: Path) -> None:
-    """`doctor --fix --execute` refuses a live group's offsets with 4, except with --force-live."""
+    """`doctor --fix --execute` refuses to change a live group's offsets, unless forced."""
     path = scene.offset("orders", 1, "12\n")
     asked = (
         "doctor",
@@ -119,7 +119,7 @@ def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path
 
 
 def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
-    """`doctor` takes the group from a member's properties file, and checks that file's settings."""
+    """`doctor` takes the group from a member's properties file, and checks the file's settings."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=g\nrebalance.backoff.ms=100\n")
     code, out, _ = ask("doctor", "--no-logs", "--config", str(file))
@@ -128,7 +128,7 @@ def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_brokers_that_do_not_answer_are_a_note(ask: Ask) -> None:
-    """Brokers that do not answer cause a note, not a finding."""
+    """If brokers do not answer, there is a note, but no finding."""
     code, out, err = ask("doctor", "--timeout", "0.5")
     assert code == 0
     assert "NOTE log-unknown" in out
@@ -136,7 +136,7 @@ def test_brokers_that_do_not_answer_are_a_note(ask: Ask) -> None:
 
 
 def test_explain(ask: Ask, scene: Scene) -> None:
-    """`explain` prints a text and a table, or JSON; exit code 6 means that members would fail."""
+    """`explain` prints text and a table, or JSON; exit code 6 means that members would fail."""
     code, out, err = ask("explain", "g")
     assert (code, err) == (0, "")
     assert "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1" in out
@@ -172,7 +172,7 @@ def test_wrong_usage(ask: Ask, arguments: tuple[str, ...]) -> None:
 
 
 def test_read_only(ask: Ask, scene: Scene) -> None:
-    """None of these commands changes a znode, whatever it finds."""
+    """None of these commands changes a znode, whatever they find."""
     break_it(scene)
     before = _stats(scene)
     for code, *command in (
@@ -186,7 +186,7 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
 
 
 def test_under_a_list_that_forbids_writing(ask: Ask, scene: Scene) -> None:
-    """The commands work without the right to write; a right that members lack is a finding."""
+    """The commands need no right to write; if members lack a right, that is a finding."""
     for path in (
         paths.owners("g"),
         paths.offsets("g"),

@@ -1,5 +1,4 @@
-"""`zkconsumer consume --to`: the files of a real topic, and the files that a killed export
-leaves."""
+"""`zkconsumer consume --to`: files of a real topic, and what a killed export leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +28,10 @@ PARTITIONS = 3
 
 @pytest.fixture
 def export(sandbox: Sandbox, topic: str, tmp_path: Path) -> tuple[str, ...]:
-    """Return the arguments of an export into `tmp_path / "out"`."""
+    """Return the arguments of an export into `tmp_path
+
+    "out"`.
+    """
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     return ("consume", *connect, "--from-beginning", "--to", str(tmp_path / "out"))
 
@@ -57,7 +59,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 
 
 def read(tmp_path: Path) -> Counter[tuple[int, int]]:
-    """Return how often each (partition, offset) is in the complete files."""
+    """Return how many times each (partition, offset) occurs in the complete files."""
     found: Counter[tuple[int, int]] = Counter()
     for path in complete(tmp_path):
         rows = rows_of(path)
@@ -81,7 +83,7 @@ def named_twice(err: str) -> Counter[tuple[int, int]]:
 def test_the_reader_is_compiled_before_the_idle_time(
     sandbox: Sandbox, topic: str, export: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Compiling the columnar reader in a first run does not count as idle time."""
+    """The time in which a first run compiles the columnar reader does not count as idle time."""
     sandbox.produce(topic, [f"value {one}" for one in range(30)], key="k")
     done = subprocess.run(
         [sys.executable, "-m", "zkconsumer", *export, "--output", "jsonl", "--idle-timeout", "2"],
@@ -99,7 +101,7 @@ def test_the_reader_is_compiled_before_the_idle_time(
 def test_everything_once(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], run: Run, tmp_path: Path, kind: str
 ) -> None:
-    """The files contain every message once, with its key and value, and the group has committed."""
+    """The files contain every message once, with key and value, and the group has committed."""
     sandbox.produce(topic, [f"value {one}" for one in range(900)], key="k")
     code, out, err = run(*export, "--output", kind, "--max-messages", "900")
     assert (code, out) == (0, ""), err
@@ -115,7 +117,7 @@ def test_everything_once(
 def test_files_roll(
     sandbox: Sandbox, topic: str, export: tuple[str, ...], run: Run, tmp_path: Path
 ) -> None:
-    """A file is completed at its maximum size; the next file begins at the next offset."""
+    """A file is complete at its maximum size, and the next file begins at the next offset."""
     sandbox.produce(topic, [os.urandom(100_000) for _ in range(60)], partition=0)
     code, _, err = run(*export, "-o", "arrow", "--file-mb", "1", "--max-messages", "60")
     assert code == 0, err
@@ -134,7 +136,7 @@ def test_a_signal(
     number: int,
     code: int,
 ) -> None:
-    """Ctrl-C and SIGTERM complete the open files and commit them."""
+    """Ctrl-C and SIGTERM complete the open files and commit their messages."""
     sandbox.produce(topic, 300)
     process = spawn(*export, "-o", "parquet")
     eventually(lambda: list((tmp_path / "out").glob(".*.open")))
@@ -146,7 +148,7 @@ def test_a_signal(
     assert not list((tmp_path / "out").glob(".*"))
 
 
-# Ends the process by SIGKILL at the given step of the first file that it completes.
+# Kills the process by SIGKILL at a given step of the first file that it completes.
 KILLED = """
 import os, signal, sys
 from zkconsumer.cli import consume, export, main
@@ -181,7 +183,7 @@ main()
 def test_killed(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], run: Run, tmp_path: Path, moment: str
 ) -> None:
-    """SIGKILL at any step loses no message; the next run names the messages written twice."""
+    """SIGKILL at any step loses no message; the next run names messages written twice."""
     sandbox.produce(topic, 600)
     shown = ("-o", "parquet", "--file-seconds", "0.5")
     command = [sys.executable, "-c", KILLED, moment, *export, *shown]
@@ -193,7 +195,7 @@ def test_killed(
     found = read(tmp_path)
     assert len(found) == 630 == committed(sandbox, topic)
     twice = Counter({place: count - 1 for place, count in found.items() if count > 1})
-    # A file of the second run has replaced a file of the first run that had the same name.
+    # A file of the second run has replaced the first run's file of the same name.
     assert twice <= named_twice(err) <= before
     assert bool(named_twice(err)) is (
         moment in {"before the directory is synced", "before the commit"}
@@ -204,7 +206,7 @@ def test_killed(
 def test_killed_while_it_writes(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], spawn: Spawn, run: Run, tmp_path: Path
 ) -> None:
-    """An export that is killed several times at arbitrary moments loses no message."""
+    """An export that is killed several times at any moment loses no message."""
     shown = ("-o", "parquet", "--file-seconds", "0.1")
     named: Counter[tuple[int, int]] = Counter()
     for number in range(1, 4):
@@ -225,12 +227,12 @@ def test_killed_while_it_writes(
 def test_a_member_joins(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], spawn: Spawn, tmp_path: Path
 ) -> None:
-    """Before a rebalance the export completes and commits its files: nothing is written twice."""
+    """Before a rebalance the export completes and commits its files, so nothing is repeated."""
     sandbox.produce(topic, 300)
     first = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
     second = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
-    # The first member releases at least one partition to the second.
+    # The first member releases at least one partition to the second member.
     eventually(lambda: complete(tmp_path))
     sandbox.produce(topic, 300)
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
@@ -253,7 +255,7 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 
 def test_files_are_found_by_their_names(directory: Directory) -> None:
-    """A file overlaps if its last offset is at or above the position; other files are ignored."""
+    """A file overlaps if its last offset is not below the position; other files are ignored."""
     names = ("a-b-1-0000..0009.parquet", "a-b-1-0010..0019.arrow", "a-b-11-0010..0019.jsonl")
     for name in (*names, "notes.txt", ".a-b-1-20.7.parquet.open"):
         (directory.path / name).touch()
@@ -264,7 +266,7 @@ def test_files_are_found_by_their_names(directory: Directory) -> None:
 
 
 def test_only_abandoned_files_are_removed(directory: Directory) -> None:
-    """A hidden file that a live process has locked is not removed."""
+    """A hidden file is not removed if a live process has locked it."""
     import fcntl  # noqa: PLC0415
 
     mine, abandoned = (directory.path / f".t-0-{one}.parquet.open" for one in (1, 2))
@@ -277,14 +279,14 @@ def test_only_abandoned_files_are_removed(directory: Directory) -> None:
 
 
 def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    """A file in place of the output directory gives one clear error."""
+    """If the output directory is a file, the command gives one clear error."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="the directory cannot be used"):
         Directory(tmp_path / "file")
 
 
 def test_a_batch_is_split_into_runs() -> None:
-    """Each run of messages has one partition of one topic under one fencing token."""
+    """Each run of messages has one partition of one topic, under one fencing token."""
     places = [("a", 0, 1), ("a", 0, 1), ("a", 1, 1), ("b", 1, 1), ("b", 1, 2)]
     columns = zip(*places, strict=True)
     batch = pa.RecordBatch.from_arrays(
@@ -301,7 +303,7 @@ def test_a_batch_is_split_into_runs() -> None:
     ],
 )
 def test_formats_and_destinations(run: Run, given: tuple[str, ...], said: str) -> None:
-    """A format that does not fit its destination is one clear error with code 2."""
+    """If a format does not fit its destination, there is one clear error with code 2."""
     code, _, err = run("consume", "-t", "t", "-z", "h:1", "-g", "g", *given)
     assert code == 2
     assert said in err

@@ -1,4 +1,4 @@
-"""`zkconsumer history` as a command: report, timeline, tables, damaged logs, and --follow."""
+"""The command `zkconsumer history`: report, timeline, tables, damaged logs, and --follow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT_S = 60.0
 
 
 class Billing(LogWriter):
-    """A group `billing` whose only member expires at 22:13:30 and whose next member joins late."""
+    """The log of a group `billing`: its only member expires at 22:13:30, the next joins late."""
 
     def member(self, session: int, name: str, ms: int = 0) -> None:
         data = encode_registration(Registration({"orders": 1}, timestamp_ms=1))
@@ -82,7 +82,7 @@ def test_the_report(run: Callable[..., str]) -> None:
 
 
 def test_the_report_for_people(run: Callable[..., str]) -> None:
-    """The table has one section each for groups, incidents and rebalances."""
+    """The table has one section for groups, one for incidents and one for rebalances."""
     text = run("report")
     assert [line for line in text.splitlines() if " " not in line and line] == [
         "groups",
@@ -92,7 +92,7 @@ def test_the_report_for_people(run: Callable[..., str]) -> None:
 
 
 def test_the_page(run: Callable[..., str]) -> None:
-    """The page has a lane per partition, a bar per ownership and the incident."""
+    """The page has a lane for each partition, a bar for each ownership, and the incident."""
     page = run("report", "--output", "html")
     assert page.count("<rect ") == 2
     assert "billing orders-0" in page
@@ -100,7 +100,7 @@ def test_the_page(run: Callable[..., str]) -> None:
 
 
 def test_the_timeline(run: Callable[..., str]) -> None:
-    """The timeline has one line per event, in order of time, within the requested span."""
+    """The timeline has one line per event, sorted by time, within the requested span."""
     rows = list(csv.DictReader(io.StringIO(run("timeline", "--output", "csv"))))
     assert [row["what"] for row in rows][:4] == [
         "billing_a joined (session 0x1)",
@@ -118,7 +118,7 @@ def test_the_timeline(run: Callable[..., str]) -> None:
     [("transactions", 10), ("sessions", 2), ("members", 3), ("ownership", 2), ("commits", 2)],
 )
 def test_tables(run: Callable[..., str], table: str, rows: int) -> None:
-    """`show` prints all rows of a table, as JSON and as JSON Lines."""
+    """`show` prints all rows of a table as JSON or as JSON Lines."""
     found = json.loads(run("show", table, "--output", "json"))
     assert len(found) == rows
     assert all({"zxid", "time_ms", "file"} <= row.keys() for row in found)
@@ -142,12 +142,12 @@ def test_schemas(run: Callable[..., str]) -> None:
 
 
 def test_other_groups_are_left_out(run: Callable[..., str]) -> None:
-    """With --group of another group the report is empty."""
+    """If --group names another group, the report is empty."""
     assert json.loads(run("report", "--group", "other", "--output", "json"))["groups"] == []
 
 
 def test_damage(run: Callable[..., str], billing: Billing, tmp_path: Path) -> None:
-    """A damaged log is reported up to the damage, with its byte offset; the exit code is 1."""
+    """A damaged log is read up to the damage, whose byte offset is named; exit code 1."""
     content = bytearray(billing.content())
     content[-70] ^= 1
     (tmp_path / "log.1").write_bytes(content)
@@ -168,7 +168,7 @@ def test_damage(run: Callable[..., str], billing: Billing, tmp_path: Path) -> No
     ],
 )
 def test_wrong_use(words: list[str], text: str) -> None:
-    """Wrong arguments give one sentence that says what is wrong, and exit code 2."""
+    """For wrong arguments one sentence says what is wrong; exit code 2."""
     done = subprocess.run(
         [sys.executable, "-m", "zkconsumer", "history", *words],
         capture_output=True,
@@ -182,7 +182,7 @@ def test_wrong_use(words: list[str], text: str) -> None:
 
 
 def test_following(billing: Billing, tmp_path: Path) -> None:
-    """With --follow, transactions that a server writes during the command are printed as lines."""
+    """With --follow, lines appear for transactions that a server writes during the command."""
     command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path), "-o", "jsonl"]
     with subprocess.Popen(
         [sys.executable, "-m", "zkconsumer", *command], stdout=subprocess.PIPE, text=True

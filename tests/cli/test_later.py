@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "later" / "assignors.jsonl.gz"
 
 
 def case(**fields: object) -> str:
-    """A line of a file of cases."""
+    """Return a line of a file of cases."""
     member = {"topics": ["t"], "instance": None, "rack": None, "owned": {}, "generation": -1}
     topics = {"t": {"partitions": 3, "racks": None}}
     defaults = {"case": 7, "assignor": "range", "topics": topics, "members": {"m": member}}
@@ -22,12 +22,12 @@ def case(**fields: object) -> str:
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """One object a line."""
+    """Return one JSON object for each line."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def test_captured_cases(call: Run) -> None:
-    """The captures' own format, gzipped, gives the captured results, in order."""
+    """A gzip file in the captures' format gives the captured results in order."""
     lines = documents(gzip.decompress(GOLDEN.read_bytes()).decode())
     code, out, err = call("assign", "--assignor", "sticky", "--cases", str(GOLDEN), "-o", "jsonl")
     assert (code, err) == (0, "")
@@ -35,7 +35,7 @@ def test_captured_cases(call: Run) -> None:
 
 
 def test_other_formats(call: Run, tmp_path: Path) -> None:
-    """A table has a row for each member and topic, and JSON is one list."""
+    """A table has a row for each member and topic; JSON is a single list."""
     path = tmp_path / "cases"
     path.write_text(case())
     arguments = ("assign", "--assignor", "range", "--cases", str(path))
@@ -57,7 +57,7 @@ def test_other_formats(call: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
-    """A bad case after a good one is one sentence with its place, exit code 2, and no output."""
+    """If a good case precedes a bad one, one sentence names the place, and nothing is printed."""
     path = tmp_path / "cases"
     path.write_text(case() + line)
     code, out, err = call("assign", "--assignor", "range", "--cases", str(path), "-o", "jsonl")
@@ -67,7 +67,7 @@ def test_a_bad_case(call: Run, tmp_path: Path, line: str) -> None:
 
 
 def test_an_unknown_assignor(call: Run, tmp_path: Path) -> None:
-    """An unknown --assignor is an error of use that lists the known ones."""
+    """For an unknown --assignor the error lists the known ones, as wrong usage."""
     code, out, err = call("assign", "--assignor", "strict", "--cases", str(tmp_path))
     assert (code, out) == (2, "")
     assert "cooperative-sticky" in err
@@ -77,7 +77,7 @@ def test_an_unknown_assignor(call: Run, tmp_path: Path) -> None:
 
 
 def test_the_coordinator(call: Run) -> None:
-    """The partition of a group, also of the group whose hash code has no absolute value."""
+    """`explain coordinator` prints a group's partition, even for the smallest hash code."""
     code, out, _ = call("explain", "coordinator", "polygenelubricants", "-o", "json")
     assert code == 0
     (found,) = json.loads(out)
@@ -85,7 +85,7 @@ def test_the_coordinator(call: Run) -> None:
 
 
 def test_the_vote(call: Run) -> None:
-    """The group's choice, or a dash without a common assignor."""
+    """`explain coordinator` prints the group's choice, or a dash if no assignor is common."""
     for ballots, choice in ((["m=a,b", "n=b,a", "o=b,a"], "b"), (["m=a", "n=b"], "-")):
         code, out, _ = call("explain", "vote", *ballots)
         assert code == 0
@@ -93,7 +93,7 @@ def test_the_vote(call: Run) -> None:
 
 
 def test_the_partitioners(call: Run) -> None:
-    """A key's partition by murmur2 and by Java's hash codes of bytes and of a string."""
+    """A key's partition is given by murmur2, and by Java's hash codes of bytes and of a string."""
     code, out, _ = call("explain", "partitioner", "--key", "21", "--partitions", "10", "-o", "json")
     assert code == 0
     hashes = {row["partitioner"]: row["hash"] for row in json.loads(out)}
@@ -102,7 +102,7 @@ def test_the_partitioners(call: Run) -> None:
 
 
 def test_the_placement(call: Run) -> None:
-    """The replicas of AdminUtils beside those of the simple rule."""
+    """`explain placement` prints the replicas by AdminUtils beside those by the simple rule."""
     numbers = ("--partitions", "6", "--replicas", "3")
     code, out, _ = call("explain", "placement", "--brokers", "0,1,2,3,4", *numbers, "-o", "jsonl")
     assert code == 0
@@ -110,7 +110,7 @@ def test_the_placement(call: Run) -> None:
 
 
 def test_cases_of_explain(call: Run, tmp_path: Path) -> None:
-    """A file of cases gives one line for each, and a bad one gives none."""
+    """A file of cases gives one line per case; a file with a bad case gives none."""
     path = tmp_path / "cases"
     path.write_text('{"case": 1, "group": "a"}\n{"case": 2, "group": "b", "partitions": 7}\n')
     code, out, _ = call("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
@@ -140,7 +140,7 @@ def test_cases_of_explain(call: Run, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_of_explain(call: Run, arguments: tuple[str, ...]) -> None:
-    """Bad input is one sentence, exit code 2, and no output."""
+    """Bad input gives one sentence, exit code 2, and no output."""
     code, out, err = call("explain", *arguments)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1

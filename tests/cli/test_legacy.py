@@ -11,15 +11,15 @@ from support.jvm.tools import RELEASES, TOPICS, World, captured, produce, withou
 
 from zkconsumer.sandbox import Sandbox
 
-# How zkconsumer differs from a recorded run, and why. Everything else is equal, except the JVM's
-# stack traces (`without_stacks`) and the path of a backup.
+# How zkconsumer differs from a recorded run, and why. Everything else is equal, except the stack
+# traces of the JVM (`without_stacks`) and the path of a backup.
 REFUSED = {
     "DIR/import.txt": "a line without a colon: the JVM threw an exception, we say which line it is",
     "DIR/import2.txt": "values that are no numbers: the JVM wrote them, and no member could start",
 }
-# The brokers' timing and the threads determine the order of messages of different partitions.
+# Broker timing and threads determine the order of messages in different partitions.
 MIXED = "ConsoleConsumer"
-# The JVM prints the partitions in the order of the broker's answer, zkconsumer in ascending order.
+# The JVM prints partitions in the order of the broker's answer, zkconsumer in ascending order.
 SORTED = "GetOffsetShell"
 
 # The captures have no run of this release on groups with idle members.
@@ -50,13 +50,13 @@ def worlds(topics: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture(scope="module")
 def more(topics: Sandbox) -> None:
-    """Produce each topic's messages again, as was done before the last runs of the captures."""
+    """Produce the messages of each topic again, as the captures did before their last runs."""
     produce(topics)
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded(release: str, worlds: dict[str, World]) -> None:
-    """Each run but two refused imports has the real tool's output, exit code, files and znodes."""
+    """Except for two refused imports, each run has the same output, exit code, files and znodes."""
     world = worlds[release]
     lines = [line for line in captured(release) if not line["state"].startswith("idle")]
     files(world, lines)
@@ -68,7 +68,7 @@ def test_recorded(release: str, worlds: dict[str, World]) -> None:
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if one != NO_IDLE_RUNS])
 def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
-    """Recorded runs on groups with idle members or missing or malformed offsets are equal, too."""
+    """Runs on groups with idle members, or missing or malformed offsets, equal the captures."""
     world = worlds[release]
     lines = [line for line in captured(release) if line["state"].startswith("idle")]
     snapshots = [line for line in lines if "znodes" in line]

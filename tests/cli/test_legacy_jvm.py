@@ -1,4 +1,4 @@
-"""Kafka's tools of 1.1.1 read what `zkconsumer legacy` writes, and vice versa; its additions.
+"""`zkconsumer legacy` and Kafka's tools of 1.1.1 read each other's output; and additions.
 
 A JVM takes seconds to start, so these tests start three.
 """
@@ -35,7 +35,7 @@ class Old(World):
         self.connect = sandbox.zookeeper_connect
 
     def jvm(self, java: str, *arguments: str) -> str:
-        """Run a real tool; return its standard output."""
+        """Run a real tool, and return its standard output."""
         classes = ":".join(str(jar) for jar in jars.resolve("kafka-1.1.1"))
         done = subprocess.run(
             [str(JAVA), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes, java, *arguments],
@@ -50,13 +50,13 @@ class Old(World):
 
 @pytest.fixture
 def old(sandbox: Sandbox, tmp_path: Path) -> Old:
-    """The JVM's tools and zkconsumer's tools, on one ZooKeeper."""
+    """The tools of the JVM and of zkconsumer, on the same ZooKeeper."""
     return Old(sandbox, tmp_path)
 
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Unique) -> str:
-    """A topic with 5 messages in the first of its two partitions."""
+    """A topic of two partitions, the first of which has 5 messages."""
     name = unique("legacy")
     sandbox.create_topic(name, partitions=2)
     sandbox.produce(name, 5, partition=0)
@@ -64,7 +64,7 @@ def topic(sandbox: Sandbox, unique: Unique) -> str:
 
 
 def test_the_jvm_exports_what_we_imported(old: Old, topic: str, unique: Unique) -> None:
-    """The JVM exports exactly what zkconsumer imported; both tools describe the group alike."""
+    """The JVM's tool exports exactly what zkconsumer imported; both describe the group alike."""
     group = unique("imported")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n + 3}" for n in range(2)]
@@ -90,7 +90,7 @@ def test_the_jvm_exports_what_we_imported(old: Old, topic: str, unique: Unique) 
 
 
 def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: Unique) -> None:
-    """zkconsumer exports exactly the lines that the JVM imported."""
+    """zkconsumer exports exactly the lines that the JVM's tool imported."""
     group = unique("theirs")
     file, back = old.directory / "in.txt", old.directory / "out.txt"
     lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n}" for n in range(12)]
@@ -103,7 +103,7 @@ def test_zkconsumer_exports_what_the_jvm_imports(old: Old, topic: str, unique: U
 
 
 def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
-    """`undo` restores a group that an old tool has deleted, from that tool's backup."""
+    """If an old tool has deleted a group, `undo` restores the group from the tool's backup."""
     group = unique("undone")
     before = {f"/consumers/{group}/offsets/{topic}/{n}": f"{n}" for n in range(2)}
     old.put([{"path": path, "data": data} for path, data in before.items()])
@@ -135,7 +135,7 @@ def test_undo_after_an_old_tool(old: Old, topic: str, unique: Unique) -> None:
 
 
 def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
-    """An illegal group name, such as `..` or `a/b`, is refused, and no backup is written."""
+    """An illegal group name such as `..` or `a/b` is refused, and no backup is written."""
     for name in ("..", "a/b", "", "a\nb"):
         for arguments in (("--delete", "--group", name), ("--describe", "--group", name)):
             code, out, err = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, *arguments)
@@ -147,7 +147,7 @@ def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
 
 
 def test_skipped_lines_are_reported(old: Old, topic: str, unique: Unique) -> None:
-    """Skipped lines of an import, and requests that only newer brokers answer, are reported."""
+    """An import reports skipped lines, and requests that only newer brokers answer."""
     group, file = unique("said"), old.directory / "in.txt"
     path = f"/consumers/{group}/offsets/{topic}"
     file.write_text(f"{path}/0:1\n\n{path}/1:2\n")
@@ -170,7 +170,7 @@ def test_skipped_lines_are_reported(old: Old, topic: str, unique: Unique) -> Non
 
 
 def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
-    """ConsoleConsumer deletes its generated group, and prints the requested format."""
+    """ConsoleConsumer deletes the group that it generated, and prints in the requested format."""
     properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
     told = [word for one in properties for word in ("--property", one)]
     code, out, _ = old.run(
@@ -191,7 +191,7 @@ def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
 
 
 def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """An interrupted ConsoleConsumer prints its count; at most its last message is uncommitted."""
+    """An interrupted ConsoleConsumer prints its count; at most one message is uncommitted."""
     group = unique("interrupted")
     properties = old.directory / "consumer.properties"
     properties.write_text(f"group.id={group}\n")
@@ -213,12 +213,12 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
     assert process.returncode == 130
     assert err.decode().splitlines()[-1] == "Processed a total of 5 messages"
     path = f"/consumers/{group}/offsets/{topic}/0"
-    # The last message may have been in flight at the interruption.
+    # The last message may have been in flight when the signal arrived.
     assert old.below(path)[path] in ("4", "5")
 
 
 def test_a_closed_output_ends_the_tool(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends with 0 and Kafka's text."""
+    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: exit code 0 and Kafka's text."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(
         "legacy",

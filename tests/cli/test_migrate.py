@@ -1,4 +1,4 @@
-"""`zkconsumer migrate`: the plan, its effect, and its exit codes."""
+"""`zkconsumer migrate`: the plan, the plan's effect, and the exit codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def ask(group: Group, tmp_path: Path) -> Ask:
-    """Run `migrate` for the group and topic of the test, in this process."""
+    """Run `migrate` for the group and the topic of the test, in this process."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(
@@ -61,7 +61,7 @@ def ask(group: Group, tmp_path: Path) -> Ask:
 
 
 def test_preview(ask: Ask, group: Group) -> None:
-    """`--preview` needs members and excludes --execute; it prints the assignment in Kafka."""
+    """`--preview` needs members, excludes --execute, and prints the assignment in Kafka."""
     code, out, err = ask("zookeeper-to-kafka", "--preview")
     assert (code, out) == (2, "")
     assert "the group has no threads" in err
@@ -78,7 +78,7 @@ def test_preview(ask: Ask, group: Group) -> None:
 
 
 def test_a_migration_to_kafka_and_back(ask: Ask, group: Group) -> None:
-    """Dry run, verified migration, and migration back, which lowers an offset only if forced."""
+    """After a dry run comes a verified migration, then one back, which lowers offsets by force."""
     code, out, err = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
     assert [(row["zookeeper"], row["kafka"], row["action"]) for row in json.loads(out)] == [
@@ -115,7 +115,7 @@ def test_a_migration_to_kafka_and_back(ask: Ask, group: Group) -> None:
 def test_ctrl_c(
     ask: Ask, group: Group, monkeypatch: pytest.MonkeyPatch, reading: int, said: str
 ) -> None:
-    """Ctrl-C reports how many offsets were read, and whether the changes were made."""
+    """Ctrl-C reports how many offsets were read, and whether changes were made."""
     monkeypatch.setattr(logs, "PARTITIONS_PER_REQUEST", 1)  # Each request carries one offset.
     advanced, calls = Progress.advanced, itertools.count(1)
 
@@ -136,7 +136,7 @@ def test_ctrl_c(
 
 
 def test_outside_the_log(ask: Ask, group: Group) -> None:
-    """An offset above the end of the log is migrated unchanged, and the output says why."""
+    """An offset above the log's end is migrated unchanged, and the output says why."""
     group.write(0, b"99")
     code, out, _ = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
@@ -148,7 +148,7 @@ def test_outside_the_log(ask: Ask, group: Group) -> None:
 
 
 def test_a_live_group(ask: Ask, group: Group) -> None:
-    """A live group is refused with exit code 4."""
+    """For a live group the command refuses, with exit code 4."""
     path = paths.member(group.name, "x")
     group.admin.create(path, b"{}", ephemeral=True, makepath=True)
     code, out, err = ask("zookeeper-to-kafka", "--execute")

@@ -1,4 +1,4 @@
-"""The commands that change offsets and groups, in this process, on real servers."""
+"""The commands that change offsets and groups, run in this process on real servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Clients]:
-    """A chroot for one test, with a registered topic of three partitions but no broker."""
+    """A chroot for one test, with a topic of three partitions, but without a broker."""
     chroot = unique("commands")
     above = KazooClient(zookeeper.connect)
     above.start(60)
@@ -70,7 +70,7 @@ def the_backup() -> str:
 
 
 def test_a_dry_run(clients: Clients, command: Command) -> None:
-    """Without --execute old and new offsets are shown, and no znode or file is written."""
+    """Without --execute old and new offsets are shown, but no znode and no file is written."""
     before = clients.tree("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "t:1=8", "-o", "json")
     assert done.exit_code == 0
@@ -84,7 +84,7 @@ def test_a_dry_run(clients: Clients, command: Command) -> None:
 
 
 def test_set_and_undo(clients: Clients, command: Command) -> None:
-    """--execute changes offsets and names backup and author; `undo` restores the old offsets."""
+    """--execute changes offsets, and names backup and author; `undo` restores the old offsets."""
     before = clients.contents("g")
     done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
     assert (done.exit_code, clients.stored("g")[TopicPartition("t", 0)]) == (0, "7")
@@ -101,7 +101,7 @@ def test_set_and_undo(clients: Clients, command: Command) -> None:
 
 
 def test_the_last_backup(clients: Clients, command: Command) -> None:
-    """`undo --last` undoes the newest change, of one group if given; `backups list` names all."""
+    """`undo --last` undoes the newest change, of a group if given; `backups list` names all."""
     before = clients.contents("g")
     clients.offsets("other", {TopicPartition("t", 0): 1})
     for words in (("g", "t:0=7"), ("other", "t:0=8")):
@@ -119,7 +119,7 @@ def test_the_last_backup(clients: Clients, command: Command) -> None:
 
 
 def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
-    """In JSON a znode other than an offset has a path and no topic; the table prints the path."""
+    """A znode other than an offset is shown by its path, in JSON without a topic."""
     room = paths.offsets_of("g", "t")
     others = [
         row
@@ -131,7 +131,7 @@ def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
 
 
 def test_a_plan_file(clients: Clients, command: Command) -> None:
-    """A plan file is applied once, and not at all if a znode has changed since."""
+    """A plan file can be applied only once, and not if a znode has changed since."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
     command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
     before = clients.stored("g")
@@ -147,7 +147,7 @@ def test_a_plan_file(clients: Clients, command: Command) -> None:
 
 
 def test_live_members(clients: Clients, command: Command) -> None:
-    """A live group is refused with 4, as the dry run says; --force-live says what members do."""
+    """A live group is refused with 4; a dry run says so, and what --force-live would do."""
     clients.join("g")
     dry = command("offsets", "set", "-g", "g", "t:0=7")
     assert (dry.exit_code, "--execute will refuse" in dry.stderr) == (0, True)
@@ -169,7 +169,7 @@ def test_live_members(clients: Clients, command: Command) -> None:
 
 
 def test_by_time_on_old_brokers(clients: Clients, command: Command) -> None:
-    """With brokers before 0.10 a reset by time needs --approximate and an answer of a broker."""
+    """If brokers are older than 0.10, a reset by time needs --approximate and a broker's answer."""
     clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -181,7 +181,7 @@ def test_by_time_on_old_brokers(clients: Clients, command: Command) -> None:
 
 
 def test_applied_in_part(clients: Clients, command: Command) -> None:
-    """With exit code 5 the applied changes are named; the backup completes the rest later."""
+    """Exit code 5 means that only some changes were made; the backup completes the rest."""
     last = TopicPartition("u", MAX_MULTI_WRITES)
     clients.offsets("g", {last: 1})
     free = clients.other.get_acls(paths.offset("g", last))[0]
@@ -207,7 +207,7 @@ def test_applied_in_part(clients: Clients, command: Command) -> None:
 
 @pytest.mark.parametrize("format_", ["json", "csv", "kafka-utils", "legacy"])
 def test_export_and_import(clients: Clients, command: Command, format_: str) -> None:
-    """An export in any format can be imported again after the group was deleted."""
+    """What was exported in any format can be imported after the group was deleted."""
     before = clients.stored("g")
     assert command("offsets", "export", "g", "--file", "f", "--format", format_).exit_code == 0
     assert command("groups", "delete", "g", "--execute").exit_code == 0
@@ -217,7 +217,7 @@ def test_export_and_import(clients: Clients, command: Command, format_: str) -> 
 
 
 def test_a_file_of_the_old_tool(clients: Clients, command: Command) -> None:
-    """A file of ExportZkOffsets is imported unchanged; missing topics are a note."""
+    """A file of ExportZkOffsets is imported unchanged; a note names missing topics."""
     Path("export.txt").write_text(EXPORTED)
     done = command("offsets", "import", "export.txt", "--execute")
     assert done.exit_code == 0
@@ -226,14 +226,14 @@ def test_a_file_of_the_old_tool(clients: Clients, command: Command) -> None:
 
 
 def test_a_bad_file(clients: Clients, command: Command) -> None:
-    """A malformed last line gives exit code 2 and the line's number, and nothing is written."""
+    """If the last line is malformed, nothing is written; exit code 2 and the line's number."""
     bad = EXPORTED + "/consumers/g/offsets/../0:1\n"
     done = command("offsets", "import", "-", "--execute", stdin=bad)
     assert (done.exit_code, "-:3" in done.stderr, clients.tree("toolg")) == (2, True, {})
 
 
 def test_nothing_to_export(command: Command) -> None:
-    """An empty export is an error and creates no file; no file is overwritten."""
+    """Exporting nothing is an error, creates no file, and overwrites none."""
     assert command("offsets", "export", "g", "--file", "f", "-t", "t:2", "-t", "t:0").exit_code == 0
     assert command("offsets", "export", "g", "--file", "f").exit_code == 2
     assert command("offsets", "export", "--file", "x", "-g", "nobody").exit_code == 1
@@ -247,7 +247,7 @@ def test_nothing_to_export(command: Command) -> None:
 
 
 def test_groups(clients: Clients, command: Command) -> None:
-    """A group is copied and renamed, a topic forgotten, and the group deleted."""
+    """A group is copied, renamed, and deleted, and a topic is removed from it."""
     before = clients.stored("g")
     copied = command("groups", "copy", "g", "h", "--execute")
     assert copied.exit_code == 0
@@ -269,7 +269,7 @@ def test_groups(clients: Clients, command: Command) -> None:
 
 
 def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None:
-    """An unreadable offset is named, left out of an export with code 1, and copied unchanged."""
+    """An unreadable offset is named; an export leaves it out (code 1), a copy includes it."""
     clients.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
@@ -282,7 +282,7 @@ def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None
 
 
 def test_brokers_that_cannot_be_reached(clients: Clients, command: Command) -> None:
-    """A copy works without brokers; one note says that Kafka's offsets are unknown."""
+    """Without brokers a copy still works; one note says that Kafka's offsets are unknown."""
     clients.other.create(
         paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
     )
@@ -294,7 +294,7 @@ def test_brokers_that_cannot_be_reached(clients: Clients, command: Command) -> N
 
 
 def test_offsets_deleted(clients: Clients, command: Command) -> None:
-    """`offsets delete` deletes the offsets of the named partitions only."""
+    """`offsets delete` deletes only the offsets of the named partitions."""
     assert command("offsets", "delete", "-g", "g", "-t", "t:0,2", "--execute").exit_code == 0
     assert clients.stored("g") == {TopicPartition("t", 1): "101"}
 
@@ -337,7 +337,7 @@ def test_offsets_deleted(clients: Clients, command: Command) -> None:
 def test_clear_errors(
     clients: Clients, command: Command, arguments: list[str], code: int, why: str
 ) -> None:
-    """Each wrong request gives the reason and the right exit code, and changes nothing."""
+    """Each wrong request gives a reason and its exit code, and changes nothing."""
     before = clients.tree("g")
     done = command(*arguments, "--execute", "--timeout", "2")
     assert (done.exit_code, done.stdout) == (code, "")

@@ -46,13 +46,13 @@ def command(group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
 
 @pytest.fixture
 def kafka(group: Group) -> Iterator[Foreign]:
-    """A second client that reads and commits the group's offsets in Kafka."""
+    """A second client that reads and commits the offsets of the group in Kafka."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as client:
         yield client
 
 
 def test_every_kind(group: Group, command: Command) -> None:
-    """Each reset sets its target offset; one outside the log becomes the nearest end of the log."""
+    """Each kind of reset sets its target; an offset outside the log becomes the log's near end."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     for kind, expected in {
@@ -86,7 +86,7 @@ def test_every_kind(group: Group, command: Command) -> None:
 
 
 def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
-    """A reset in Kafka's storage or in both stores can be undone as far as Kafka permits it."""
+    """A reset in Kafka or in both stores can be undone as far as Kafka permits."""
     topic = ("-t", group.topic)
     done = command(
         "offsets", "reset", *topic, "--to-offset", "7", "--storage", "kafka", "--execute"
@@ -108,7 +108,7 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
 
 
 def test_offsets_in_kafka_cause_a_note(group: Group, command: Command, kafka: Foreign) -> None:
-    """A change in ZooKeeper alone adds a note if the group also has offsets in Kafka."""
+    """If a group has offsets in Kafka, a change in ZooKeeper alone adds a note."""
     Path("f.csv").write_text(f"{group.topic},0,4\n")
     word = f"Kafka has offsets of group {group.name}, too"
     deleting = ("offsets", "delete", "-t", group.topic)
@@ -126,7 +126,7 @@ def test_offsets_in_kafka_cause_a_note(group: Group, command: Command, kafka: Fo
 
 
 def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None:
-    """If Kafka's offset has changed since the plan, --execute refuses and writes nothing."""
+    """If the offset in Kafka has changed since the plan, --execute refuses to write."""
     plan = ("offsets", "reset", "-t", group.topic, "--to-offset", "7", "--storage", "both")
     assert command(*plan, "--plan-out", "plan.json").exit_code == 0
     kafka.commit({1: 2})
@@ -136,7 +136,7 @@ def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None
 
 
 def test_our_own_member_honours_it(group: Group, command: Command) -> None:
-    """A running zkconsumer member continues from an offset that --force-live has set."""
+    """A live zkconsumer member continues from an offset that --force-live has set."""
     member = group.join(auto_commit_interval_s=0.2)
     member.settled(0, 1)
     eventually(lambda: group.stored(0) == "10" and group.stored(1) == "10")

@@ -21,7 +21,7 @@ from zkconsumer.errors import ConfigError, InvalidNameError
 
 
 def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command without ZooKeeper's address is wrong usage; the error names all sources of it."""
+    """Without ZooKeeper's address a command is wrong usage; the error names all its sources."""
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     for command in (["topics", "list"], ["groups", "show", "g"], ["lag", "-g", "g"], ["members"]):
         result = CliRunner().invoke(app, command)
@@ -30,7 +30,7 @@ def test_no_address_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_group_of_a_command(tmp_path: Path) -> None:
-    """The option overrides the file's group.id; a missing or illegal name is an error."""
+    """--group overrides the file's group.id; a missing or illegal name is an error."""
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=billing\n")
     assert Common(config=file, zookeeper="h:1").group(None) == "billing"
@@ -42,7 +42,7 @@ def test_the_group_of_a_command(tmp_path: Path) -> None:
 
 
 def test_properties_and_time(tmp_path: Path) -> None:
-    """Authentication comes from file and properties; --timeout limits the connection."""
+    """Authentication is taken from file and properties; --timeout limits the connection."""
     file = tmp_path / "consumer.properties"
     file.write_text("zookeeper.auth.scheme=digest\nzookeeper.auth.credential=ops:secret\n")
     settings = Common(zookeeper="127.0.0.1:1", config=file, timeout=1.5).settings("g")
@@ -53,7 +53,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
 
 
 def test_the_groups_of_a_command(tmp_path: Path) -> None:
-    """Without a group, reading uses all groups, and a change needs --all-groups."""
+    """Without --group, commands read all groups; to change all groups, --all-groups is needed."""
     bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
     assert bare.groups(None, all_groups=False) is None
     assert bare.groups(["a", "b"], all_groups=False) == ["a", "b"]
@@ -71,7 +71,7 @@ def test_the_groups_of_a_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("lag",), ("owners",), ("verify",), ("groups", "show")])
 def test_argument_and_option(words: tuple[str, ...]) -> None:
-    """The group is an argument or --group; giving two different names is wrong usage."""
+    """The group is an argument or --group; two different names are wrong usage."""
     for given in (("a/b",), ("-g", "a/b")):
         result = CliRunner().invoke(app, [*words, *given, "-z", "h:1"])
         assert (result.exit_code, "a/b" in result.stderr) == (2, True)
@@ -81,7 +81,7 @@ def test_argument_and_option(words: tuple[str, ...]) -> None:
 
 
 def test_topics() -> None:
-    """TOPIC selects all partitions and TOPIC:0,1 only these; both for one topic select all."""
+    """TOPIC selects all partitions, TOPIC:0,1 only these; if both are given, all count."""
     assert topics_of(None) is None
     assert topics_of(["a", "b:0,2", "b:5"]) == {"a": None, "b": frozenset({0, 2, 5})}
     assert topics_of(["a:1", "a"]) == {"a": None}
@@ -91,7 +91,7 @@ def test_topics() -> None:
 
 
 def _commands(family: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All commands with their names."""
+    """Return all commands with their names."""
     below = getattr(family, "commands", None)
     if below is None:
         yield words, family
@@ -105,7 +105,7 @@ ALL = [found for name in COMMANDS for found in _commands(ROOT.get_command(None, 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=[" ".join(words) for words, _ in ALL])
 def test_every_help(words: tuple[str, ...], command: Any) -> None:
-    """Each command's help has an example, and names its positional arguments."""
+    """The help of each command has an example, and names the positional arguments."""
     shown = CliRunner().invoke(app, [*words, "--help"]).stdout
     examples = " ".join(shown.partition("xample: ")[2].split())
     assert f"zkconsumer {' '.join(words)} " in examples
@@ -119,7 +119,7 @@ def test_every_help(words: tuple[str, ...], command: Any) -> None:
 
 
 def test_summaries_are_whole() -> None:
-    """Each subcommand's summary fits its help line without being cut off."""
+    """The summary of each subcommand fits on its line of the help."""
     for family in sorted({words[0] for words, _ in ALL if len(words) > 1}):
         result = CliRunner().invoke(app, [family, "--help"], terminal_width=80)
         commands = result.stdout.partition("Commands:")[2]

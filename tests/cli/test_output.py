@@ -1,4 +1,4 @@
-"""How rows are written: tables that fit a terminal, formats for programs, escaped text."""
+"""The output of rows: tables that fit a terminal, formats for programs, escaped text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _lines(width: int | None, output: Output = Output.TABLE) -> tuple[list[str],
 
 
 def test_a_table_without_a_terminal() -> None:
-    """Without a terminal numbers are right-aligned and text is complete; `wide` adds columns."""
+    """Without a terminal numbers are right-aligned and no text is cut; `wide` adds columns."""
     assert _lines(None) == (
         [
             "TOPIC       LAG  START  OWNER",
@@ -57,7 +57,7 @@ def test_a_table_without_a_terminal() -> None:
 
 
 def test_a_narrow_terminal() -> None:
-    """Columns are dropped in their declared order, and then text is wrapped."""
+    """If a terminal is narrow, columns are dropped in their declared order; text is wrapped."""
     assert _lines(38)[1] == []
     assert _lines(37)[1] == ["START"]
     lines, dropped = _lines(20)
@@ -71,14 +71,14 @@ def test_a_narrow_terminal() -> None:
 
 
 def test_colours() -> None:
-    """Colour codes surround the text without its padding, and only with colours on."""
+    """With colours on, codes surround the text, but not its padding."""
     painted, _ = format_table(Table(ROWS, COLUMNS), Output.TABLE, Screen(80, color=True))
     assert "      \x1b[31m7\x1b[0m" in painted
     assert "\x1b" not in format_table(Table(ROWS, COLUMNS), Output.TABLE, Screen(80))[0]
 
 
 def test_texts_that_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Tables, JSON, YAML and CSV escape control characters, and print other scripts' letters."""
+    """Tables, JSON, YAML and CSV escape control characters, but not letters of any script."""
     assert safe("a\x1b[2Jb\n\x7f\x9b\u202e") == r"a\x1b[2Jb\n\x7f\x9b\u202e"
     assert safe("Bestellungen-ä-注文") == "Bestellungen-ä-注文"
     rows = [{"topic": "a\x1b]0;x\x07\n"}]
@@ -89,13 +89,13 @@ def test_texts_that_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_wide_characters() -> None:
-    """A character that a terminal shows in two cells counts as two columns."""
+    """A character that a terminal shows in two cells counts as two."""
     table = Table([{"a": "注文", "b": 1}, {"a": "abcd", "b": 2}], (Column("a"), Column("b")))
     assert format_table(table, Output.TABLE, Screen())[0].splitlines()[1:] == ["注文  1", "abcd  2"]
 
 
 def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Formats for programs have all columns; unknown is null with a reason, or `unknown` in CSV."""
+    """Formats for programs have all columns; unknown is null with a reason, in CSV `unknown`."""
     found = {}
     for output in (Output.JSON, Output.JSONL, Output.YAML, Output.CSV):
         write(ROWS, COLUMNS, output)
@@ -116,7 +116,7 @@ def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without rows JSON is an empty list, and a table has only its titles."""
+    """If there are no rows, JSON is an empty list, and a table has only its titles."""
     write([], COLUMNS, Output.JSON)
     write([], COLUMNS, Output.YAML)
     write([], COLUMNS, Output.TABLE)
@@ -124,7 +124,7 @@ def test_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
-    """In JSON several tables are one object; in JSON Lines each line names its table."""
+    """In JSON, several tables are one object; in JSON Lines, each line names its table."""
     sections = {"members": Table([], COLUMNS), "partitions": Table(ROWS[:1], COLUMNS)}
     write_sections(sections, Output.JSON)
     assert json.loads(capsys.readouterr().out) == {"members": [], "partitions": ROWS[:1]}
@@ -135,7 +135,7 @@ def test_sections(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each reason of unknown values is written once to standard error, with the number of rows."""
+    """Standard error has each reason of unknown values once, with the number of its rows."""
     rows = [{"topic": "a", "lag": Unknown("no leader"), "start": Unknown("no leader")}] * 3
     write(rows, COLUMNS, Output.TABLE)
     assert capsys.readouterr().err == "zkconsumer: LAG, START unknown: no leader (3 rows)\n"
@@ -144,7 +144,7 @@ def test_reasons_are_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ten_thousand_rows() -> None:
-    """The time is linear in the number of rows; quadratic work would take about ten seconds."""
+    """10,000 rows take much less than the ten seconds of a quadratic algorithm."""
     rows = [{"topic": f"t{n}", "lag": n, "start": 0, "owner": f"o{n}"} for n in range(10_000)]
     start = time.thread_time()
     format_table(Table(rows, COLUMNS), Output.TABLE, Screen(80))

@@ -1,4 +1,4 @@
-"""`zkconsumer owners` on a real ZooKeeper."""
+"""The command `zkconsumer owners` on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def group(client: KazooClient, unique: Callable[[str], str]) -> str:
 
 
 def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
-    """Each partition with an owner or an offset is a row; stderr names malformed znodes."""
+    """Each partition with an owner or an offset is a row; malformed znodes are on stderr."""
     code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", group)
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
@@ -46,7 +46,7 @@ def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
 
 
 def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: Run) -> None:
-    """The JSON output is one object with the members and the partitions."""
+    """In JSON the output is one object with the members and the partitions."""
     arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
     document = json.loads(run("owners", *arguments)[1])
     assert document["members"] == {"g_a": {"orders": 1}}
@@ -62,21 +62,21 @@ def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: 
 
 
 def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
-    """A group that does not exist is a named error and exit code 1."""
+    """For a group that does not exist, the error names the group; exit code 1."""
     code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", "nobody")
     assert (code, out) == (1, "")
     assert err.startswith("zkconsumer: group nobody does not exist")
 
 
 def test_a_missing_chroot(zookeeper: ZooKeeperServer, run: Run) -> None:
-    """A missing chroot is a named error with exit code 3."""
+    """For a chroot that does not exist, the error names the chroot; exit code 3."""
     code, _, err = run("owners", "--zookeeper", f"{zookeeper.connect}/none", "--group", "g")
     assert (code, err.count("\n")) == (3, 1)
     assert "/none" in err
 
 
 def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn) -> None:
-    """`--watch` adds a line for each change, until Ctrl-C, which gives exit code 130."""
+    """`--watch` adds a line for each change until Ctrl-C; then the exit code is 130."""
     process = spawn("owners", "--zookeeper", zookeeper.connect, "--group", group, "--watch")
     assert process.stdout is not None
     lines = iter(process.stdout.readline, b"")
@@ -94,7 +94,7 @@ def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spaw
 def test_watch_json(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn
 ) -> None:
-    """`--watch --output json` prints all existing owners first, and then one object per change."""
+    """`--watch --output json` prints the existing owners first, then one object per change."""
     arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
     process = spawn("owners", *arguments, "--watch")
     assert process.stdout is not None

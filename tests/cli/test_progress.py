@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, lines in a pipe, and what Ctrl-C reports."""
+"""Progress of long work: a bar on a terminal, lines in a pipe, and the report at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkconsumer.cli.output import Progress
 from zkconsumer.sandbox import ZooKeeperServer
 
 LIMIT_S = 60
-OFFSETS = 2_500  # more changes than fit into one transaction
+OFFSETS = 2_500  # one transaction cannot contain this number of changes
 
 INTERRUPTED = """
 import os, signal
@@ -73,7 +73,7 @@ def test_ctrl_c(zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_pa
 
 
 def test_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a pipe, progress is at most one line per interval on standard error."""
+    """In a pipe, standard error has at most one line of progress per interval."""
     monkeypatch.setattr(Progress, "DELAY_S", 0.0)
     monkeypatch.setattr(Progress, "PIPE_S", 3600.0)
     progress = Progress("changes")
@@ -87,7 +87,7 @@ def test_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 
 def test_short_work(capsys: pytest.CaptureFixture[str]) -> None:
-    """Work that ends before the initial delay is over shows no progress."""
+    """Work that ends within the initial delay shows no progress."""
     progress = Progress("changes")
     progress.advanced(1, 2)
     progress.end()
@@ -95,7 +95,7 @@ def test_short_work(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a terminal the bar is redrawn in place, and removed at the end."""
+    """On a terminal the bar is redrawn in place, and is removed at the end."""
     monkeypatch.setattr(Progress, "DELAY_S", 0.0)
     monkeypatch.setattr(Progress, "TERMINAL_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -110,7 +110,7 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_reading_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C while groups are read reports how many were read, and is raised again."""
+    """If Ctrl-C interrupts the reading of groups, their number is reported."""
     progress = Progress("groups")
     with pytest.raises(KeyboardInterrupt), progress.until_done():
         progress.advanced(500, 5000)

@@ -1,4 +1,4 @@
-"""Commands that only read work without the right to write, with a real broker's logs."""
+"""Commands that only read need no right to write; the logs are on a real broker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ COMMANDS = (
 
 @dataclass
 class World:
-    """Groups on a topic of a real broker, below a chroot with that broker's registration."""
+    """Groups on a topic of a real broker, in a chroot that has the broker's registration."""
 
     scene: Scene
     topic: str
@@ -76,8 +76,7 @@ class World:
 
 @pytest.fixture
 def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
-    """An idle group `g` with a member, and a group `idle` without one; five messages per
-    partition."""
+    """A group `g` with a member, a group `idle` without members; five messages per partition."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 15)
@@ -122,7 +121,7 @@ def test_reading_never_writes(world: World) -> None:
 
 
 def test_lag(world: World) -> None:
-    """`lag` prints the offset, the log's end, their difference, the owner, and the store."""
+    """`lag` prints the offset, the log's end, the lag, the owner, and the store."""
     rows = world.rows("lag", "--group", "g")
     assert [(row["partition"], row["owner"]) for row in rows] == [
         (0, "g_a-0"),
@@ -135,7 +134,7 @@ def test_lag(world: World) -> None:
 
 
 def test_fail_above(world: World) -> None:
-    """A lag above the limit, or an unknown one, gives exit code 6."""
+    """With --fail-above, a higher or unknown lag gives exit code 6."""
     assert world.run("lag", "--group", "g", "--fail-above", "15").exit_code == Exit.OK
     result = world.run("lag", "--group", "g", "--fail-above", "0")
     assert result.exit_code == Exit.FOUND
@@ -145,7 +144,7 @@ def test_fail_above(world: World) -> None:
 
 
 def test_groups_show(world: World) -> None:
-    """Members and partitions in one output; standard error explains idle threads."""
+    """`groups show` prints members and partitions; standard error explains idle threads."""
     result = world.run("groups", "show", "g", "-o", "json")
     shown = json.loads(result.stdout)
     assert [one["member"] for one in shown["members"]] == ["g_a", "g_b"]
@@ -155,14 +154,14 @@ def test_groups_show(world: World) -> None:
 
 
 def test_offsets_get(world: World) -> None:
-    """The offset in each store, and the time at which ZooKeeper's was written."""
+    """`offsets get` prints the offset in each store, and when ZooKeeper's was written."""
     rows = world.rows("offsets", "get", "--group", "idle", "--topic", f"{world.topic}:0")
     (row,) = rows
     assert (row["zookeeper"], row["kafka"], row["written"][-1]) == (4, None, "Z")
 
 
 def test_a_malformed_topic(world: World) -> None:
-    """A malformed topic is named, and all other topics are printed."""
+    """A malformed topic is named, and all other topics are still printed."""
     world.scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
     result = world.run("topics", "show", "-o", "jsonl")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
@@ -170,7 +169,7 @@ def test_a_malformed_topic(world: World) -> None:
 
 
 def test_unknown_names(world: World) -> None:
-    """An unknown group or topic is named in the error, with exit code 1."""
+    """For an unknown group or topic, the error names it; exit code 1."""
     for command in (("groups", "show"), ("lag", "-g"), ("offsets", "get", "-g"), ("members", "-g")):
         result = world.run(*command, "nobody")
         assert (result.exit_code, "nobody does not exist" in result.stderr) == (1, True)
@@ -181,7 +180,7 @@ def test_unknown_names(world: World) -> None:
 
 
 def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
-    """`| head` writes nothing to standard error, not even at exit."""
+    """If `head` closes the pipe, standard error stays empty, even at exit."""
     command = [
         sys.executable,
         "-m",

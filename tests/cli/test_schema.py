@@ -1,4 +1,4 @@
-"""The published schemas equal those of the code, and real output and files fit them."""
+"""The published schemas equal those in the code, and real output and files fit them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "schemas"
-# Each schema with the commands whose JSON it describes. The broker of the scene does not answer.
+# Each schema, with the commands whose JSON it describes. The broker of the scene does not answer.
 COMMANDS = {
     "lag": ["lag -g g", "lag"],
     "members": ["members", "members -g g"],
@@ -52,7 +52,7 @@ COMMANDS = {
 
 MEMBERS = {"m": {"topics": ["t"], "instance": None, "rack": None, "owned": {}, "generation": -1}}
 OLD = {"strategy": "range", "registrations": {"g_a": '{"version":1}'}, "topics": {}}
-# Each schema with a command that needs no server. FILE contains the lines given after it.
+# Each schema, with a command that needs no server. FILE contains the lines that follow it.
 WITHOUT_SERVERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "explain-coordinator": ("explain coordinator billing", []),
     "explain-coordinator-cases": ("explain coordinator --cases FILE", [{"group": "g"}]),
@@ -88,8 +88,7 @@ def scene(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
-    """Groups: one settled, one without members, one with an unreadable registration; and a
-    context."""
+    """A settled group, one without members, one with an unreadable registration; a context."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -115,11 +114,11 @@ def fits(name: str, document: Any, *, item: bool = False) -> None:
     Draft202012Validator(schema["items"] if item else schema).validate(document)
     if "properties" in schema.get("items", {}):
         for row in [document] if item else document:
-            assert set(row) <= set(schema["items"]["properties"]), "a field is not published"
+            assert set(row) <= set(schema["items"]["properties"]), "the schema lacks a field"
 
 
 def test_output(scene: Scene) -> None:
-    """The JSON of each command fits its schema, and so does each line of JSON Lines."""
+    """The JSON of each command, and each line of its JSON Lines, fits the schema."""
     for name, commands in COMMANDS.items():
         for command in commands:
             words = command.split()
@@ -149,7 +148,7 @@ def test_output(scene: Scene) -> None:
 
 
 def test_csv_has_the_fields_of_json(scene: Scene) -> None:
-    """In CSV a member's subscription is JSON, and a row of lag has reasons for unknown values."""
+    """In CSV a member's subscription is JSON, and a row of lag has reasons of unknown values."""
     found = list(csv.DictReader(io.StringIO(run("members", "g", "-o", "csv"))))
     assert [json.loads(row["subscription"]) for row in found] == [{"t": 2}, {"t": 1}]
     lags = list(csv.DictReader(io.StringIO(run("lag", "g", "--timeout", "0.3", "-o", "csv"))))
@@ -162,7 +161,7 @@ def test_csv_has_the_fields_of_json(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", WITHOUT_SERVERS)
 def test_output_without_servers(name: str, tmp_path: Path) -> None:
-    """JSON, YAML and the lines of JSON Lines contain the same values, and fit the schema."""
+    """JSON, YAML and JSON Lines have the same values, and fit the schema."""
     text, cases = WITHOUT_SERVERS[name]
     file = tmp_path / "cases"
     file.write_text("".join(json.dumps(one) + "\n" for one in cases))
@@ -178,7 +177,7 @@ def test_output_without_servers(name: str, tmp_path: Path) -> None:
 
 
 def test_shown_traces(tmp_path: Path) -> None:
-    """`trace show` sorts the events by time; `trace check` prints what it has replayed."""
+    """`trace show` sorts the events by time; `trace check` prints the steps that it replayed."""
     file = tmp_path / "trace.jsonl"
     file.write_text(run("simulate", "--seed", "3", "--members", "2", "-o", "jsonl"))
     shown = json.loads(run("trace", "show", str(file), "-o", "json"))
@@ -192,7 +191,7 @@ def test_shown_traces(tmp_path: Path) -> None:
 
 
 def test_frames_of_the_lab() -> None:
-    """The lab's scene and frames, which its page exports, fit their schema."""
+    """The scene and the frames that the lab's page exports fit their schema."""
     engine = Engine()
     (opened, *_) = engine.command({"do": "open", "world": {}})
     (stepped,) = engine.command({"do": "step", "run": 1, "count": 9})
@@ -202,7 +201,7 @@ def test_frames_of_the_lab() -> None:
 
 
 def test_traces() -> None:
-    """Each line of a trace fits its schema, but not a member's line without `to`."""
+    """Each line of a trace fits the schema; a member's line without `to` does not."""
     validator = Draft202012Validator(schemas()["trace"])
     lines = run(
         "simulate", "--seed", "3", "--members", "2", "--partitions", "3", "--output", "jsonl"
@@ -228,7 +227,7 @@ def test_published(request: pytest.FixtureRequest) -> None:
 
 
 def test_types() -> None:
-    """The type of a field may be null, or one of several types."""
+    """A field's type may include null, and may be one of several types."""
     assert json_schema("integer") == {"type": "integer"}
     both = Draft202012Validator(json_schema("integer|string?"))
     assert all(map(both.is_valid, (1, "x", None)))

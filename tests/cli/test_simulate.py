@@ -22,7 +22,7 @@ def test_the_scenarios_are_listed(run: Run) -> None:
 
 
 def test_a_story(call: Run) -> None:
-    """A scenario, selected by its name or by its title, prints its golden trace."""
+    """A scenario, selected by name or title, prints its golden trace."""
     golden = (TRACES / "a-reply-is-lost.txt").read_text(encoding="utf-8")
     for name in ("a-reply-is-lost", "a reply is lost"):
         code, out, err = call("simulate", "--scenario", name)
@@ -32,7 +32,7 @@ def test_a_story(call: Run) -> None:
 
 
 def test_a_story_of_jvm_members(call: Run) -> None:
-    """The same story runs with JVM members."""
+    """With --jvm, JVM members run the same story."""
     code, out, _ = call("simulate", "--scenario", "a-consumer-leaves", "--peers", "jvm")
     assert code == 0
     assert "rebalancing" in out and "recovering" not in out
@@ -40,7 +40,7 @@ def test_a_story_of_jvm_members(call: Run) -> None:
 
 @pytest.mark.parametrize("peers", ["ours", "mixed", "jvm"])
 def test_a_seed_is_a_trace(call: Run, tmp_path: Path, peers: str) -> None:
-    """A seed gives the same run each time, and its trace can be replayed."""
+    """A seed always gives the same run, whose trace can be replayed."""
     arguments = (
         "simulate",
         "--seed",
@@ -85,7 +85,7 @@ class Links(HTMLParser):
 
 
 def test_a_page(call: Run) -> None:
-    """The page of a random run has the timeline and the story, and loads no resource."""
+    """The page of a random run has its timeline and story, and loads no resource."""
     code, out, _ = call("simulate", "--seed", "3", "--members", "2", "--output", "html")
     assert code == 0
     page = Links()
@@ -101,14 +101,14 @@ def test_a_player(call: Run) -> None:
     assert code == 0
     page = Links()
     page.feed(out)
-    # The first script says why the page cannot start.
+    # The first script shows the reason if the page cannot start.
     assert page.tags.count("script") == 4
     assert all(one.startswith("data:") for one in page.fetched)
     assert "g_1 joins" in out
 
 
 def test_split_brain(call: Run) -> None:
-    """JVM members deliver lost partitions and leave some unowned, zkconsumer's members do not."""
+    """JVM members deliver lost partitions and leave some unowned; zkconsumer's do neither."""
     code, out, err = call("simulate", "--scenario", "split-brain", "--output", "jsonl")
     assert (code, err) == (0, "")
     rows = {row["group"]: row for row in map(json.loads, out.splitlines())}
@@ -121,7 +121,7 @@ def test_split_brain(call: Run) -> None:
 
 
 def test_formats(call: Run) -> None:
-    """A story is a table and a lesson is rows; CSV is refused for the events of a run."""
+    """A story is a table, and a lesson is rows; CSV is refused for the events of a run."""
     story = ("simulate", "--scenario", "a-reply-is-lost")
     assert call(*story, "-o", "story") == call(*story, "-o", "table") == call(*story)
     code, out, _ = call("simulate", "--scenario", "split-brain", "-o", "csv")
@@ -135,7 +135,7 @@ def test_formats(call: Run) -> None:
 
 
 def test_wrong_use(call: Run) -> None:
-    """The error for an unknown scenario names --list; the one for an unknown fault lists faults."""
+    """The error for an unknown scenario names --list; for an unknown fault it lists the faults."""
     code, _, err = call("simulate", "--scenario", "nonsense")
     assert code == 2 and "no scenario is called 'nonsense'" in err and "--list" in err
     code, _, err = call("simulate", "--fault", "nonsense")

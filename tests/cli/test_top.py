@@ -28,12 +28,11 @@ from zkconsumer.sandbox.topics import session
 
 SCREENS = Path(__file__).parent / "top"
 SIZE = (110, 20)
-ONCE_S = 3600.0  # `top` reads the servers only once, so that no screen changes by itself.
+ONCE_S = 3600.0  # `top` reads the servers only once, so that no screen changes without a key.
 
 
 class World:
-    """Three groups on a topic of a real broker: one with a live member and lag, one idle, one
-    empty."""
+    """Groups on a topic of a real broker: one with a live member and lag, one idle, one empty."""
 
     def __init__(self, scene: Scene, topic: str) -> None:
         self.scene, self.topic = scene, topic
@@ -42,7 +41,7 @@ class World:
         return Top(Feed(Connection(zookeeper=self.scene.connect), interval_s=interval_s))
 
     def text(self, top: Top) -> str:
-        """The screen without values that differ between runs: names, sessions, times, columns."""
+        """Return the screen without values that differ between runs: names, sessions, times."""
         text = text_of(top)
         for pattern, stead in (
             (re.escape(self.topic), "orders"),
@@ -56,8 +55,7 @@ class World:
 
 @pytest.fixture
 def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
-    """Group billing has a lag of 12 messages in three partitions, idle has a lag of 1, empty has
-    no lag."""
+    """Group billing has a lag of 12 messages in three partitions, idle of 1, empty of 0."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
@@ -90,7 +88,7 @@ def is_screen(request: pytest.FixtureRequest, name: str, text: str) -> None:
 
 
 def test_screens(world: World, request: pytest.FixtureRequest) -> None:
-    """The stored screens: the list, its orders and filter, the views of a group, and the help."""
+    """The screens equal the stored ones: the list, orders, filter, a group's views, the help."""
 
     async def play() -> None:
         top = world.top()
@@ -144,7 +142,7 @@ def test_changes_and_findings(world: World) -> None:
 
 
 def test_many_groups() -> None:
-    """With 5,000 groups `top` paints only the rows on the screen, and the keys reach every row."""
+    """With 5,000 groups `top` paints only the visible rows, and keys reach every row."""
     rows = [{"name": f"group-{n:04}", "lag": n} for n in range(5000)]
 
     async def play() -> None:
@@ -165,7 +163,7 @@ def test_many_groups() -> None:
 
 
 def test_order() -> None:
-    """Each order begins with the highest number, the worst status or the live groups."""
+    """Each order starts with the highest number, the worst status, or the live groups."""
     rows = [
         GroupRow("a", 1, 1, 5, status="OK"),
         GroupRow("b", 0, 1, 9, status="STOPPED"),
@@ -189,7 +187,7 @@ def test_order() -> None:
 
 @pytest.mark.parametrize("words", [["top", "-z", "h:1"], ["top"], ["top", "-z", "h:x"]])
 def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal or without a cluster `top` prints one line, with exit code 2."""
+    """If the terminal or the cluster is missing, `top` prints one line; exit code 2."""
     monkeypatch.delenv("ZKCONSUMER_ZOOKEEPER", raising=False)
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

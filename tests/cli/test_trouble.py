@@ -1,4 +1,4 @@
-"""Errors and notes of the command line in fault conditions, on real servers."""
+"""Errors and notes of the command line when something fails, on real servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Unique = Callable[[str], str]
 
 
 def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
-    """A missing chroot gives one line that names it, and exit code 3."""
+    """For a chroot that does not exist, one line names it; exit code 3."""
     connect = f"{sandbox.zookeeper_connect}/nowhere"
     code, out, err = run("consume", "--zookeeper", connect, "--group", "g", "--topic", "t")
     assert (code, out) == (3, "")
@@ -27,7 +27,7 @@ def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
 def test_a_trace_that_cannot_be_written(
     sandbox: Sandbox, run: Run, unique: Unique, tmp_path: Path
 ) -> None:
-    """A trace file that cannot be written is wrong configuration: one line, and exit code 2."""
+    """A trace file that cannot be written is a wrong setting: one line, and exit code 2."""
     path = tmp_path / "absent" / "trace"
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", unique("g"), "--topic", "t")
     code, out, err = run("consume", *connect, "--trace", str(path))
@@ -38,7 +38,7 @@ def test_a_trace_that_cannot_be_written(
 
 
 def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
-    """For an unknown topic the command waits, and says so on stderr at once and at its end."""
+    """If a topic is unknown the command waits, and says so on stderr at once and at its end."""
     topic = unique("unknown")
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     code, out, err = run("consume", *connect, "--idle-timeout", "3")
@@ -50,7 +50,7 @@ def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
 def test_more_consumers_than_partitions(
     sandbox: Sandbox, spawn: Spawn, run: Run, unique: Unique
 ) -> None:
-    """A consumer without a partition says why it has written nothing."""
+    """If a consumer has no partition, it says why it has written nothing."""
     topic = unique("full")
     sandbox.create_topic(topic, partitions=1)
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
@@ -65,7 +65,7 @@ def test_more_consumers_than_partitions(
 
 
 def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
-    """If no member can read a topic's znode, the command ends with an error that names it."""
+    """If no member can parse a topic's znode, the command ends with an error that names it."""
     topic = unique("malformed")
     path = f"/brokers/topics/{topic}"
     client = KazooClient(sandbox.zookeeper_connect)

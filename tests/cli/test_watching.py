@@ -1,4 +1,4 @@
-"""`--watch` on a terminal: the screen is redrawn in place and restored at the end."""
+"""`--watch` on a terminal: the screen is redrawn in place, and restored at the end."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
-    """A group with long names, whose broker does not answer."""
+    """A group with long names; its broker does not answer."""
     with scenes(zookeeper, unique("watch")) as one:
         one.settled({"g_" + "x" * 60: {"topic-" + "y" * 30: 1}}, {"topic-" + "y" * 30: 40})
         yield one
 
 
 class Terminal:
-    """A process on a terminal of 80 columns and 24 lines, and the output that it has written."""
+    """A process on a terminal of 80 columns and 24 lines, and the output of the process."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._mine, theirs = pty.openpty()
@@ -89,7 +89,7 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
-    """Each reading overwrites the last one; at the end the first screen is shown again."""
+    """Each reading overwrites the previous one; at the end the first screen appears again."""
     watched = (
         "lag",
         "-g",
@@ -111,7 +111,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
     assert before == b""
     pictures = after.partition(LEAVE)[0].split(HOME)[1:]
     for picture in pictures[:-1]:
-        assert picture.endswith(b"\x1b[J")  # Clears only the rest of the screen.
+        assert picture.endswith(b"\x1b[J")  # This code clears only the rest of the screen.
         lines = ESCAPE.sub(b"", picture).split(b"\r\n")
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 80
@@ -121,7 +121,7 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
 
 
 def test_groups_show(scene: Scene) -> None:
-    """`groups show --watch` shows a member that joins."""
+    """When a member joins, `groups show --watch` shows it."""
     with terminal(
         "groups",
         "show",
@@ -140,7 +140,7 @@ def test_groups_show(scene: Scene) -> None:
 
 
 def test_colours_and_width(scene: Scene) -> None:
-    """Output fits a terminal's 80 columns; it has colours unless NO_COLOR or --no-color is set."""
+    """Output fits the terminal's 80 columns, and has colours unless they are switched off."""
     shown = ("groups", "list", "-z", scene.connect)
     with terminal(*shown) as one:
         one.read_until(lambda written: b"live\x1b[0m" in written)
@@ -158,7 +158,7 @@ def test_colours_and_width(scene: Scene) -> None:
 
 
 def test_prometheus(scene: Scene) -> None:
-    """`--prometheus` serves the known values as samples; an unknown value has no sample."""
+    """`--prometheus` serves a sample for each known value, and none for an unknown one."""
     port = free_port()
     process = subprocess.Popen(
         [
@@ -201,7 +201,7 @@ def test_prometheus(scene: Scene) -> None:
 
 
 def test_watch_in_a_pipe(scene: Scene) -> None:
-    """In a pipe, formats for programs print one reading after another, each with its time."""
+    """In a pipe, formats for programs print each reading with its time."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -239,8 +239,8 @@ def test_watch_in_a_pipe(scene: Scene) -> None:
 @pytest.mark.parametrize("output", ["json", "yaml", "csv"])
 @pytest.mark.parametrize("words", [("members", "g"), ("groups", "list"), ("doctor", "--no-logs")])
 def test_a_stream_that_parses(scene: Scene, words: tuple[str, ...], output: str) -> None:
-    """`--watch` writes JSON as JSON Lines, YAML as documents, and CSV with its header once."""
-    scene.offset("gone", 0, 1, "g")  # The group has something that `doctor` finds.
+    """With `--watch` JSON becomes JSON Lines, YAML documents, and CSV has its header once."""
+    scene.offset("gone", 0, 1, "g")  # `doctor` finds something in this group.
     process = subprocess.Popen(
         [
             sys.executable,
@@ -277,7 +277,7 @@ def test_a_stream_that_parses(scene: Scene, words: tuple[str, ...], output: str)
 
 
 def test_what_cannot_be_repeated(scene: Scene) -> None:
-    """`--watch` refuses a format that cannot be repeated."""
+    """If a format cannot be repeated, `--watch` refuses it."""
     for output in ("legacy", "prometheus"):
         done = subprocess.run(
             [
@@ -302,7 +302,7 @@ def test_what_cannot_be_repeated(scene: Scene) -> None:
 
 
 def test_debug(scene: Scene) -> None:
-    """`--debug` logs the requests to ZooKeeper; without `--debug` no request is logged."""
+    """`--debug` logs the requests to ZooKeeper, which are not logged otherwise."""
     command = [sys.executable, "-m", "zkconsumer", "groups", "list", "-z", scene.connect]
     quiet, loud = (
         subprocess.run(command + more, capture_output=True, text=True, check=True, timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-"""The configuration: a JVM consumer's properties file, names, defaults and rejected values."""
+"""The configuration: a JVM consumer's properties file, names, defaults, rejected values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from zkconsumer.errors import ConfigError
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 NEEDED = {"group.id": "g1", "zookeeper.connect": "h1:2181,h2:2181/kafka"}
 
-# kafka.consumer.ConsumerConfig 1.1.1, with durations in seconds.
+# The properties of kafka.consumer.ConsumerConfig 1.1.1, with durations in seconds.
 JVM_DEFAULTS: dict[str, Any] = {
     "zookeeper.session.timeout.ms": 6.0,
     "zookeeper.connection.timeout.ms": 6.0,
@@ -62,8 +62,8 @@ JVM_DEFAULTS: dict[str, Any] = {
 }
 
 
-# The others of ConsumerConfig, 0.8.0 to 1.1.1: required; only of the JVM's metrics library; without
-# effect there, too.
+# The other properties of ConsumerConfig in 0.8.0 to 1.1.1: required, or only for the JVM's metrics
+# library, or without effect in the JVM, too.
 JVM_OTHERS = (
     "group.id",
     "zookeeper.connect",
@@ -79,7 +79,7 @@ JVM_OTHERS = (
 
 @cache
 def modules_that_act() -> list[str]:
-    """The modules of the package, except those that define the configuration."""
+    """Return the modules of the package, except those that define the configuration."""
     sources = Path(zkconsumer.__file__).parent.rglob("*.py")
     return [one.read_text(encoding="utf-8") for one in sources if "config" not in one.name]
 
@@ -91,7 +91,7 @@ def config_of(**properties: str) -> ConsumerConfig:
 
 
 def test_the_defaults_are_the_jvms() -> None:
-    """Every property of the JVM consumer exists here and has the JVM's default."""
+    """Every property of the JVM's consumer exists here, with the JVM's default."""
     config = ConsumerConfig.from_properties(NEEDED)
     attributes = {row.name: row.attribute for row in SETTINGS}
     found = {name: getattr(config, attributes[name]) for name in JVM_DEFAULTS}
@@ -99,7 +99,7 @@ def test_the_defaults_are_the_jvms() -> None:
 
 
 def test_attributes_are_the_names_in_snake_case() -> None:
-    """An attribute is the property's name in snake_case; the name of a duration ends in `_s`."""
+    """An attribute is the property's name in snake_case; names of durations end in `_s`."""
     for row in SETTINGS:
         expected = row.name.replace(".", "_")
         assert row.attribute == (
@@ -108,7 +108,7 @@ def test_attributes_are_the_names_in_snake_case() -> None:
 
 
 def test_defaults_that_another_setting_decides() -> None:
-    """Connection timeout, back-off and client id default to the properties that the JVM uses."""
+    """Connection timeout, back-off and client id take their defaults from the JVM's properties."""
     config = config_of(zookeeper_session_timeout_ms="4000", zookeeper_sync_time_ms="200")
     assert (config.zookeeper_connection_timeout_s, config.rebalance_backoff_s) == (4.0, 0.2)
     assert replace(config, client_id="c").client_id == "c"
@@ -124,7 +124,7 @@ def test_defaults_that_another_setting_decides() -> None:
     ],
 )
 def test_a_pause_has_a_lower_bound(name: str) -> None:
-    """Pauses under 50 ms, which the JVM accepts, are raised to 50 ms, in files and in Python."""
+    """Pauses below 50 ms, which the JVM accepts, are raised to 50 ms in files and in Python."""
     attribute = name.replace(".", "_").removesuffix("_ms") + "_s"
     least = [config_of(**{name.replace(".", "_"): text}) for text in ("0", "49", "50")]
     least.append(replace(least[0], **{attribute: 0.0}))
@@ -135,12 +135,12 @@ def test_a_pause_has_a_lower_bound(name: str) -> None:
 
 
 def test_the_default_back_off_has_a_lower_bound() -> None:
-    """With `zookeeper.sync.time.ms=0` the default rebalance back-off is 50 ms."""
+    """With `zookeeper.sync.time.ms=0`, the default of the rebalance back-off is 50 ms."""
     assert config_of(zookeeper_sync_time_ms="0").rebalance_backoff_s == 0.05
 
 
 def test_keyword_arguments_equal_properties() -> None:
-    """Keyword arguments and properties with the same values give equal configurations."""
+    """Keyword arguments and properties with equal values give equal configurations."""
     assert ConsumerConfig(
         group_id="g1",
         zookeeper_connect="h1:2181,h2:2181/kafka",
@@ -153,7 +153,7 @@ def test_keyword_arguments_equal_properties() -> None:
 
 
 def test_a_properties_file(tmp_path: Path) -> None:
-    """A file in Java's syntax is read as Java reads it, with trimmed values."""
+    """A properties file is read as Java reads it, but values are trimmed."""
     file = tmp_path / "consumer.properties"
     file.write_bytes(
         b"# comment\r\n! comment\r\n\r\n"
@@ -187,13 +187,13 @@ def test_a_properties_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_syntax_of_a_line(text: str, expected: tuple[str, str]) -> None:
-    """Separators, escapes and continuations are those of java.util.Properties."""
+    """Separators, escapes and continuations work as in java.util.Properties."""
     assert [(key, value) for key, value, _ in parse_properties(text, where="f")] == [expected]
 
 
 @given(st.text())
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    """The parser raises nothing but ConfigError for any text."""
+    """For any text the parser raises no other error than ConfigError."""
     try:
         for key, value, number in parse_properties(text, where="f"):
             assert isinstance(key + value, str)
@@ -225,7 +225,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     ],
 )
 def test_a_bad_value_is_named(tmp_path: Path, name: str, text: str, allowed: str) -> None:
-    """The error for a bad value has the name, value, file, line and allowed values."""
+    """The error for a bad value has its name, its file and line, and the allowed values."""
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=h:1\ngroup.id=g\n" + f"{name}={text}\n")
     with pytest.raises(ConfigError) as caught:
@@ -247,7 +247,7 @@ def test_a_bad_value_is_named(tmp_path: Path, name: str, text: str, allowed: str
     ],
 )
 def test_a_bad_keyword_argument_is_named(keywords: dict[str, Any], name: str) -> None:
-    """Keyword arguments of a wrong type or out of range are rejected like properties."""
+    """Keyword arguments of a wrong type or out of range are rejected as properties are."""
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
         ConsumerConfig(**({"group_id": "g", "zookeeper_connect": "h:1"} | keywords))
 
@@ -261,7 +261,7 @@ def test_a_missing_property_is_named() -> None:
 
 
 def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
-    """socket.timeout.ms below fetch.wait.max.ms is an error with the line in the file."""
+    """If socket.timeout.ms is below fetch.wait.max.ms, the error has the line in the file."""
     file = tmp_path / "c.properties"
     file.write_text("socket.timeout.ms=99\n")
     with pytest.raises(ConfigError) as caught:
@@ -271,7 +271,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
 
 
 def test_storage_is_folded_and_dual_commit_follows_it() -> None:
-    """offsets.storage ignores case; with kafka, dual.commit.enabled is true by default."""
+    """offsets.storage ignores case; `kafka` makes dual.commit.enabled true by default."""
     config = config_of(offsets_storage="Kafka")
     assert (config.offsets_storage, config.dual_commit_enabled) == ("kafka", True)
     assert not config_of(offsets_storage="kafka", dual_commit_enabled="false").dual_commit_enabled
@@ -284,7 +284,7 @@ def test_storage_is_folded_and_dual_commit_follows_it() -> None:
     [("auto", "auto"), ("0.11", "0.11.0.3"), ("1.1.1", "1.1.1"), ("0.8.2-0.11", "0.8.2-0.11")],
 )
 def test_the_release_of_the_peers(text: str, release: str) -> None:
-    """A release is given in full or by an unambiguous prefix; other names are rejected."""
+    """A release is a full number or an unambiguous prefix; other names are rejected."""
     assert config_of(peers_release=text).peers_release == release
     for doubtful in ("1.0", "0.7.2", ""):
         with pytest.raises(ConfigError, match=r"peers\.release"):
@@ -292,13 +292,13 @@ def test_the_release_of_the_peers(text: str, release: str) -> None:
 
 
 def test_a_release_without_round_robin() -> None:
-    """0.8.0 and 0.8.1 have only range, so roundrobin contradicts them."""
+    """0.8.0 and 0.8.1 have only range, so roundrobin is a contradiction."""
     with pytest.raises(ConfigError, match="no round-robin"):
         config_of(peers_release="0.8.1", partition_assignment_strategy="roundrobin")
 
 
 def test_the_credential_is_never_shown() -> None:
-    """No repr and no error contains the password; scheme, credential and acl need each other."""
+    """No repr and no error shows the password; scheme, credential and acl need each other."""
     auth = {"zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "user:secret"}
     here = {"zookeeper.connect": "127.0.0.1:2181"}
     config = ConsumerConfig.from_properties(NEEDED | auth | here | {"zookeeper.acl": "creator"})
@@ -316,7 +316,7 @@ def test_the_credential_is_never_shown() -> None:
 
 
 def test_a_secret_in_a_file(tmp_path: Path) -> None:
-    """`@PATH` of a secret is the contents of the file, in every source; of others it is a text."""
+    """In every source, `@PATH` of a secret means the file's contents; elsewhere it is a text."""
     file = tmp_path / "secret"
     file.write_text("user:secret\n")
     here = {"zookeeper.connect": "127.0.0.1:2181", "zookeeper.auth.scheme": "digest"}
@@ -352,7 +352,7 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
 
 
 def test_a_set_property_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Each property set is logged at INFO in the JVM's words; secrets are masked."""
+    """Each property that is set is logged at INFO in the words of the JVM; secrets are masked."""
     set_ = {
         "fetch.max.bytes": "2",
         "auto.offset.reset": "smallest",
@@ -374,7 +374,7 @@ def test_a_set_property_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_no_property_of_the_jvm_is_ignored_in_silence(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A module uses each property, or the log and the page say that it has no effect."""
+    """Either a module uses a property, or the log and the page say that it has no effect."""
     default = JVM_DEFAULTS.get(name, "x")
     text = "30000" if isinstance(default, float) else str(default).lower().replace("none", "1")
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
@@ -393,14 +393,14 @@ def test_no_property_of_the_jvm_is_ignored_in_silence(
 
 
 def test_later_sources_win() -> None:
-    """Later sources override earlier ones, and keyword arguments override all."""
+    """Later sources override earlier sources, and keyword arguments override all."""
     sources = (NEEDED, {"group.id": "g2"})
     assert ConsumerConfig.from_properties(*sources).group_id == "g2"
     assert ConsumerConfig.from_properties(*sources, group_id="g3").group_id == "g3"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The error for a file that cannot be read names the file."""
+    """If a file cannot be read, the error names the file."""
     with pytest.raises(ConfigError, match="cannot read the properties file"):
         ConsumerConfig.from_properties(tmp_path / "none.properties")
 
@@ -424,7 +424,7 @@ def test_a_configuration_is_frozen() -> None:
     ],
 )
 def test_a_connect_string(connect: str, expected: tuple[str, str]) -> None:
-    """A connect string consists of servers, and a chroot after the last one."""
+    """A connect string has servers, and a chroot after the last server."""
     assert split_connect(connect) == expected
 
 
@@ -433,7 +433,7 @@ def test_a_connect_string(connect: str, expected: tuple[str, str]) -> None:
     ["", "/kafka", "h:0", "h:65536", "h:x", "h:1,", "h:1/a/", "h:1//a", "h:1/../a", "h:1/a,i:2/a"],
 )
 def test_a_bad_connect_string(connect: str) -> None:
-    """A connect string without server or port, or with two chroots, is rejected."""
+    """A connect string without a server or port, or with two chroots, is rejected."""
     with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
         split_connect(connect)
 
@@ -444,7 +444,7 @@ def test_the_page_is_the_table() -> None:
 
 
 def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptureFixture) -> None:
-    """ConnectionConfig reads its properties from a consumer's file without warnings."""
+    """ConnectionConfig reads its own properties from a consumer's file, without warnings."""
     source = {"zookeeper.connect": "h:1/c", "group.id": "g", "auto.offset.reset": "smallest"}
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         found = ConnectionConfig.from_properties(source)
@@ -466,7 +466,7 @@ def test_a_connection_becomes_a_consumer_of_a_group() -> None:
 
 
 def test_a_mapping_of_properties_as_in_confluent_kafka() -> None:
-    """The constructor takes properties with Python values; a keyword argument overrides one."""
+    """Properties may have Python values; a keyword argument overrides a property."""
     properties = NEEDED | {
         "auto.commit.enable": False,
         "consumer.timeout.ms": 250,
@@ -486,7 +486,7 @@ def test_a_mapping_of_properties_as_in_confluent_kafka() -> None:
 
 @pytest.mark.parametrize(
     ("properties", "keywords", "told"),
-    # not formatted: one case a line
+    # Not formatted, so that each case is one line.
     [
         (NEEDED, {"consumer_timeout_ms": 5}, r"unknown keyword argument consumer_timeout_ms.*use "
          r"consumer_timeout_s, in seconds"),
@@ -505,13 +505,13 @@ def test_a_mapping_of_properties_as_in_confluent_kafka() -> None:
 def test_a_wrong_argument_is_a_config_error(
     properties: Any, keywords: dict[str, Any], told: str
 ) -> None:
-    """A wrong name raises ConfigError, never TypeError; the error says what to write instead."""
+    """A wrong name raises ConfigError, never TypeError; the error names the right spelling."""
     with pytest.raises(ConfigError, match=told):
         ConsumerConfig(properties, **keywords)
 
 
 def test_librdkafka_s_properties_are_passed_on(tmp_path: Path) -> None:
-    """`kafka.` properties of files and of the keyword argument are merged without the prefix."""
+    """`kafka.` properties of files and of the keyword argument are merged, without the prefix."""
     file = tmp_path / "c.properties"
     file.write_text("kafka.security.protocol=SSL\nkafka.ssl.ca.location=/a\n")
     config = ConsumerConfig.from_properties(NEEDED, file, kafka={"ssl.ca.location": "/b"})
@@ -521,7 +521,7 @@ def test_librdkafka_s_properties_are_passed_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*REFUSED, "error_cb", "on_commit"])
 def test_librdkafka_s_properties_that_break_a_promise(name: str, tmp_path: Path) -> None:
-    """A refused property raises ConfigError with the reason and the place, wherever it is set."""
+    """If a property is refused, ConfigError has the reason and the place, wherever it is set."""
     file = tmp_path / "c.properties"
     file.write_text(f"kafka.{name}=1\n")
     with pytest.raises(ConfigError, match=f"kafka.{name} is not passed on to librdkafka: ") as one:
@@ -533,7 +533,7 @@ def test_librdkafka_s_properties_that_break_a_promise(name: str, tmp_path: Path)
 
 
 def test_a_value_for_librdkafka_has_a_plain_type() -> None:
-    """A text, number or truth value is accepted; a function only as `oauth_cb`."""
+    """A value may be text, a number or a truth value; a function only for `oauth_cb`."""
     assert ConsumerConfig(NEEDED, kafka={"oauth_cb": len}).kafka["oauth_cb"] is len
     for bad in ({"oauth_cb": "x"}, {"ssl.ca.location": None}, {"debug": ["security"]}, {3: "x"}):
         with pytest.raises(ConfigError, match=r"bad value|not the name"):

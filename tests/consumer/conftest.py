@@ -1,4 +1,4 @@
-"""A group on the shared servers, and streams over filled logs."""
+"""A group on the shared servers, and streams over logs that contain messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A group whose members leave at the end of the test."""
+    """A group; its members leave at the end of the test."""
     topic = unique("rules")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):
@@ -54,7 +54,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
 
 @pytest.fixture
 def reader(log: Log) -> Iterator[Reader]:
-    """A stream over the log, to which no partition is granted yet."""
+    """A stream over the log; no partition is granted to it yet."""
     reader = Reader(log)
     yield reader
     reader.stream.close()

@@ -1,4 +1,4 @@
-"""The asyncio connector keeps the promises of streams, also after cancellations."""
+"""The asyncio connector keeps the promises of streams, even after cancellations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
 
 
 class Both(Reader):
-    """A reader whose stream is read in an event loop."""
+    """A reader; an event loop reads its stream."""
 
     def __init__(self, log: Log, **settings: Any) -> None:
         super().__init__(log, **settings)
@@ -53,7 +53,7 @@ def reader(log: Log) -> Iterator[Both]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine with a time limit, so that a faulty test ends, too."""
+    """Run a coroutine with a time limit, so that a test that hangs ends, too."""
     asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
 
 
@@ -67,7 +67,7 @@ async def waits(reader: Both) -> None:
 
 
 def test_columns_can_be_awaited(log: Log) -> None:
-    """`poll_arrow` returns every message once, also between polls of messages."""
+    """`poll_arrow` returns every message once, even if it alternates with `poll`."""
     columns = ColumnLog(log.topic, log.sandbox).fetcher if isinstance(log, KafkaLog) else None
     reader = Both(log, timeout_s=None, connect_columns=columns)
     reader.grant(0, 0)
@@ -91,7 +91,7 @@ def test_columns_can_be_awaited(log: Log) -> None:
 
 
 def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> None:
-    """The request for the next message finishes the current message, however many were fetched."""
+    """A request for the next message finishes only the current one, however many were fetched."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -109,7 +109,7 @@ def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> Non
 
 
 def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
-    """A reader whose waits are cancelled at any moment gets each message once, in order."""
+    """If its waits are cancelled at any moment, a reader still gets each message once, in order."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     log.append(1, ["a"])
@@ -140,7 +140,7 @@ def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
 
 
 def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
-    """The event loop is not blocked: another task produces the message for which this one waits."""
+    """The event loop is not blocked: one task waits for a message that another task produces."""
     reader.grant(2, 0)
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
 
 
 def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
-    """The next poll finishes a batch; a batch may be empty; polls and loops can alternate."""
+    """Each poll finishes the previous batch, which may be empty; polls and loops can alternate."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
 
 
 def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
-    """`timeout_s=0` delivers the messages that earlier calls have fetched."""
+    """`timeout_s=0` delivers messages that earlier calls have already fetched."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -186,7 +186,7 @@ def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
 
 
 def test_polls_without_messages_leave_no_task(reader: Both) -> None:
-    """Polls of an idle stream leave no task behind when they have ended."""
+    """When polls of an idle stream have ended, no task of theirs is left."""
     reader.grant(1, 0)
 
     def futures() -> int:
@@ -198,16 +198,16 @@ def test_polls_without_messages_leave_no_task(reader: Both) -> None:
         before = futures()
         for _ in range(100):
             assert not await reader.aio.poll(timeout_s=0.0)
-        # The number may be lower: an earlier test's future may have been collected meanwhile. If
-        # the stream's thread ends a wait just now, the event loop holds one more until its next
-        # turn.
+        # The number may be lower: the garbage collector may have freed an earlier test's future. If
+        # the stream's thread is just ending a wait, the event loop holds one more future until its
+        # next turn.
         await soon(lambda: futures() <= before)
 
     run(main())
 
 
 def test_the_time_out_can_be_repeated(log: Log) -> None:
-    """Each call without a message raises ConsumerTimeoutError, until a message comes."""
+    """Each call that gets no message raises ConsumerTimeoutError, until a message arrives."""
     reader = Both(log, timeout_s=0.05)
     reader.grant(1, 0)
 
@@ -231,7 +231,7 @@ def test_the_time_out_can_be_repeated(log: Log) -> None:
 
 
 def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
-    """An error that a cancelled wait meets is raised by the next call."""
+    """If an error arrives during a cancelled wait, the next call raises it."""
     reader.grant(1, 0)
 
     async def main() -> None:
@@ -247,7 +247,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
 
 
 def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
-    """A pause, a shut gate or a revocation also holds for messages fetched for an ended poll."""
+    """A pause, a shut gate or a revocation also withholds messages of a cancelled poll."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -271,7 +271,7 @@ def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
 
 
 def test_two_tasks_at_once_are_an_error(log: Log, reader: Both) -> None:
-    """A second task in one stream gets an error; the first task is not affected."""
+    """If a second task uses a stream, it gets an error, and the first task is not affected."""
     reader.grant(1, 0)
 
     async def main() -> None:
@@ -286,7 +286,7 @@ def test_two_tasks_at_once_are_an_error(log: Log, reader: Both) -> None:
 
 
 def test_after_the_shutdown_the_stream_has_ended(reader: Both) -> None:
-    """After the shutdown a wait ends, loops end, `poll` raises, and the stream's thread is gone."""
+    """A shutdown ends waits, loops and the stream's thread; then `poll` raises an error."""
     reader.grant(1, 0)
     seen: set[str] = set()
 
@@ -338,7 +338,7 @@ def config_of(group: Group, **settings: Any) -> ConsumerConfig:
 
 
 def test_a_member_in_a_loop(group: Group) -> None:
-    """A connector joins, reads, commits only delivered messages, seeks, and leaves."""
+    """In an event loop a connector joins, reads, commits delivered messages, seeks, and leaves."""
 
     async def main() -> None:
         async with aio.ConsumerConnector(config_of(group)) as connector:
@@ -370,7 +370,7 @@ def test_a_member_in_a_loop(group: Group) -> None:
 
 
 def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
-    """Several streams have one task each; pause and resume need no await."""
+    """Each of several streams has its own task; pause and resume need no await."""
 
     async def main() -> None:
         async with aio.ConsumerConnector(config_of(group)) as connector:
@@ -397,7 +397,7 @@ def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
 
 
 def test_a_cancelled_body_does_not_commit_its_unfinished_message(group: Group) -> None:
-    """If a task is cancelled, its unfinished message is not committed; the next owner gets it."""
+    """If a task is cancelled, its unfinished message is not committed, and is redelivered."""
 
     async def main() -> None:
         in_hand = asyncio.Event()
@@ -423,7 +423,7 @@ def test_a_cancelled_body_does_not_commit_its_unfinished_message(group: Group) -
 
 
 def is_shut_down(connector: ConsumerConnector) -> bool:
-    """Return whether a connector without streams refuses a commit, which otherwise does nothing."""
+    """Return whether a connector is shut down: it then refuses a commit without streams."""
     try:
         connector.commit_offsets()
     except ConnectorClosedError:
@@ -432,7 +432,7 @@ def is_shut_down(connector: ConsumerConnector) -> bool:
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
-    """A connection made after a cancellation is closed; a failed one raises its error."""
+    """A connection that opens after a cancellation is closed; a failed one raises its error."""
 
     async def main() -> None:
         connector = aio.ConsumerConnector(config_of(group))

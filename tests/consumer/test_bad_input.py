@@ -1,4 +1,4 @@
-"""Bad input gives a named error, or a waiting state with a reason, and loses no message."""
+"""Bad input causes a named error, or a waiting state with a reason; no message is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ HOSTILE = {
 
 
 def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
-    """Peers whose registrations JVM members cannot read are named; all messages are delivered."""
+    """If JVM members cannot parse a peer's registration, it is named; all messages arrive."""
     one = group.join()
     one.read(40)
     for name, payload in HOSTILE.items():
@@ -73,7 +73,7 @@ def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
 
 
 def test_a_repaired_registration_joins_the_assignment(group: Group) -> None:
-    """A peer whose malformed registration is replaced by a correct one gets its share."""
+    """If a peer's malformed registration is replaced by a correct one, the peer gets its share."""
     one = group.join()
     path = paths.member(group.name, "zzz")
     group.admin.create(path, b"{", ephemeral=True)
@@ -88,7 +88,7 @@ def test_a_repaired_registration_joins_the_assignment(group: Group) -> None:
 
 
 def test_a_member_waits_for_the_repair_of_a_topic_node(group: Group) -> None:
-    """While no JVM member can read a topic's znode, the stream names it and claims nothing."""
+    """While JVM members cannot parse a topic's znode, the stream names it and claims nothing."""
     topic = f"{group.topic}-bad"
     group.admin.create(paths.topic(topic), b'{"version":1,"partitions":[0]}')
     try:
@@ -105,7 +105,7 @@ def test_a_member_waits_for_the_repair_of_a_topic_node(group: Group) -> None:
 
 
 def test_a_malformed_topic_node_stops_no_owned_partition(group: Group) -> None:
-    """A topic znode that becomes malformed stops no owned partition; no message is repeated."""
+    """If a topic's znode becomes malformed, owned partitions continue, and no message repeats."""
     one = group.join()
     one.read(40)
     path = paths.topic(group.topic)
@@ -120,7 +120,7 @@ def test_a_malformed_topic_node_stops_no_owned_partition(group: Group) -> None:
 
 
 def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
-    """An owner znode with malformed data blocks its partition and is named."""
+    """An owner znode that cannot be decoded blocks its partition, and is named."""
     group.admin.create(group.owner(0), b"\xff\x00\xfe" * 50, ephemeral=True, makepath=True)
     one = group.join(rebalance_max_retries=1)
     eventually(lambda: one.counted.get("rebalance_blocked") == 1)
@@ -132,7 +132,7 @@ def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"3\n", b"9" * 30, b"x" * 9999])
 def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -> None:
-    """A partition with a malformed offset is claimed, but fetched only after the repair."""
+    """If a stored offset is malformed, the partition is claimed, but fetched only once repaired."""
     group.write(1, payload)
     one = group.join(auto_commit_interval_s=0.1)
     eventually(lambda: one.readers[0].errors)
@@ -152,7 +152,7 @@ def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -
 
 
 def test_a_commit_names_a_malformed_offset(group: Group) -> None:
-    """If the offset znode of an owned partition becomes malformed, commits name it."""
+    """If the offset znode of an owned partition becomes malformed, each commit names it."""
     one = group.join(auto_commit_enable=False)
     one.read(40)
     one.connector.commit_offsets()
@@ -169,7 +169,7 @@ def test_a_commit_names_a_malformed_offset(group: Group) -> None:
 
 
 def test_an_offset_beyond_the_end_is_reset_by_policy(group: Group) -> None:
-    """A stored offset outside of the log is replaced by `auto.offset.reset`, and committed."""
+    """`auto.offset.reset` replaces a stored offset outside the log, and the result is committed."""
     group.write(0, b"9223372036854775807")
     one = group.join()
     one.read(40)
@@ -181,7 +181,7 @@ def test_an_offset_beyond_the_end_is_reset_by_policy(group: Group) -> None:
 
 
 def test_without_rights_on_ids_the_streams_are_refused(group: Group) -> None:
-    """Without the right to register, the error names the znode, and the member ends."""
+    """If the member may not register, the error names the znode, and the member ends."""
     group.admin.ensure_path(paths.ids(group.name))
     group.admin.set_acls(paths.ids(group.name), READ_ONLY)
     one = group.member()
@@ -190,7 +190,7 @@ def test_without_rights_on_ids_the_streams_are_refused(group: Group) -> None:
 
 
 def test_without_rights_on_owners_the_stream_raises_one_error(group: Group) -> None:
-    """Without the right to claim, the stream gets one error, and attempts continue."""
+    """If the member may not claim, its stream gets one error, and the member keeps trying."""
     path = paths.owners_of(group.name, group.topic)
     group.admin.ensure_path(path)
     group.admin.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
@@ -204,7 +204,7 @@ def test_without_rights_on_owners_the_stream_raises_one_error(group: Group) -> N
 
 
 def test_without_rights_on_offsets_a_commit_names_them(group: Group) -> None:
-    """Without the right to write one offset, the commit names it, and the others are stored."""
+    """If the member may not write one offset, the commit names it and stores the others."""
     for partition in range(4):
         group.write(partition, b"0")
     group.admin.set_acls(group.offset(2), READ_ONLY)
@@ -230,7 +230,7 @@ def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
         began = time.monotonic()
         with pytest.raises(ZooKeeperUnreachableError, match=address):
             ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
-        assert 0.3 <= time.monotonic() - began < 5.0, "waited for the session timeout"
+        assert 0.3 <= time.monotonic() - began < 5.0, "the member waited for the session timeout"
     with pytest.raises(ZooKeeperUnreachableError, match=address):
         ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
 
@@ -247,7 +247,7 @@ def test_a_chroot_that_does_not_exist_is_an_error(
 
 
 def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServer) -> None:
-    """A session timeout that is too short for the lease is an error that names the minimum."""
+    """If the session timeout is too short for the lease, the error names the minimum."""
     with pytest.raises(ConfigError, match="three ticks"):
         ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
 
@@ -281,7 +281,7 @@ def brokerless(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 def test_a_member_waits_for_the_first_broker(
     zookeeper: ZooKeeperServer, brokerless: KazooClient, group: Group, sandbox: Sandbox
 ) -> None:
-    """Without a registered broker the member waits with a reason, until one registers."""
+    """If no broker is registered the member waits, and says why, until a broker registers."""
     with Elsewhere(brokerless, group, sandbox, zookeeper) as one:
         eventually(lambda: "no brokers" in one.status.waiting_for)
         eventually(lambda: "no brokers" in one.readers[0].stream.waiting_for)
@@ -293,7 +293,7 @@ def test_a_member_waits_for_the_first_broker(
         one.settled(0, 1, 2, 3)
         for number in brokerless.get_children(paths.BROKER_IDS):
             brokerless.delete(paths.broker(number))
-        # The group is read again when a member joins; no partition is released for lack of brokers.
+        # The group is read again when a member joins; a lack of brokers releases no partition.
         brokerless.create(paths.member(group.name, "zzz"), b"{", ephemeral=True)
         eventually(lambda: "no brokers" in one.status.waiting_for)
         assert one.owned == {0, 1, 2, 3}
@@ -323,7 +323,7 @@ class Elsewhere:
 
 
 def test_streams_are_created_once(group: Group) -> None:
-    """A second `create_message_streams` raises the JVM's error and changes nothing."""
+    """A second `create_message_streams` raises the JVM's error, and changes nothing."""
     one = group.join()
     with pytest.raises(MessageStreamsExistError):
         one.connector.create_message_streams({group.topic: 1})
@@ -342,7 +342,7 @@ def test_bad_subscriptions_are_the_callers_errors(group: Group) -> None:
 
 
 def test_a_closed_connector_says_so(group: Group) -> None:
-    """After a shutdown, also a second one, every call raises the typed error."""
+    """After one or two shutdowns, every call raises ConnectorClosedError."""
     one = group.join()
     one.close()
     one.close()
@@ -354,7 +354,7 @@ def test_a_closed_connector_says_so(group: Group) -> None:
 
 
 def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
-    """If another live session has this consumer id, the member is refused with a named error."""
+    """If another live session has this consumer id, a named error refuses the member."""
     first = group.join("same")
     first.settled(0, 1, 2, 3)
     second = group.member("same", zookeeper_session_timeout_s=0.5)
@@ -365,7 +365,7 @@ def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
 
 
 def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
-    """When the predecessor's id znode is deleted, the successor registers at once."""
+    """When the predecessor's id znode is deleted, the member with the same id registers at once."""
     path = paths.member(group.name, f"{group.name}_same")
     group.admin.create(path, b"{}", ephemeral=True, makepath=True)
     second = group.member("same")
@@ -379,7 +379,7 @@ def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
 
 
 def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
-    """If a decoder fails, the error names the message; the next messages are delivered."""
+    """If a decoder fails, the error names the message, and later messages are delivered."""
     one = group.member()
     streams = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)
     stream, failed, seen = streams[group.topic][0], 0, 0
@@ -399,7 +399,7 @@ def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
 def test_a_decoder_that_always_fails_keeps_the_lease(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """200,000 decoder failures are counted, cause few log lines, and delay no lease or commit."""
+    """200,000 decoder errors are counted, but few are logged, and they delay no lease or commit."""
     caplog.set_level(logging.WARNING, "zkconsumer")
     one = group.member(zookeeper_session_timeout_s=4.0, consumer_timeout_s=30.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[

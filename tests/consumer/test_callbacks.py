@@ -38,7 +38,7 @@ def connected(group: Group, callbacks: RebalanceCallbacks, **settings: Any) -> C
 
 
 def test_assigned_and_revoked(group: Group) -> None:
-    """on_assigned gets claimed partitions, on_revoked those released to a member or at the end."""
+    """on_assigned gets claimed partitions; on_revoked gets partitions moved or left at the end."""
     heard = Heard()
     with connected(group, heard, consumer_id="a", auto_commit_enable=False) as connector:
         (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
@@ -68,7 +68,7 @@ def test_a_partition_is_lost_with_its_owner_znode(group: Group) -> None:
 
 
 def test_callbacks_as_parameters_that_raise(group: Group) -> None:
-    """An exception in a callback is counted, and the member continues."""
+    """If a callback raises an exception it is counted, and the member continues."""
 
     def bad(partitions: list[TopicPartition]) -> None:
         raise ValueError(partitions)
@@ -83,7 +83,7 @@ def test_callbacks_as_parameters_that_raise(group: Group) -> None:
 
 
 def test_coroutine_functions(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """With asyncio a coroutine function runs in the event loop and may await a commit."""
+    """With asyncio, a coroutine callback runs in the event loop, and may await a commit."""
     topic = unique("callbacks")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 3)

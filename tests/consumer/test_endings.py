@@ -1,4 +1,4 @@
-"""When a member ends with an error, every stream, every call and the status report the error."""
+"""When a member ends with an error, all its streams, calls and the status report the error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def settled(group: Group, **settings: object) -> MemberUnderTest:
 
 
 def close_quietly(one: MemberUnderTest) -> None:
-    """Close the readers of a failed member, whose shutdown would raise at the test's end."""
+    """Close the readers of a failed member; its shutdown would raise at the end of the test."""
     with pytest.raises(ZkConsumerError, match="coordinator stopped"):
         one.connector.shutdown()
 
 
 def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
-    """When the coordinator fails, a loop that catches every error and continues ends, too."""
+    """When the coordinator fails, even a loop that catches every error and continues ends."""
     one = settled(group)
     crash(one.connector)
     (reader,) = one.readers
@@ -61,7 +61,7 @@ def test_a_crash_reaches_calls_and_status(group: Group) -> None:
 
 
 def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
-    """An asyncio stream raises the error at the next call, and then ends."""
+    """An asyncio stream raises the error at its next call, and then ends."""
 
     async def main() -> None:
         config = ConsumerConfig(
@@ -92,7 +92,7 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
 def test_a_log_filter_that_raises_ends_no_member(
     group: Group, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If a log filter raises for every line, one report follows, and the member continues."""
+    """If a log filter raises an error for every line, it is reported once; the member continues."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise ValueError(f"the filter does not like {record.msg}")

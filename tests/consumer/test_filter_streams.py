@@ -1,4 +1,4 @@
-"""Streams of a filter deliver every matching topic from its creation on, on a real broker."""
+"""On a real broker, streams of a filter deliver every matching topic from its creation on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.errors import ConfigError, MessageStreamsExistError
 def test_topics_join_a_filter_s_streams_as_they_are_created(
     group: Group, unique: Callable[[str], str]
 ) -> None:
-    """Two threads share every matching topic; a topic created later needs no restart."""
+    """Two threads share every matching topic; a topic that is created later needs no restart."""
     family = unique("family")
     topics = [f"{family}.{number}" for number in range(3)]
 
@@ -42,7 +42,7 @@ def test_topics_join_a_filter_s_streams_as_they_are_created(
         }
 
     def expected(count: int) -> set[tuple[int, str, int, int, str]]:
-        # With range, the first thread has the first partition of each topic, in one stream.
+        # With range, the stream of the first thread gets the first partition of each topic.
         return {
             (number, topic, number, offset, topic)
             for topic in topics[:count]
@@ -59,7 +59,7 @@ def test_topics_join_a_filter_s_streams_as_they_are_created(
 
 
 def test_streams_are_made_once(group: Group) -> None:
-    """A second call of either method is refused, and so are invalid numbers of streams."""
+    """A second call of either method is refused, and so is an invalid number of streams."""
     listed, filtered = group.member("listed"), group.member("filtered")
     wanted = black_list(f"(?!{group.topic}).*")
     for number in (0, -1):

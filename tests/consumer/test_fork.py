@@ -1,4 +1,4 @@
-"""In a forked child process a connector raises at once; the parent's member continues."""
+"""In a forked child process a connector raises an error; the parent's member continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer import ConsumerConnector, ForkedError, Stream
 
 
 def in_child(act: Callable[[], None]) -> int:
-    """Return the exit code of a forked process that calls `act` and ends like a Python program."""
+    """Return the exit code of a forked process that calls `act` and ends as Python programs do."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -35,12 +35,12 @@ def refused(*calls: Callable[[], object]) -> None:
 
 
 def test_use_after_fork_raises_at_once(group: Group) -> None:
-    """Each call of the connector and of a stream raises ForkedError; the parent continues."""
+    """In the child, each call of connector and stream raises ForkedError; the parent continues."""
     connector: ConsumerConnector = group.member(consumer_timeout_s=60.0).connector
     stream: Stream[bytes, bytes]
     (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
     iterator = iter(stream)
-    first = next(iterator)  # The rest of its batch has already been fetched.
+    first = next(iterator)  # The member has already fetched the rest of its batch.
 
     def act() -> None:
         refused(lambda: next(iterator), lambda: next(stream), stream.poll)
@@ -59,7 +59,7 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
 
 
 def test_a_forked_child_can_end(group: Group) -> None:
-    """A child that deletes its copy of the connector does not hang."""
+    """If a child process deletes its copy of the connector, it does not hang."""
     connector = group.member(consumer_timeout_s=60.0).connector
     held: list[Any] = [connector, *connector.create_message_streams({group.topic: 1})[group.topic]]
     next(held[1])

@@ -1,4 +1,4 @@
-"""What upstream's ConsumerIteratorTest claims, and large messages."""
+"""The claims of upstream's ConsumerIteratorTest, and large messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def log(sandbox: Sandbox, unique: Callable[[str], str]) -> KafkaLog:
 
 
 def append_set(log: KafkaLog, codec: str) -> None:
-    """Append ten messages, "0" to "9", as one message set."""
+    """Append ten messages, "0" to "9", in one message set."""
     producer = Producer(
         {"bootstrap.servers": log.sandbox.bootstrap, "compression.type": codec, "linger.ms": 500}
     )
@@ -48,7 +48,7 @@ def test_a_set_that_begins_before_the_position(log: KafkaLog, codec: str) -> Non
 
 
 def test_decoders_that_always_fail(log: KafkaLog) -> None:
-    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: only the value itself raises."""
+    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: only reading the value raises."""
 
     def fail(raw: bytes) -> object:
         raise NotImplementedError("This decoder does not work.")
@@ -65,13 +65,13 @@ def test_decoders_that_always_fail(log: KafkaLog) -> None:
 
 
 def test_messages_larger_than_a_fetch_are_delivered(log: KafkaLog) -> None:
-    """For a larger message the fetch size grows; the JVM raises MessageSizeTooLargeException."""
+    """The fetch size grows for a larger message; the JVM raises MessageSizeTooLargeException."""
     sizes = [0, 990_000, 1, 900_000, 10]
     for size in sizes:
         log.append(0, [b"x" * size])
     settings = settings_for(log.sandbox.bootstrap, fetch_message_max_bytes=1000)
     reader = Reader(log, connect=lambda: KafkaFetcher(settings))
     reader.grant(0, 0)
-    # The stubs do not know that a value without a decoder is bytes.
+    # The type stubs do not know that a value is bytes if there is no decoder.
     assert [len(next(reader.stream).value or b"") for _ in sizes] == sizes  # type: ignore[arg-type]
     reader.stream.close()

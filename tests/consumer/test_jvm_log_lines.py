@@ -1,4 +1,4 @@
-"""Every JVM log line of docs/metrics.md is written by a live member."""
+"""A live member writes every JVM log line of docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ VALUES = {
 
 
 def listed() -> dict[str, str]:
-    """Return line -> level from the page's table."""
+    """Return line -> level, from the table on the page."""
     rows = re.findall(r"^\| `([^`]+)` \| ([A-Z]+) \|", PAGE, re.MULTILINE)
     assert len(rows) > 25
     return dict(rows)
 
 
 def pattern(line: str) -> str:
-    """Return a line of the page as a regular expression; text in <> is a value."""
+    """Return a line of the page as a regular expression in which <> stands for any value."""
     parts = re.split(r"<(\w+)>", line)
     texts = [re.escape(part) for part in parts[::2]]
     values = [VALUES[name] for name in parts[1::2]]
@@ -52,7 +52,7 @@ Seen = Callable[..., None]
 
 @pytest.fixture
 def seen(caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
-    """Wait until each listed line was logged at its level."""
+    """Wait until the member has logged each listed line at the listed level."""
     caplog.set_level(logging.DEBUG, "zkconsumer.consumer.journal")
     lines = listed()
 
@@ -119,7 +119,7 @@ class Silent:
 
 
 def test_joining_reading_and_leaving(group: Group, seen: Seen) -> None:
-    """A member registers, rebalances, claims, fetches, gives half to another member, and leaves."""
+    """A member registers, rebalances, claims, fetches, hands over partitions, and leaves."""
     one = group.member("a")
     one.connector.set_consumer_rebalance_listener(Silent())
     one.subscribe(group.topic)
@@ -135,13 +135,13 @@ def test_joining_reading_and_leaving(group: Group, seen: Seen) -> None:
 
 
 def test_threads_without_partitions(group: Group, seen: Seen) -> None:
-    """With five threads for four partitions, a thread without a partition is named."""
+    """With five threads for four partitions, a line names the thread without a partition."""
     group.join("a", threads=5).settled(0, 1, 2, 3)
     seen("No broker partitions consumed")
 
 
 def test_a_partition_of_another_owner(group: Group, seen: Seen) -> None:
-    """If another client owns a partition, log lines name both threads and the failed attempt."""
+    """If another client owns a partition, lines name both threads and the failed attempt."""
     group.hold(2)
     one = group.join("a")
     eventually(lambda: one.owned == {0, 1, 3})
@@ -149,7 +149,7 @@ def test_a_partition_of_another_owner(group: Group, seen: Seen) -> None:
 
 
 def test_refusals(group: Group, seen: Seen) -> None:
-    """ZooKeeper refuses a claim, and later an automatic commit."""
+    """ZooKeeper refuses first a claim, and later an automatic commit."""
     owners = paths.owners_of(group.name, group.topic)
     group.admin.ensure_path(owners)
     group.admin.set_acls(owners, READ_ONLY)
@@ -169,7 +169,7 @@ def test_refusals(group: Group, seen: Seen) -> None:
 
 
 def test_topics_that_change(group: Group, seen: Seen, unique: Callable[[str], str]) -> None:
-    """Partitions are added and a topic is deleted; for a filter, topics come and go."""
+    """Partitions are added, a topic is deleted, and topics of a filter come and go."""
     mine, prefix = unique("changing"), unique("filtered")
     group.sandbox.create_topic(mine, partitions=1)
     one = group.member("a")
@@ -189,7 +189,7 @@ def test_topics_that_change(group: Group, seen: Seen, unique: Callable[[str], st
 
 
 def test_no_brokers(group: Group, seen: Seen, unique: Callable[[str], str]) -> None:
-    """No broker is registered below a chroot that has a topic."""
+    """Below a chroot that has a topic, no broker is registered."""
     chroot = f"/{unique('empty')}"
     topic = chroot + paths.topic("t")
     group.admin.create(topic, b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
@@ -202,7 +202,7 @@ def test_no_brokers(group: Group, seen: Seen, unique: Callable[[str], str]) -> N
 
 
 def test_an_expired_session(group: Group, seen: Seen) -> None:
-    """Another connection ends the member's session."""
+    """Another connection ends the session of the member."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
     expire(group.sandbox.zookeeper_connect, client_of(one.connector).client_id)
@@ -211,7 +211,7 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
 
 
 def test_every_line_of_the_page_is_covered() -> None:
-    """The tests above cover every line of the table in docs/metrics.md."""
+    """Together, the tests above cover every line of the table in docs/metrics.md."""
     waited = [*JOINING, *GIVING_UP, *LEAVING, *CONFLICT, *OTHERS]
     found = [[one for one in listed() if one.startswith(beginning)] for beginning in waited]
     assert sorted(line for (line,) in found) == sorted(listed())

@@ -1,4 +1,4 @@
-"""The rebalance listener of live members is called as the JVM's is.
+"""The rebalance listener of live members gets the calls that the JVM's listener gets.
 
 `rebalance_listener.jsonl.gz` has the captured calls of real JVM consumers' listeners.
 """
@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "rebalance_listener.jsonl.gz"
 
 
 class RecordingListener:
-    """A listener that records its calls, and can do more before it returns."""
+    """A listener that records its calls, and can do more before a call returns."""
 
     def __init__(self, *, then: Callable[[str], None] = lambda callback: None) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -54,7 +54,7 @@ def join(
 
 
 def callbacks(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Drop repeated calls: the JVM calls in each attempt, zkconsumer for each assignment."""
+    """Drop repeated calls: the JVM's consumer calls in each attempt, zkconsumer once."""
     return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
 
 
@@ -82,7 +82,7 @@ def test_consumer_rebalance_listener(
 
 
 def captured(release: str, member: str) -> list[tuple[str, Any]]:
-    """Return the captured calls of a JVM member's listener."""
+    """Return the captured calls of the listener of a JVM member."""
     calls: list[tuple[str, Any]] = []
     with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
         for entry in map(json.loads, lines):
@@ -102,7 +102,7 @@ def captured(release: str, member: str) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("release", ["0.9.0.1", "0.11.0.3", "1.1.1"])
 def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release: str) -> None:
-    """A joins with two threads, B with one, A leaves: with `eager` the calls are the JVM's."""
+    """While A and B join and A leaves, a listener with `eager` gets the same calls as the JVM's."""
     first, second = RecordingListener(), RecordingListener()
     a = join(group, "A", first, threads=2, rebalance_mode="eager")
     a.settled(0, 1, 2, 3)
@@ -132,7 +132,7 @@ def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release:
 
 
 def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:
-    """Without auto-commit, a commit before the release avoids redeliveries (MirrorMaker)."""
+    """Without auto-commit, a commit before the release prevents redeliveries (MirrorMaker)."""
     member: list[MemberUnderTest] = []
 
     def commit(callback: str) -> None:
@@ -157,7 +157,7 @@ def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:
 
 @pytest.mark.parametrize("callback", ["released", "assigned"])
 def test_a_listener_that_hangs_delays_no_rebalance(group: Group, callback: str) -> None:
-    """If a call never returns, the rebalance and a shutdown continue after `release.grace.ms`."""
+    """If a call does not return, a rebalance or shutdown continues after `release.grace.ms`."""
     free, hangs = threading.Event(), threading.Event()
 
     def hang(called: str) -> None:
@@ -183,7 +183,7 @@ def test_a_listener_that_hangs_delays_no_rebalance(group: Group, callback: str) 
 def test_a_listener_that_raises_loses_nothing(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If both calls raise, the errors are counted and logged, and the group continues."""
+    """If both callbacks raise, the errors are counted and logged, and the group continues."""
 
     def fail(callback: str) -> None:
         raise ValueError(f"no {callback}")
@@ -201,7 +201,7 @@ def test_a_listener_that_raises_loses_nothing(
 
 
 def test_a_listener_is_set_before_the_streams(group: Group) -> None:
-    """After the streams exist a listener is refused, in the JVM's words."""
+    """A listener that is set after the streams exist is refused in the words of the JVM."""
     one = group.join("a")
     with pytest.raises(MessageStreamsExistError, match="rebalance listener before creating"):
         one.connector.set_consumer_rebalance_listener(RecordingListener())

@@ -1,4 +1,4 @@
-"""Metrics are counted, scraped over HTTP, and removed with their connector."""
+"""Metrics are counted, served over HTTP, and removed together with their connector."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ MBEANS = {
 }
 
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
-"""Samples by name and labels; the labels of the member and the connector are left out."""
+"""Samples by name and labels, without the labels of the member and the connector."""
 
 
 def page(text: str) -> Page:
-    """Return the page's samples; fail if two have the same name and labels."""
+    """Return the samples on the page; fail if two have the same name and labels."""
     found: Page = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -60,7 +60,7 @@ def page(text: str) -> Page:
 
 
 def of(text: str, name: str, consumer: str, **labels: str) -> float:
-    """Return one sample of one consumer."""
+    """Return one sample of one connector."""
     for (sample, labelled), value in page(text).items():
         given = dict(labelled)
         if sample == name and given["consumer_id"] == consumer and labels.items() <= given.items():
@@ -99,7 +99,7 @@ def test_a_scrape_shows_the_members_activity(group: Group) -> None:
 
 
 def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
-    """A reader that holds its first of forty messages has a lag; after the last it has none."""
+    """A reader with the first of forty messages has a lag; with the last it has none."""
     one = group.member("a")
     one.readers.extend(
         Reader(s) for s in one.connector.create_message_streams({group.topic: 1})[group.topic]
@@ -114,7 +114,7 @@ def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
 
 
 def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
-    """For a few messages, some without key or value, the fetched bytes are exact."""
+    """For a few messages, some of them without key or value, the fetched bytes are exact."""
     topic, port = f"{group.topic}-few", free_port()
     group.sandbox.create_topic(topic, partitions=1)
     group.sandbox.produce(topic, [b"", b"x" * 100, None], key="a key", partition=0)
@@ -128,7 +128,7 @@ def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
 
 
 def test_fetched_bytes_are_sampled(group: Group) -> None:
-    """For thousands of messages of 100 bytes or none, the fetched bytes are estimated closely."""
+    """For thousands of messages with 100 bytes or none, the estimate of fetched bytes is close."""
     topic = f"{group.topic}-many"
     group.sandbox.create_topic(topic, partitions=1)
     group.sandbox.produce(topic, [b"", b"x" * 100] * 10_000, partition=0)
@@ -139,7 +139,7 @@ def test_fetched_bytes_are_sampled(group: Group) -> None:
 
 
 def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
-    """When a partition moves, the counts of both members add up to the number of deliveries."""
+    """When a partition moves, the counters of both members add up to the number of deliveries."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -154,7 +154,7 @@ def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
 
 
 def test_the_user_s_registry_has_the_same_figures(group: Group) -> None:
-    """Two connectors share a registry with different labels; each is removed with its connector."""
+    """Two connectors share a registry under different labels, and each removes its metrics."""
     registry = CollectorRegistry()
     members = [group.member(suffix) for suffix in ("a", "b")]
     for one in members:
@@ -204,7 +204,7 @@ def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
-    """Two connectors with one `metrics.port` share a page, which ends with the second connector."""
+    """Two connectors with the same `metrics.port` share a page until the second one shuts down."""
     port = free_port()
     one, two = (group.join(suffix, metrics_port=port) for suffix in ("a", "b"))
     one.settled(0, 1)
@@ -219,7 +219,7 @@ def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
 
 
 def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
-    """If the metrics port is in use, the constructor raises a ConfigError that says so."""
+    """If another process uses the metrics port, the constructor raises a ConfigError."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -233,12 +233,12 @@ def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
 
 
 def test_the_labels_are_the_jvm_s_and_the_consumer_s() -> None:
-    """clientId and groupId are those of the MBeans; the consumer id distinguishes members."""
+    """The labels clientId and groupId are the MBeans'; the consumer id distinguishes members."""
     assert LABELS == ("client_id", "group_id", "consumer_id")
 
 
 def test_every_mbean_has_its_row() -> None:
-    """docs/metrics.md names the replacement of each MBean, or why there is none."""
+    """docs/metrics.md names the replacement of each MBean, or the reason why there is none."""
     rows = [line.split("|")[1:] for line in MAPPING.splitlines() if line.startswith("| `kafka.")]
     for kind, names in MBEANS.items():
         of_kind = [row for row in rows if kind in row[0]]

@@ -1,4 +1,4 @@
-"""All brokers move to other addresses at once while a stream reads."""
+"""All brokers change their addresses at the same time while a stream reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkconsumer.sandbox.ports import free_port
 def test_a_stream_follows_brokers_that_have_all_moved(
     sandbox: Sandbox, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """If no broker can be reached, the stream asks ZooKeeper for addresses, without a rebalance."""
+    """If all brokers have moved, the stream reads their addresses again, without a rebalance."""
     client, connect = cluster
     topic = unique("moved")
     sandbox.create_topic(topic, partitions=1)

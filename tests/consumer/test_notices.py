@@ -1,4 +1,4 @@
-"""Notices are logged; a repeated notice is not logged again at once."""
+"""Notices are logged; a repeated notice is logged again only after some time."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def notices(caplog: pytest.LogCaptureFixture) -> LoggedNotices:
     "kind", [NoticeKind.COMMIT_RETRIED, NoticeKind.OFFSETS_UNAVAILABLE, NoticeKind.DENIED]
 )
 def test_repeated_notices_are_logged_rarely(notices: LoggedNotices, kind: NoticeKind) -> None:
-    """The first notice is logged at once; repetitions are counted in the next line."""
+    """A new notice is logged at once; the next line counts the repetitions."""
     assert len(notices.write(kind, "t-0", "5 tries left")) == 1
     for left in range(9):
         notices.now += 1
         assert notices.write(kind, "t-0", f"{left} tries left") == []
-    assert len(notices.write(kind, "t-1")) == 1  # This notice names another subject.
+    assert len(notices.write(kind, "t-1")) == 1  # This notice names a different subject.
     notices.now = 5.0 + LOG_AGAIN_S
     (line,) = notices.write(kind, "t-0")
     assert "and 9 more since" in line
@@ -69,7 +69,7 @@ def test_repeated_notices_are_logged_rarely(notices: LoggedNotices, kind: Notice
 
 
 def test_single_events_are_logged_each_time(notices: LoggedNotices) -> None:
-    """Each of two edits by an operator is a log line."""
+    """If an operator edits twice, both edits are logged."""
     assert notices.write(NoticeKind.OFFSET_EDITED, "t-0")
     assert notices.write(NoticeKind.OFFSET_EDITED, "t-0")
 
@@ -77,7 +77,7 @@ def test_single_events_are_logged_each_time(notices: LoggedNotices) -> None:
 def test_failures_of_one_kind_are_one_line_in_five_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each failure is counted; the first is logged at once, the next line after five seconds."""
+    """Each failure is counted; the first is logged at once, the others after five seconds."""
     now = [100.0]
     log = TroubleLog(SafeLogger(LOGGER), lambda: now[0])
 
@@ -97,7 +97,7 @@ def test_failures_of_one_kind_are_one_line_in_five_seconds(
 
 
 def test_an_urgent_item_overtakes_the_queue() -> None:
-    """The inbox returns an urgent item first, and the others in their order of arrival."""
+    """The inbox returns an urgent item first, and the other items in their order of arrival."""
     inbox = Inbox(lambda item: item == "lease")
     for number in range(3):
         inbox.put(number)
@@ -112,7 +112,7 @@ def test_an_urgent_item_overtakes_the_queue() -> None:
 
 
 class Hashed(str):
-    """A partition name that counts how often it is looked up."""
+    """A partition name that counts how often it is hashed."""
 
     count = 0
 
@@ -124,7 +124,7 @@ class Hashed(str):
 
 
 class Walked(dict[TopicPartition, Any]):
-    """A mapping that counts how many of its entries are iterated."""
+    """A mapping that counts how many of its entries are read."""
 
     visited = 0
 
@@ -142,7 +142,7 @@ class Walked(dict[TopicPartition, Any]):
 
 
 class Streams(dict[Key, Any]):
-    """Streams by key, each with its errors; counts the iterations over all of them."""
+    """Streams by key, with the errors of each; counts the iterations over all streams."""
 
     def __init__(self, count: int) -> None:
         self.walks = 0
@@ -168,7 +168,7 @@ MANY = 500
 
 
 def test_logging_many_notices_is_linear(caplog: pytest.LogCaptureFixture) -> None:
-    """Refusals of 500 partitions take a few look-ups for each notice, and are logged."""
+    """Logging the refusals of 500 partitions needs only a few look-ups for each notice."""
     caplog.set_level(logging.ERROR, LOGGER.name)
     now, Hashed.count = [5.0], 0
     log = NoticeLog(SafeLogger(LOGGER), "g_a", lambda: now[0])
@@ -182,7 +182,7 @@ def test_logging_many_notices_is_linear(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def refusing_member() -> Member:
-    """A member in RELEASING that must release all of its 500 partitions."""
+    """A member in RELEASING, with 500 partitions that it must release."""
     member = Member()
     member.settle(view(topics={"t": MANY}))
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -193,7 +193,7 @@ def refusing_member() -> Member:
 
 
 def loop_of(member: Member, streams: Streams) -> MemberLoop:
-    """The loop of a member whose ZooKeeper requests are never answered."""
+    """The loop of a member whose ZooKeeper requests get no reply."""
     session = SimpleNamespace(is_over=lambda _: False, submit=lambda *_: None)
     ignore = lambda *_: None  # noqa: E731
     host: Any = SimpleNamespace(
@@ -218,7 +218,7 @@ def loop_of(member: Member, streams: Streams) -> MemberLoop:
 
 
 def test_reporting_many_refusals_is_linear() -> None:
-    """500 refused releases iterate a few times over the owned partitions, not once for each."""
+    """Reporting 500 refused releases iterates over the partitions a few times, not 500 times."""
     member, streams = refusing_member(), Streams(3)
     loop = loop_of(member, streams)
     owned = Walked(member.state.owned)
@@ -228,13 +228,13 @@ def test_reporting_many_refusals_is_linear() -> None:
     assert member.state.op is not None
     loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.Released(denied)))
     assert loop.state.refused == denied
-    assert streams.notices == {1: 1, 2: 1}, "not one error for each idle stream"
+    assert streams.notices == {1: 1, 2: 1}, "each idle stream must get one error"
     assert owned.visited <= 20 * MANY
     assert streams.walks <= 10
 
 
 def test_reporting_many_malformed_offsets_is_linear() -> None:
-    """500 malformed offsets cause a few iterations over the stream's partitions."""
+    """Reporting 500 malformed offsets iterates over the stream's partitions a few times."""
     member = Member()
     member.register()
     member.read(view(topics={"t": MANY}))
@@ -252,7 +252,7 @@ def test_reporting_many_malformed_offsets_is_linear() -> None:
 
 
 def test_counting_many_resets_is_linear() -> None:
-    """500 resets of positions read all positions only a few times."""
+    """Counting 500 resets of positions reads all positions only a few times."""
     read = Counter[str]()
     partitions = [TopicPartition("t", number) for number in range(MANY)]
 

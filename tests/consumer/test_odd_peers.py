@@ -1,7 +1,8 @@
 """Unusual payloads of peers and brokers: a member handles them as each Kafka release did.
 
-The captures record what every member of a group got, or that it threw. A JVM member that throws
-stays without partitions. zkconsumer's member names the reason and keeps its partitions or waits.
+The captures record which partitions every member of a group got, or that it threw. A JVM member
+that throws stays without partitions. A zkconsumer member names the reason, and keeps its partitions
+or waits.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ BY_RELEASE = pytest.mark.parametrize("release", RELEASES)
 
 
 def cases(name: str, strategy: str = "range") -> Iterator[dict[str, Any]]:
-    """Return the captured groups of a file that have this strategy."""
+    """Return the captured groups in a file that use this strategy."""
     with gzip.open(CAPTURES / f"{name}.jsonl.gz", "rb") as lines:
         yield from (case for case in map(json.loads, lines) if case["strategy"] == strategy)
 
 
 def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
-    """Return the partitions assigned to a member of the release; None if it threw."""
+    """Return the partitions that a member of the release was assigned; None if it threw."""
     (result,) = (one for one in case["results"] if release in one["releases"])
     topics = result["assignment"].get(consumer)
     if topics is None:
@@ -44,7 +45,7 @@ def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
 
 
 class Peers(Scene):
-    """A chroot whose registered broker cannot be reached, and members of zkconsumer in it."""
+    """A chroot with zkconsumer members and one broker, which cannot be reached."""
 
     stack: ExitStack
 
@@ -68,7 +69,7 @@ class Peers(Scene):
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Peers]:
-    """Ends together with its members and sessions."""
+    """A chroot with peers; its members and sessions end with the test."""
     with scenes(zookeeper, unique("scene"), Peers) as made, ExitStack() as made.stack:
         yield made
 
@@ -79,7 +80,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 @BY_RELEASE
 def test_odd_registrations(scene: Peers, release: str) -> None:
-    """A registration that makes JVM members throw is skipped and named; others get a share."""
+    """If JVM members fail at a registration, it is skipped and named; the others get a share."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("b", "t", release)
     one.settled(0, 1, 2, 3)
@@ -100,7 +101,7 @@ def test_odd_registrations(scene: Peers, release: str) -> None:
         else:
             one.settled(*expected)
             assert not one.status.malformed_peers, case["name"]
-        # The member must read the deletion before the next peer registers under this path.
+        # The member must notice the deletion before the next peer registers under this path.
         seen = one.counted["rebalances"]
         scene.session.delete(path)
         eventually(lambda seen=seen: one.counted["rebalances"] > seen)
@@ -112,7 +113,7 @@ def test_odd_registrations(scene: Peers, release: str) -> None:
 
 @BY_RELEASE
 def test_odd_topics(scene: Peers, release: str) -> None:
-    """Members wait for a topic that JVM members cannot read, and name it; others are assigned."""
+    """Members wait for a topic that JVM members cannot parse, and name it; others are assigned."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("a", "t", release)
     named = 0
@@ -126,7 +127,7 @@ def test_odd_topics(scene: Peers, release: str) -> None:
             named += 1
             eventually(lambda named=named: one.counted.get("malformed_topic") == named)
             assert one.status.waiting_for.startswith("t: ")
-            assert one.owned == {0, 1, 2, 3}, "an owned partition was revoked"
+            assert one.owned == {0, 1, 2, 3}, "the member lost an owned partition"
         else:
             eventually(lambda expected=expected: one.owned == expected)
             assert one.counted.get("malformed_topic", 0) == named, case["name"]
@@ -137,7 +138,7 @@ def test_odd_topics(scene: Peers, release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES[2:])
 def test_odd_topics_of_peers(scene: Peers, release: str) -> None:
-    """From 0.10.2 on, round-robin stops the whole group at a peer's unreadable topic."""
+    """From 0.10.2 on, an unreadable topic of one peer stops round-robin for the whole group."""
     scene.put(paths.topic("t"), SOUND)
     scene.put(paths.topic("u"), b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
     scene.peer("g_b", encode_registration(Registration({"t": 1}, timestamp_ms=1)))

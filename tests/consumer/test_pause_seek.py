@@ -1,4 +1,4 @@
-"""Pause, resume and seek on a connector in a real group: ownership and commits."""
+"""Pause, resume and seek on a connector in a real group, with ownership and commits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from zkconsumer.errors import ConfigError, ConnectorClosedError, NotOwnedError
 
 
 def test_a_seek_backwards_is_committed(group: Group) -> None:
-    """After a seek back the stored offset is lower, and then rises with the messages read."""
+    """After a seek back the next commit stores a lower offset, and later commits higher ones."""
     one = group.join(consumer_timeout_s=None)
     one.read(40)
     one.connector.commit_offsets()
     assert group.stored(2) == "10"
-    one.readers[0].free.clear()  # The next message stays in flight.
+    one.readers[0].free.clear()  # The next message is still unfinished.
     one.connector.seek(group.tp(2), 4)
     one.connector.commit_offsets()
     assert group.stored(2) in ("4", "5")
@@ -28,7 +28,7 @@ def test_a_seek_backwards_is_committed(group: Group) -> None:
 
 
 def test_a_seek_forward_skips(group: Group) -> None:
-    """A seek ahead skips the messages between and is committed, also on a paused partition."""
+    """A seek ahead skips messages, even on a paused partition, and the position is committed."""
     one = group.join(consumer_timeout_s=None)
     one.read(40)
     one.connector.pause([group.tp(1)])
@@ -42,7 +42,7 @@ def test_a_seek_forward_skips(group: Group) -> None:
 
 
 def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group) -> None:
-    """A partition paused here is read by its next owner, and here after that owner has left."""
+    """A pause ends with the ownership: the next owner reads, and so does this member afterwards."""
     one = group.join("a")
     one.read(40)
     moving = [tp for held in one.status.owned.values() for tp in held][2:]
@@ -66,7 +66,7 @@ def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group)
 
 
 def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None:
-    """In incremental mode, a paused partition that keeps its owner stays paused in a rebalance."""
+    """If a paused partition keeps its owner in an incremental rebalance, it stays paused."""
     one = group.join("a")
     one.read(40)
     kept = group.tp(0)
@@ -85,7 +85,7 @@ def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None
 
 
 def test_only_owned_partitions_can_be_paused_and_sought(group: Group) -> None:
-    """Pause and seek raise without streams, ownership or a valid offset, and after the shutdown."""
+    """Pause and seek raise without streams, ownership or a valid offset, and after a shutdown."""
     one = group.member()
     with pytest.raises(NotOwnedError):
         one.connector.seek(group.tp(0), 0)

@@ -1,4 +1,4 @@
-"""Registered peers that claim no partition, like a JVM member that has given up."""
+"""Registered peers that claim no partition, as JVM members that have given up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 60
 
 @pytest.fixture
 def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
-    """Register a member of a group that never claims a partition."""
+    """Register a member that never claims a partition."""
     client = KazooClient(sandbox.zookeeper_connect)
     client.start(60)
 
@@ -35,7 +35,7 @@ def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
 def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
     sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
 ) -> None:
-    """A peer that leaves its share unclaimed is named after retries x back-off."""
+    """After retries x back-off, a peer that has left its share unclaimed is reported once."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     idle_peer(group, topic)
@@ -58,7 +58,7 @@ def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
 def test_a_nudge_registers_again_and_keeps_ownership(
     sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
 ) -> None:
-    """With peers.nudge the id znode is created again; no ownership is lost or reported as lost."""
+    """With `peers.nudge` the id znode is created again, and no ownership is lost."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     idle_peer(group, topic)
@@ -86,7 +86,7 @@ def test_a_nudge_registers_again_and_keeps_ownership(
             assert until(again, limit_s=LIMIT_S)
             assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
             assert client.exists(owner).czxid == owned
-            # Several lease renewals later, all watch events of the nudge have been handled.
+            # After several renewals of the lease, all watch events of the nudge have been handled.
             later = connector.metrics()["zookeeper_requests"] + 5
             assert until(
                 lambda: connector.metrics()["zookeeper_requests"] >= later, limit_s=LIMIT_S

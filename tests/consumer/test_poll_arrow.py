@@ -1,4 +1,4 @@
-"""`poll_arrow` keeps the promises of `poll` for batches of columns, with each fetch engine."""
+"""`poll_arrow` keeps the promises of `poll`, in columns and with each fetch engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
 @pytest.fixture
 def reader(log: Log) -> Iterator[Reader]:
     is_columns = isinstance(log, ColumnLog)
-    # With the columnar engine `poll` still uses librdkafka, as in a connector.
+    # With the columnar engine `poll` still uses librdkafka, as it does in a connector.
     plain = KafkaLog(log.topic, log.sandbox) if isinstance(log, ColumnLog) else log
     one = Reader(plain, connect_columns=log.fetcher if is_columns else None)
     yield one
@@ -33,7 +33,7 @@ def reader(log: Log) -> Iterator[Reader]:
 
 
 def polled(reader: Reader, count: int, *, most: int = 8000) -> list[pa.RecordBatch]:
-    """Return batches with `count` messages in all; the last batch is unfinished."""
+    """Return batches with `count` messages in total, of which the last batch is unfinished."""
     found: list[pa.RecordBatch] = []
     deadline = time.monotonic() + LIMIT_S
     while sum(one.num_rows for one in found) < count:
@@ -65,7 +65,7 @@ def test_columns_equal_messages(log: Log, reader: Reader) -> None:
 
 
 def test_a_batch_is_finished_when_the_next_is_asked_for(log: Log, reader: Reader) -> None:
-    """A commit covers only messages of the batches before the last one."""
+    """A commit includes only the messages of finished batches, so not the last batch."""
     log.append(0, map(str, range(30)))
     reader.grant(0, 0)
     first = polled(reader, 1, most=10)
@@ -76,7 +76,7 @@ def test_a_batch_is_finished_when_the_next_is_asked_for(log: Log, reader: Reader
 
 
 def test_no_message_is_lost_between_small_batches(log: Log, reader: Reader) -> None:
-    """`max_messages` cuts a run of messages; the next batch begins at the cut."""
+    """If `max_messages` cuts a batch, the next batch begins at the cut."""
     for partition in (0, 1):
         log.append(partition, map(str, range(50)))
         reader.grant(partition, 0)
@@ -86,7 +86,7 @@ def test_no_message_is_lost_between_small_batches(log: Log, reader: Reader) -> N
 
 
 def test_an_empty_batch(reader: Reader) -> None:
-    """Without a message the batch is empty, and has all columns."""
+    """Without a message the batch is empty, but has all the columns."""
     reader.grant(0, 0)
     found = reader.stream.poll_arrow(timeout_s=0.05)
     assert (found.num_rows, found.schema) == (0, SCHEMA_WITH_TOKEN)
@@ -105,7 +105,7 @@ def test_no_message_of_a_withdrawn_partition_is_delivered(log: Log, reader: Read
 
 
 def test_pause_and_seek(log: Log, reader: Reader) -> None:
-    """A paused partition delivers no message, and a seek is obeyed exactly."""
+    """A paused partition delivers no message; after a seek the first offset is the one sought."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     polled(reader, 1, most=10)
@@ -117,7 +117,7 @@ def test_pause_and_seek(log: Log, reader: Reader) -> None:
 
 
 def test_no_message_is_delivered_without_a_lease(log: Log, reader: Reader) -> None:
-    """While the gate is shut no batch is handed out; afterwards no message is missing."""
+    """While the gate is shut no batch is delivered; afterwards no message is missing."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     before = polled(reader, 1, most=10)
@@ -129,7 +129,7 @@ def test_no_message_is_delivered_without_a_lease(log: Log, reader: Reader) -> No
 
 
 def test_both_kinds_of_poll_may_alternate(log: Log, reader: Reader) -> None:
-    """Messages that one kind of poll has not handed out are delivered once by the other kind."""
+    """Messages left over by one kind of poll are delivered once by the other kind."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     found = rows(polled(reader, 10, most=10), 0)
@@ -141,7 +141,7 @@ def test_both_kinds_of_poll_may_alternate(log: Log, reader: Reader) -> None:
 
 
 def test_a_release_waits_for_the_batch(log: Log, reader: Reader) -> None:
-    """A partition is released only after its batch is finished."""
+    """A partition is released only after its last batch is finished."""
     log.append(0, map(str, range(100)))
     reader.grant(0, 0)
     polled(reader, 1, most=10)

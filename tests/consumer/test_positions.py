@@ -44,7 +44,7 @@ class Polled:
 
 
 def test_commit_a_message_a_batch_or_all(group: Group) -> None:
-    """`commit` stores the offsets after the given messages, and `committed` reads them."""
+    """`commit` stores the offset after each given message, and `committed` returns it."""
     one = Polled(group, auto_commit_enable=False)
     tps = [group.tp(n) for n in range(4)]
     assert one.connector.committed(tps) == dict.fromkeys(tps)
@@ -63,7 +63,7 @@ def test_commit_a_message_a_batch_or_all(group: Group) -> None:
 
 
 def test_a_message_of_a_former_ownership_is_not_committed(group: Group) -> None:
-    """Messages from before a partition was lost and claimed again raise NotOwnedError."""
+    """Committing a message from before a partition was lost and claimed raises NotOwnedError."""
     one = Polled(group)
     (message,) = one.take(1)
     tp = group.tp(message.partition)
@@ -93,7 +93,7 @@ def test_assignment_position_and_lag(group: Group) -> None:
 
 
 def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
-    """Both ends of a log, and the first message from a time on; None after the last message."""
+    """The ends of a log, and the first message from a time on; None after the last message."""
     one = group.member().connector
     tps = [group.tp(0), group.tp(1)]
     assert one.beginning_offsets(tps) == dict.fromkeys(tps, 0)

@@ -1,4 +1,4 @@
-"""The rules of rebalances, commits and leases, checked on live members with real servers."""
+"""The rules of rebalances, commits and leases, checked on live members and real servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 
 
 def test_a_deleted_owner_node_is_claimed_again(group: Group) -> None:
-    """If another client deletes an owner znode, its owner claims it again at once."""
+    """If another client deletes an owner znode, the member claims the partition again at once."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -61,7 +61,7 @@ def test_a_replaced_owner_node_stops_its_partition(group: Group) -> None:
 
 
 def test_an_overwritten_owner_node_is_created_again(group: Group) -> None:
-    """If another client overwrites an owner znode, the owner's session replaces it."""
+    """If another client overwrites an owner znode, the member creates its own again."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     group.admin.set(group.owner(0), b"somebody-0")
@@ -72,7 +72,7 @@ def test_an_overwritten_owner_node_is_created_again(group: Group) -> None:
 
 
 def test_a_deleted_id_node_is_created_again(group: Group) -> None:
-    """If another client deletes the id znode, the member registers again and loses no partition."""
+    """If another client deletes the id znode, the member registers again and loses nothing."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -103,7 +103,7 @@ def test_an_overwritten_id_node_is_restored(group: Group) -> None:
 
 
 def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
-    """While another session has the consumer id, nothing is delivered; the error names the id."""
+    """While another session has the consumer id, an error names the id and delivery stops."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -123,7 +123,7 @@ def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
 
 
 def test_a_back_off_of_0_does_not_read_the_group_without_end(group: Group) -> None:
-    """A blocked member with `rebalance.backoff.ms=0` waits 50 ms between two readings."""
+    """With `rebalance.backoff.ms=0`, a blocked member waits 50 ms between two readings."""
     blocker = TopicPartition(group.topic, 0)
     group.admin.create(paths.owner(group.name, blocker), b"other-0", ephemeral=True, makepath=True)
     one = group.join(rebalance_backoff_s=0.0)
@@ -134,7 +134,7 @@ def test_a_back_off_of_0_does_not_read_the_group_without_end(group: Group) -> No
 
 
 def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> None:
-    """If another session takes the id, the owner znodes are deleted, and the streams raise."""
+    """If another session takes the id, the member's owner znodes are deleted; streams raise."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -158,7 +158,7 @@ def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> Non
 
 
 def test_a_lower_foreign_offset_is_overwritten(group: Group) -> None:
-    """The owner overwrites a frozen member's lower offset, and reports it."""
+    """The owner overwrites the lower offset of a member that was frozen, and reports it."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     eventually(lambda: group.stored(0) in ("9", "10"))
@@ -168,7 +168,7 @@ def test_a_lower_foreign_offset_is_overwritten(group: Group) -> None:
 
 
 def test_a_higher_foreign_offset_is_left_until_the_position_passes_it(group: Group) -> None:
-    """Another client's higher offset is reported, and kept until the position exceeds it."""
+    """Another client's higher offset is reported, and kept until the position is higher."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     eventually(lambda: group.stored(0) in ("9", "10"))
@@ -186,7 +186,7 @@ def test_a_higher_foreign_offset_is_left_until_the_position_passes_it(group: Gro
 
 
 def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
-    """An idle member adopts an operator's edit, although it has no new position to commit."""
+    """An idle member adopts an operator's edit, even if it has no new position to commit."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     one.connector.commit_offsets()
@@ -199,7 +199,7 @@ def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
 
 
 def test_a_marked_edit_forward_skips(group: Group) -> None:
-    """An operator's edit beyond the position is adopted: the messages between are not delivered."""
+    """If an operator's edit is ahead of the position, the messages between are skipped."""
     for partition in (1, 2, 3):
         group.write(partition, b"10")
     one = group.member()
@@ -214,7 +214,7 @@ def test_a_marked_edit_forward_skips(group: Group) -> None:
 
 
 def test_an_explicit_commit_notices_an_edit(group: Group) -> None:
-    """Without auto-commit, the user's commit finds an operator's edit and adopts it."""
+    """Without auto-commit, the user's next commit finds and adopts an operator's edit."""
     one = group.join(auto_commit_enable=False)
     one.read(40)
     one.connector.commit_offsets()
@@ -224,7 +224,7 @@ def test_an_explicit_commit_notices_an_edit(group: Group) -> None:
 
 
 def test_offsets_are_read_after_the_claim(group: Group) -> None:
-    """The new owner starts at the offset that the old owner stored before its release."""
+    """The new owner starts at the offset that the old owner committed before its release."""
     group.hold(0)
     one = group.join()
     eventually(lambda: one.owned == {1, 2, 3} and group.tp(0) in one.status.blocked)
@@ -251,7 +251,7 @@ def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
 
 
 def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
-    """An unfinished message delays a release by `release.grace.ms` at most, and is redelivered."""
+    """An unfinished message delays a release by at most `release.grace.ms`; it is redelivered."""
     first = group.join("a", release_grace_s=0.3)
     first.read(40)
     first.readers[0].free.clear()
@@ -270,7 +270,7 @@ def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
 
 
 def test_a_release_within_the_grace_waits_for_the_unfinished_message(group: Group) -> None:
-    """If the user requests the next message within the grace period, no message is redelivered."""
+    """If the user finishes the message within the grace period, no message is redelivered."""
     first = group.join("a", release_grace_s=20.0)
     first.read(40)
     first.readers[0].free.clear()
@@ -288,7 +288,7 @@ def test_a_release_within_the_grace_waits_for_the_unfinished_message(group: Grou
 
 
 def test_eager_claims_all_or_nothing(group: Group) -> None:
-    """While one of four partitions is blocked, an eager member owns none; afterwards all."""
+    """If one of four partitions is blocked, an eager member owns none; afterwards it owns all."""
     group.hold(2)
     one = group.join(rebalance_mode="eager")
     eventually(lambda: one.status.blocked.get(group.tp(2)) == "somebody-0")
@@ -299,7 +299,7 @@ def test_eager_claims_all_or_nothing(group: Group) -> None:
 
 
 def test_eager_members_share(group: Group) -> None:
-    """Two eager members release all partitions, share them, and deliver all messages."""
+    """Two eager members release all partitions, claim half each, and deliver all messages."""
     first = group.join("a", rebalance_mode="eager")
     first.read(40)
     second = group.join("b", rebalance_mode="eager")
@@ -314,7 +314,7 @@ def test_eager_members_share(group: Group) -> None:
 
 
 def test_a_stream_without_partitions_raises_one_error_about_the_blocker(group: Group) -> None:
-    """After retries x back-off, one error names the blocker; the stream stays usable."""
+    """After retries x back-off, one error names the blocker; the stream can still be used."""
     for partition in range(4):
         group.hold(partition)
     one = group.join(rebalance_max_retries=2, rebalance_backoff_s=0.1)
@@ -334,7 +334,7 @@ def test_a_stream_without_partitions_raises_one_error_about_the_blocker(group: G
 
 
 def test_streams_with_partitions_continue(group: Group) -> None:
-    """If half of a member's streams are blocked, the others deliver and raise no error."""
+    """If half of a member's streams are blocked, the other half delivers without an error."""
     group.hold(2)
     group.hold(3)
     one = group.join(threads=2, rebalance_max_retries=2, rebalance_backoff_s=0.1)
@@ -353,14 +353,14 @@ def test_a_surplus_stream_raises_no_error_about_blockers(group: Group) -> None:
 
 
 def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
-    """With more threads than partitions, the stream without a partition gives the reason."""
+    """If there are more threads than partitions, an idle stream gives this reason."""
     one = group.join(threads=5)
     one.settled(0, 1, 2, 3)
     eventually(lambda: "more consumer threads" in one.readers[4].stream.waiting_for)
 
 
 def test_a_peer_with_an_unsupported_filter_is_named(group: Group) -> None:
-    """If a peer's filter cannot be evaluated, members keep their partitions and claim no more."""
+    """If a peer's filter cannot be evaluated, members keep their partitions but claim no more."""
     first = group.join("b")
     first.settled(0, 1, 2, 3)
     first.read(40)
@@ -385,7 +385,7 @@ def test_a_peer_with_an_unsupported_filter_is_named(group: Group) -> None:
 
 
 def test_an_unknown_topic_is_waited_for(group: Group) -> None:
-    """For a missing topic the member waits with a reason; once created, the topic is delivered."""
+    """A member waits for a missing topic, says why, and delivers the topic once it exists."""
     topic = f"{group.topic}-later"
     one = group.member()
     one.subscribe(topic)
@@ -399,7 +399,7 @@ def test_an_unknown_topic_is_waited_for(group: Group) -> None:
 
 
 def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
-    """A deleted topic is not fetched, with a warning; when it is created again, it is delivered."""
+    """A deleted topic stops with a warning; when it is created again, it is delivered."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     one.connector.commit_offsets()
@@ -416,7 +416,7 @@ def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
 
 
 def test_without_auto_commit_nothing_is_committed(group: Group) -> None:
-    """`auto.commit.enable=false` commits neither periodically nor at a hand-over or the end."""
+    """With `auto.commit.enable=false` no offset is committed, not even when the member leaves."""
     first = group.join("a", auto_commit_enable=False, auto_commit_interval_s=0.1)
     first.read(40)
     second = group.join("b", auto_commit_enable=False, auto_commit_interval_s=0.1)
@@ -436,7 +436,7 @@ def test_a_clean_leave_commits_the_last_message(group: Group) -> None:
 
 
 def test_an_exception_does_not_commit_the_unfinished_message(group: Group) -> None:
-    """If the user's code raises inside `with`, its message is redelivered."""
+    """If the user's code raises inside `with`, the message that it processed is redelivered."""
     one = group.member(consumer_timeout_s=LIMIT_S)
     seen = None
     with pytest.raises(RuntimeError, match="the user's own"), one.connector as connector:
@@ -451,7 +451,7 @@ def test_an_exception_does_not_commit_the_unfinished_message(group: Group) -> No
 
 
 def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> None:
-    """An offset that the user has committed stays committed, whatever fails afterwards."""
+    """An offset that the user has committed stays committed, whatever error follows."""
     one = group.member(consumer_timeout_s=LIMIT_S)
     with pytest.raises(RuntimeError, match="the user's own"), one.connector as connector:
         stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
@@ -464,7 +464,7 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
 
 
 def test_a_commit_during_a_shutdown_is_answered(group: Group) -> None:
-    """A commit that reaches an ended coordinator gets ConnectorClosedError, and does not hang."""
+    """A commit after the coordinator has ended raises ConnectorClosedError, and does not hang."""
     one = group.join()
     coordinator = coordinator_of(one.connector)
     one.close()

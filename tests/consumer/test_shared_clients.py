@@ -32,7 +32,7 @@ def offsets(*members: MemberUnderTest) -> dict[int, set[int]]:
 
 
 def test_streams_of_a_large_member_share_two_clients(group: Group, sandbox: Sandbox) -> None:
-    """Eight streams share two fetch threads, lose no message in a hand-over, and end both."""
+    """Eight streams share two fetch threads, which end with them; no hand-over loses a message."""
     topic = f"{group.topic}-wide"
     sandbox.create_topic(topic, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
@@ -86,7 +86,7 @@ with ConsumerConnector(config) as connector:
 
 
 def test_a_lack_of_file_descriptors_is_named(group: Group, unique: Callable[[str], str]) -> None:
-    """Streams with shared clients or a client of their own raise an error that names the limit."""
+    """If file descriptors run out, the error names their limit, with shared or own clients."""
     for streams in (1, 5):
         ended = subprocess.run(
             [

@@ -1,4 +1,4 @@
-"""A shutdown leaves the group first, ends each part in time, and leaves nothing open."""
+"""A shutdown first leaves the group, ends each part in time, and leaves nothing open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 
 SESSION_S = 40.0
-# Time limit on a busy machine, in seconds; the session may take 3 s and the clients 5 s.
+# Time limit on a busy machine, in seconds; the session may need 3 s and the clients 5 s.
 SOON_S = 20.0
 READ_ONLY = [make_acl("world", "anyone", read=True)]
 
@@ -44,7 +44,7 @@ def took(call: Callable[[], object]) -> float:
 def test_the_group_is_left_before_the_clients_are_closed(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Broker clients that do not close are named, and delay neither the leave nor the shutdown."""
+    """Broker clients that do not close are named; they delay neither the leave nor the shutdown."""
     ids, free = paths.ids(group.name), threading.Event()
     members_at_close: list[list[str]] = []
 
@@ -75,7 +75,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
 
 
 def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
-    """If ZooKeeper does not answer, a shutdown without a commit does not wait for a timeout."""
+    """If ZooKeeper does not answer, a shutdown without a commit does not wait for it."""
     one = group.join(
         zookeeper_connect=proxy.address,
         zookeeper_session_timeout_s=SESSION_S,
@@ -90,7 +90,7 @@ def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptur
 def test_a_host_name_that_is_being_resolved(
     group: Group, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the system resolves a name for a long time, the shutdown does not wait for it."""
+    """If the system takes long to resolve a host name, the shutdown does not wait for it."""
     resolve, asked, free = socket.getaddrinfo, threading.Event(), threading.Event()
     hangs = threading.Event()
 
@@ -140,7 +140,7 @@ class Listener:
 def test_a_join_that_fails_leaves_nothing_open(
     group: Group, proxy: Proxy, tmp_path: Any, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed join, neither the trace file nor the listener's thread stays open."""
+    """After a join has failed, neither the trace file nor the listener's thread is left open."""
     monkeypatch.setattr(group_member, "REPLY_S", 3.0)
     trace = tmp_path / "trace"
     one: MemberUnderTest = group.member(
@@ -173,7 +173,7 @@ def _call(op: int, callback: Callback, *numbers: int) -> CallListener:
 
 
 def test_calls_that_wait_for_a_listener_are_merged() -> None:
-    """Releases are merged, and an assignment replaces older ones, so at most three calls wait."""
+    """At most three calls wait: releases are merged, and a new assignment replaces an old one."""
     released, assigned = Callback.RELEASING, Callback.STARTING
     waiting: list[CallListener] = []
     for op in range(0, 100, 2):
@@ -187,7 +187,7 @@ def test_calls_that_wait_for_a_listener_are_merged() -> None:
 
 
 def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
-    """A thousand calls during a running one are merged; the listener gets the last of each kind."""
+    """A thousand calls during a running call are merged; the last of each kind is made."""
     entered, free = threading.Event(), threading.Event()
     calls: list[tuple[str, int]] = []
 

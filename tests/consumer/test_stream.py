@@ -1,4 +1,4 @@
-"""Streams as users see them; every test runs on a log in memory and on a real broker."""
+"""Streams as their users see them; every test runs on a log in memory and on a real broker."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_message_carries_all_that_is_promised(log: Log, reader: Reader) -> Non
 
 
 def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader]) -> None:
-    """A null key or value is None whatever the decoder (MessageAndMetadata)."""
+    """A null key or value is None, whatever the decoder is (MessageAndMetadata)."""
     readers.append(Reader(log, codec=Codec(key=bytes.decode, value=int)))
     log.append_keyed(0, None, None)
     log.append_keyed(0, "k", "7")
@@ -84,7 +84,7 @@ def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader
 
 
 def test_a_message_can_be_pickled(log: Log, readers: list[Reader]) -> None:
-    """A pickle has every attribute, with the key and value as the decoders returned them."""
+    """A pickle has every attribute, and the key and value as the decoders have returned them."""
     readers.append(Reader(log, codec=Codec(value=lambda raw: {"n": int(raw)})))
     log.append_keyed(0, "k", "7")
     readers[0].grant(0, 0)
@@ -98,7 +98,7 @@ def test_a_message_can_be_pickled(log: Log, readers: list[Reader]) -> None:
 
 
 def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A broker of 0.11 or later provides headers and the leader's epoch."""
+    """If the broker is 0.11 or later, messages have headers and the leader epoch."""
     topic = unique("headers")
     sandbox.create_topic(topic)
     producer = Producer({"bootstrap.servers": sandbox.bootstrap})
@@ -116,7 +116,7 @@ def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]
 
 
 def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Reader]) -> None:
-    """Each access to an undecodable value raises a DecodeError; the stream continues."""
+    """Each access to a value that cannot be decoded raises DecodeError; the stream continues."""
     failures: list[str] = []
     readers.append(Reader(log, codec=Codec(value=int, failed=failures.append)))
     log.append(0, ["1", "x", "3"])
@@ -135,7 +135,7 @@ def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Read
 
 
 def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
-    """The first delivered message has the offset of the grant."""
+    """The first message that is delivered has the offset of the grant."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 4)
     assert list(reader.take(6)) == [(0, offset) for offset in range(4, 10)]
@@ -170,7 +170,7 @@ def test_without_a_usable_offset_the_policy_decides(
         epoch,
     )
     assert report.offset == first
-    # The position can be committed although no message may have been consumed yet (KAFKA-2759).
+    # The position can be committed even if no message has been consumed yet (KAFKA-2759).
     assert (reader.delivered(0) or 0) >= first
     log.append(0, ["new"])
     if reset is AutoOffsetReset.LARGEST:
@@ -235,7 +235,7 @@ def test_the_time_out_can_be_repeated_and_survived(log: Log, readers: list[Reade
 
 
 def test_a_time_out_of_zero_still_delivers_what_is_there(log: Log, readers: list[Reader]) -> None:
-    """`consumer.timeout.ms=0` returns at once, with the message or the exception."""
+    """With `consumer.timeout.ms=0` a call returns a message or raises, without waiting."""
     reader = Reader(log, timeout_s=0)
     readers.append(reader)
     log.append(0, ["a"])
@@ -253,7 +253,7 @@ def test_a_time_out_of_zero_still_delivers_what_is_there(log: Log, readers: list
 
 
 def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
-    """The exception and the status give the reason for waiting: no partition, or no lease."""
+    """The exception and the status say why a stream waits: no partition, or no lease."""
     reader = Reader(log, timeout_s=0.01)
     readers.append(reader)
     reader.stream.explain("the group has more threads than partitions: 4 for 3")
@@ -270,7 +270,7 @@ def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
 
 
 def test_a_stream_waits_for_a_broker(log: Log, readers: list[Reader]) -> None:
-    """While no broker is known the stream waits with that reason; then it continues."""
+    """While no broker is known, the stream waits and says so; then it continues."""
     known: list[bool] = []
     reader = Reader(log, connect=lambda: log.fetcher() if known else None)
     readers.append(reader)
@@ -283,7 +283,7 @@ def test_a_stream_waits_for_a_broker(log: Log, readers: list[Reader]) -> None:
 
 
 def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader) -> None:
-    """A grant wakes a waiting stream, with or without a partition."""
+    """A grant wakes a waiting stream, whether or not the stream already has a partition."""
     log.append(0, ["a"])
     log.append(2, ["c"])
     granted: list[float] = []
@@ -306,7 +306,7 @@ def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader)
 
 
 def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
-    """A batch has a length, indices and slices, and can be iterated again."""
+    """A batch has a length, indices and slices, and can be iterated more than once."""
     log.append(0, map(str, range(10)))
     token = reader.grant(0, 0)
     seen: list[int] = []
@@ -323,7 +323,7 @@ def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
 
 
 def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> None:
-    """Without a message within `timeout_s` a batch is empty, also without a partition."""
+    """If no message arrives within `timeout_s`, the batch is empty, even without a partition."""
     for _ in range(2):
         start = time.monotonic()
         assert len(reader.stream.poll(timeout_s=0.2)) == 0
@@ -332,7 +332,7 @@ def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> N
 
 
 def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
-    """Leaving a loop, polling and iterating again loses and repeats no message."""
+    """If a user leaves a loop, polls, and iterates again, each message is delivered once."""
     log.append(0, map(str, range(300)))
     reader.grant(0, 0)
     seen: list[int] = []
@@ -352,7 +352,7 @@ def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
 
 
 def test_a_failure_is_raised_once_and_the_stream_continues(log: Log, reader: Reader) -> None:
-    """An error that the coordinator reports is raised once, before the next message."""
+    """An error from the coordinator is raised once, before the next message is delivered."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
     assert list(reader.take(3))[-1] == (0, 2)
@@ -366,7 +366,7 @@ def test_a_failure_is_raised_once_and_the_stream_continues(log: Log, reader: Rea
 
 
 def test_after_close_the_stream_has_ended(log: Log, reader: Reader) -> None:
-    """After the end `next` raises StopIteration, loops end and `poll` raises."""
+    """After the stream has ended `next` raises StopIteration, loops end, and `poll` raises."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
     loop = iter(reader.stream)
@@ -385,7 +385,7 @@ def test_after_close_the_stream_has_ended(log: Log, reader: Reader) -> None:
 
 @pytest.mark.parametrize("state", ["without partition", "at the end", "lease over"])
 def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: str) -> None:
-    """`close` ends a user's wait promptly, and never waits for the user."""
+    """`close` ends a user's wait promptly, without waiting for the user."""
     if state != "without partition":
         reader.grant(0, 0)
     if state == "lease over":
@@ -407,7 +407,7 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
 
 @pytest.mark.parametrize("state", ["without partition", "at the end", "lease over"])
 def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -> None:
-    """Ctrl-C interrupts a wait without a limit, and the stream can be used again."""
+    """Ctrl-C interrupts a wait without a time limit; then the stream can be used again."""
     reader = Reader(log, timeout_s=None)
     readers.append(reader)
     if state != "without partition":
@@ -435,7 +435,7 @@ def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -
 
 
 def test_two_threads_at_once_are_an_error(log: Log, reader: Reader) -> None:
-    """A second thread in one stream gets an error; the first thread is not affected."""
+    """If a second thread uses a stream, it gets an error, and the first thread is not affected."""
     reader.grant(0, 0)
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
@@ -457,7 +457,7 @@ def test_two_threads_at_once_are_an_error(log: Log, reader: Reader) -> None:
 def test_a_corrupt_message_is_an_error_that_names_it(
     sandbox: Sandbox, unique: Callable[[str], str], readers: list[Reader]
 ) -> None:
-    """A wrong checksum raises FetchError, no message is skipped, and other partitions continue."""
+    """A wrong checksum raises FetchError; no message is skipped, and other partitions continue."""
     log = KafkaLog(unique("corrupt"), sandbox)
     sandbox.create_topic(log.topic, partitions=2)
     log.append(0, ["x" * 100])

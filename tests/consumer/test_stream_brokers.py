@@ -1,4 +1,4 @@
-"""Streams on brokers that die, lose leadership or are old; each test starts its own brokers."""
+"""Streams on brokers that die, lose leadership or are old; each test starts its brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def read_until(reader: Reader, seen: list[int], last: int) -> None:
-    """Collect offsets of partition 0 until `last`, and expect each to follow the one before."""
+    """Read partition 0 up to the offset `last`, and check that the offsets have no gap."""
     deadline = time.monotonic() + 3 * LIMIT_S
     while not seen or seen[-1] < last:
         assert time.monotonic() < deadline, f"stuck after {seen[-1:]}"
@@ -27,7 +27,7 @@ def read_until(reader: Reader, seen: list[int], last: int) -> None:
 def test_a_broker_that_restarts_costs_nothing_but_time(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """After SIGKILL and a restart the stream continues without a gap, with few reports."""
+    """After a SIGKILL and a restart of the broker, the stream continues without a gap."""
     with Sandbox(tmp_path_factory.mktemp("restart"), tick_time_s=0.1) as sandbox:
         sandbox.create_topic("restart", partitions=1)
         log = KafkaLog("restart", sandbox)
@@ -52,7 +52,7 @@ def test_a_broker_that_restarts_costs_nothing_but_time(
             seen.extend(one.offset for one in reader.stream.poll(timeout_s=0.1))
             return any("all brokers have been down" in one.text for one in reader.reports)
 
-        # librdkafka may never fetch again from this broker, even when it is back.
+        # librdkafka may never fetch from this broker again, even when the broker is back.
         eventually(begun_anew)
         log.append(0, map(str, range(100)))
         read_until(reader, seen, 299)
@@ -65,7 +65,7 @@ def test_a_broker_that_restarts_costs_nothing_but_time(
 def test_a_leader_that_dies_hands_over_to_the_other(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """When a leader is killed, the stream reads from the new leader without a gap."""
+    """When a partition leader is killed, the stream reads from the new leader without a gap."""
     overrides = {"offsets.topic.replication.factor": 1, "unclean.leader.election.enable": "false"}
     with Sandbox(
         tmp_path_factory.mktemp("leaders"), brokers=2, tick_time_s=0.1, overrides=overrides
@@ -93,14 +93,14 @@ def test_a_leader_that_dies_hands_over_to_the_other(
 def old(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Sandbox, int]]:
-    """An old broker, and the version of its registration."""
+    """An old broker, and the version of its registration znode."""
     directory = tmp_path_factory.mktemp("old")
     with Sandbox(directory, release=request.param, tick_time_s=0.1) as sandbox:
         yield sandbox, {"0.8.2.2": 1, "0.9.0.1": 2}[request.param]
 
 
 def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
-    """On 0.8 and 0.9 messages are in order, also nulls, without times; a new partition is found."""
+    """On 0.8 and 0.9 messages come in order, with nulls, without times; new partitions too."""
     sandbox, version = old
     sandbox.create_topic("old", partitions=2)
     log = KafkaLog("old", sandbox, version=version)
@@ -122,7 +122,7 @@ def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
 def test_old_brokers_resolve_positions(
     old: tuple[Sandbox, int], reset: AutoOffsetReset, position: int, offset: int | None
 ) -> None:
-    """Missing and out-of-range offsets are resolved with the old protocol, too (ListOffsets v0)."""
+    """Missing and out-of-range offsets are also resolved with the old protocol (ListOffsets v0)."""
     sandbox, version = old
     topic = f"reset-{reset.value}-{offset}"
     sandbox.create_topic(topic, partitions=1)

@@ -27,7 +27,7 @@ class Unanswered(MemoryFetcher):
 
 
 def test_one_fault_of_many_partitions_is_one_report() -> None:
-    """A broker that does not answer for 600 partitions causes one log line, not 600."""
+    """If a broker of 600 partitions does not answer, there is one log line, not 600."""
     log = MemoryLog("many")
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
     for partition in range(600):
@@ -42,7 +42,7 @@ def test_one_fault_of_many_partitions_is_one_report() -> None:
 def test_a_stalled_fetcher_is_replaced(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream replaces a fetcher that stalls without an error."""
+    """If a fetcher stalls without an error, the stream replaces it."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.5)
     log, made = KafkaLog(unique("still"), sandbox), list[KafkaFetcher]()
     sandbox.create_topic(log.topic)
@@ -59,7 +59,7 @@ def test_a_stalled_fetcher_is_replaced(
     came: list[int] = []
 
     def comes() -> bool:
-        log.append(0, ["another"])  # The first message may be part of a running fetch.
+        log.append(0, ["another"])  # The first message may come from a running fetch.
         came.extend(one.offset for one in reader.stream.poll(timeout_s=0.2))
         return bool(came)
 
@@ -71,7 +71,7 @@ def test_a_stalled_fetcher_is_replaced(
 
 
 class Checked(MemoryFetcher):
-    """A fetcher that counts the checks for messages that are not fetched."""
+    """A fetcher that counts how often it is checked for messages that it does not fetch."""
 
     checks = 0
 
@@ -81,7 +81,7 @@ class Checked(MemoryFetcher):
 
 
 def connected(log: MemoryLog, kind: type[Checked], made: list[Checked]) -> Checked:
-    """Create a fetcher of this kind, and note it in `made`."""
+    """Create a fetcher of this kind, and append it to `made`."""
     found = fetcher_of(log, kind=kind)
     assert isinstance(found, Checked)
     made.append(found)
@@ -89,7 +89,7 @@ def connected(log: MemoryLog, kind: type[Checked], made: list[Checked]) -> Check
 
 
 def test_a_fetcher_without_new_messages_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the logs have no new messages, a long silence does not replace the fetcher."""
+    """A long silence does not replace a fetcher if the logs have no new messages."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("quiet"), list[Checked]()
     reader = Reader(log, connect=lambda: connected(log, Checked, made))
@@ -108,13 +108,13 @@ def test_a_fetcher_without_new_messages_is_kept(monkeypatch: pytest.MonkeyPatch)
 
 
 class Patient(Checked):
-    """A fetcher whose broker may delay a response by an hour."""
+    """A fetcher that lets its broker delay a response by an hour."""
 
     wait_s = 3600.0
 
 
 def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a long `fetch.wait.max.ms` the stream waits longer before it checks the fetcher."""
+    """If `fetch.wait.max.ms` is long, the stream waits longer before it checks the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("patient"), list[Checked]()
     readers = [
@@ -133,6 +133,6 @@ def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) ->
         return impatient.checks > 3
 
     eventually(checked_often)
-    assert patient.checks <= 1, "checked before the broker's delay had ended"
+    assert patient.checks <= 1, "the fetcher was checked before the broker's delay ended"
     for reader in readers:
         reader.stream.close()

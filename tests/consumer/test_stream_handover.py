@@ -1,4 +1,4 @@
-"""Partitions are granted and revoked, and leases end, while the user reads."""
+"""Partitions are granted and revoked, and leases end, while a user reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zkconsumer.kafka.fetcher import Fetcher
 
 
 def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
-    """Read until `partition` has reached `until`; its offsets must have no gap."""
+    """Read up to the offset `until` of a partition; its offsets must have no gap."""
     expected = start
     while expected < until:
         ((number, offset),) = reader.take(1)
@@ -32,7 +32,7 @@ def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
 
 
 def test_no_message_is_delivered_after_the_withdrawal(log: Log, reader: Reader) -> None:
-    """Buffered messages of a withdrawn partition are dropped; the other partition has no gap."""
+    """Fetched messages of a revoked partition are dropped; the other partition has no gap."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     seen = list(reader.take(20))
@@ -47,7 +47,7 @@ def test_no_message_is_delivered_after_the_withdrawal(log: Log, reader: Reader) 
 def test_a_partition_granted_again_starts_at_its_new_offset(
     log: Log, reader: Reader, again_at: int
 ) -> None:
-    """A partition granted again is delivered from its new offset under its new token."""
+    """A partition that is granted again starts at its new offset, under its new token."""
     first = reader.grant(0, 0)
     reader.grant(1, 0)
     while next(reader.stream).partition != 0:
@@ -64,7 +64,7 @@ def test_a_partition_granted_again_starts_at_its_new_offset(
 
 
 def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
-    """A partition that is granted twice is delivered under the newer grant only."""
+    """If a partition is granted twice, it is delivered only under the newer grant."""
     reader.grant(0, 0)
     list(reader.take(5))
     token = reader.grant(0, 100)
@@ -73,7 +73,7 @@ def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
 
 
 def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
-    """With random revocations and grants at the position, each message comes once, in order."""
+    """If partitions are revoked and granted at random, each message comes once, in order."""
     dice = random.Random(7)
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     held = {0, 1, 2}
@@ -100,7 +100,7 @@ def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
 
 
 def test_revoking_unknown_partitions_does_nothing(log: Log, reader: Reader) -> None:
-    """Unknown partitions may be revoked; their release is answered at once."""
+    """Partitions that the stream does not have may be revoked; they count as released at once."""
     reader.withdraw(7)
     done: list[int] = []
     reader.stream.ask_release([reader.tp(7)], lambda: done.append(1))
@@ -113,7 +113,7 @@ def test_revoking_unknown_partitions_does_nothing(log: Log, reader: Reader) -> N
 
 
 def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
-    """A shut gate withholds the next message of a buffer until the gate opens again."""
+    """A shut gate withholds the rest of a fetched buffer until the gate opens again."""
     reader.grant(0, 0)
     read_on(reader, 0, 10, 0)
     reader.gate.shut()
@@ -123,13 +123,13 @@ def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
 
 
 def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader) -> None:
-    """No message is delivered after the lease's deadline; a renewal loses no message."""
+    """After the deadline of the lease no message is delivered; a renewal loses no message."""
     now = [100.0]
     reader.gate.clock = lambda: now[0]
     reader.gate.open(101.0)
     reader.grant(0, 0)
     read_on(reader, 0, 10, 0)
-    now[0] = 101.0  # At the deadline no message is delivered, also not within a buffer.
+    now[0] = 101.0  # After the deadline no message is delivered, not even from a fetched buffer.
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
     user.start()
@@ -142,7 +142,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
 
 
 def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> None:
-    """After a revocation and a new grant behind a shut gate, no old message is delivered."""
+    """If a partition is revoked and granted while the gate is shut, no old message is delivered."""
     reader.grant(0, 0)
     read_on(reader, 0, 50, 0)
     reader.gate.shut()
@@ -157,7 +157,7 @@ def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> N
 
 
 def test_an_idle_user_delays_no_release(log: Log, reader: Reader) -> None:
-    """Before the first message a release is answered at once, and then no message is delivered."""
+    """Before the first message a release is answered at once, and nothing is delivered after it."""
     reader.grant(0, 0)
     done: list[int] = []
     reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
@@ -169,7 +169,7 @@ def test_an_idle_user_delays_no_release(log: Log, reader: Reader) -> None:
 
 @pytest.mark.parametrize("hand", ["message", "batch"])
 def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, hand: str) -> None:
-    """A release is answered once, at the user's next request; the position covers the message."""
+    """A release is answered once, at the user's next request, and includes the message."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     held = reader.stream.poll(max_messages=40) if hand == "batch" else [next(reader.stream)]
@@ -188,7 +188,7 @@ def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, ha
 
 
 def test_an_unfinished_message_delays_no_other_partition(log: Log, reader: Reader) -> None:
-    """A release waits only for messages of its own partitions."""
+    """A release waits only for messages of the partitions that it releases."""
     reader.grant(0, 0)
     message = next(reader.stream)
     assert message.partition == 0
@@ -199,7 +199,7 @@ def test_an_unfinished_message_delays_no_other_partition(log: Log, reader: Reade
 
 
 def test_the_next_request_finishes_the_message(log: Log, reader: Reader) -> None:
-    """A user that waits for the next message has no unfinished message."""
+    """While a user waits for the next message, all its messages are finished."""
     reader.grant(0, 2999)
     list(reader.take(1))
     done: list[int] = []
@@ -210,11 +210,11 @@ def test_the_next_request_finishes_the_message(log: Log, reader: Reader) -> None
 
 
 def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
-    """With any timing of releases and grants, each message is delivered once."""
-    # The coordinator's thread revokes every partition some hundred times while the user's thread
-    # reads. Each new grant starts at the position read when the release was answered. A message
-    # after the answer, or an early answer, would cause a gap or a repetition; a lost answer would
-    # keep the test from ending.
+    """Whenever partitions are released and granted, each message is delivered once."""
+    # While the user's thread reads, the coordinator's thread revokes every partition some hundred
+    # times. Each new grant starts at the position that the release reported. If a message came
+    # after the report, or the report came too early, offsets would be missing or repeated; if the
+    # report were lost, the test would not end.
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     total = 9000
     finished = threading.Event()
@@ -225,11 +225,11 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
                 message = next(reader.stream)
                 seen[message.partition].append(message.offset)
                 if message.offset % 20 == 0:
-                    time.sleep(0.0005)  # switches threads within a buffer
+                    time.sleep(0.0005)  # The interpreter switches threads even within a buffer.
         except ConsumerTimeoutError:
             pass
         finished.set()
-        # From here on, only the user's next call finishes its message.
+        # From now on, only the user's next call finishes the message of this call.
         reader.stream.poll(timeout_s=0.0)
 
     for number in range(3):
@@ -240,7 +240,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
     dice = random.Random(11)
     while not finished.is_set():
         number = rounds % 3
-        # A partition that is moved before its first fetch returns would never be read.
+        # A partition that is moved before its first fetch has returned would never be read.
         goal = min(total, sum(map(len, seen.values())) + dice.randrange(1, 100))
         eventually(lambda goal=goal: sum(map(len, seen.values())) >= goal)
         answered = threading.Event()
@@ -259,7 +259,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
 
 
 def test_finished_and_delivered_differ_by_the_unfinished_message(log: Log, reader: Reader) -> None:
-    """The next call finishes a message, and the next poll finishes a batch."""
+    """The next call finishes a message, and the next poll finishes the whole batch."""
     reader.grant(0, 10)
     assert (reader.finished(0), reader.delivered(0)) == (10, 10)
     next(reader.stream)
@@ -273,7 +273,7 @@ def test_finished_and_delivered_differ_by_the_unfinished_message(log: Log, reade
 
 
 def test_an_iteration_that_continues_finishes_a_polled_batch(log: Log, reader: Reader) -> None:
-    """A loop that polls between two of its messages finishes the batch with its next message."""
+    """If a loop polls between two messages, its next message finishes the polled batch."""
     for partition in range(3):
         reader.grant(partition, 2999)
     iterator = iter(reader.stream)
@@ -285,7 +285,7 @@ def test_an_iteration_that_continues_finishes_a_polled_batch(log: Log, reader: R
 
 
 def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reader) -> None:
-    """Positions that another thread reads never exceed what the user has finished."""
+    """At any moment another thread reads a position that does not exceed the finished messages."""
     finished, reads = [0], [0]
     failures: list[tuple[int, int]] = []
     over = threading.Event()
@@ -294,7 +294,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
         while not over.is_set():
             reads[0] += 1
             position = reader.finished(0) or 0
-            bound = finished[0]  # It is read after `position`, so it is equal or higher.
+            bound = finished[0]  # This count is read after `position`, so it is equal or higher.
             if position > bound:
                 failures.append((position, bound))
 
@@ -302,9 +302,9 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     for count in range(3000):
-        finished[0] = count  # The next request finishes all messages before it.
+        finished[0] = count  # The next request finishes all messages delivered before it.
         assert next(reader.stream).offset == count
-        if count % 100 == 0:  # The other thread reads while this one is within a buffer.
+        if count % 100 == 0:  # Let the other thread read within a buffer, too.
             eventually(lambda before=reads[0]: reads[0] > before + 1)
     over.set()
     watcher.join(LIMIT_S)
@@ -312,21 +312,21 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
 
 
 class _Interrupt(BaseException):
-    """Raised by the signal handler, in place of KeyboardInterrupt."""
+    """The exception that the signal handler raises, instead of KeyboardInterrupt."""
 
 
 def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[int], int]:
-    """Read the offsets up to the last one with frequent signals; return the number of signals."""
+    """Read up to the last offset while signals interrupt; return the number of signals."""
     seen: list[int] = []
     interrupts = 0
     reading = True
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if not reading:
-            return  # a signal that was pending when the timer stopped must not restart it
-        # Raise only below the stream: a message that has left it belongs to the user. Never raise
-        # in a Consumer's constructor, which replaces exceptions by its own, nor in Hypothesis's
-        # callback of the garbage collector, which swallows them.
+            return  # A signal that was pending when the timer stopped must not restart the timer.
+        # Raise only below the stream: a message that has left it belongs to the user. Do not raise
+        # in a Consumer's constructor, which replaces exceptions by its own, or in Hypothesis's
+        # garbage collection callback, which swallows them.
         inner = frame
         while inner is not None and inner.f_code.co_name not in ("__init__", "gc_callback"):
             if inner.f_code.co_filename.endswith("/consumer/stream.py"):
@@ -338,7 +338,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
     try:
         while not seen or seen[-1] < 2999:
             try:
-                # The timer is started again only after this signal was handled.
+                # The timer is started again only after this signal has been handled.
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.002))
                 for message in reader.stream:
                     seen.append(message.offset)
@@ -356,8 +356,8 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
 
 
 def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
-    """After an exception from a signal in this package's code, the next loop loses no message."""
-    # An interrupted message may be redelivered, but none is skipped.
+    """If a signal raises an exception in this package's code, the next loop skips no message."""
+    # The interrupted message may be redelivered, but no message is skipped.
     dice = random.Random(3)
     total = 0
     for _ in range(50):

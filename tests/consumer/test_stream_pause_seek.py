@@ -17,7 +17,7 @@ from zkconsumer.kafka.fetcher import AutoOffsetReset
 
 
 def test_a_paused_partition_resumes_without_a_gap(log: Log, reader: Reader) -> None:
-    """A pause stops delivery within a buffer; after `resume` the next message is delivered."""
+    """A pause takes effect within a fetched buffer; after `resume` the next message follows."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     seen = [0, 0]
@@ -51,7 +51,7 @@ def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
 
 
 def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
-    """A partition is paused until its epoch changes: under a new epoch it is delivered."""
+    """A pause lasts until the epoch changes: under a new epoch the partition is delivered."""
     token = reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.withdraw(0)
@@ -66,7 +66,7 @@ def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
 
 
 def test_a_partition_paused_without_an_offset_gets_it_on_resume(log: Log) -> None:
-    """A partition that is paused before its position is known gets its position on `resume`."""
+    """If a partition is paused before its position is known, `resume` provides the position."""
     reader = Reader(log, reset=AutoOffsetReset.LARGEST)
     reader.grant(0, None)
     reader.stream.pause([reader.tp(0)])
@@ -85,7 +85,7 @@ def test_a_partition_paused_without_an_offset_gets_it_on_resume(log: Log) -> Non
 
 
 def test_a_paused_partition_is_released_like_any_other(log: Log, reader: Reader) -> None:
-    """A release of a paused partition waits for the unfinished message."""
+    """The release of a paused partition waits for its unfinished message."""
     reader.grant(0, 0)
     assert list(reader.take(3)) == [(0, 0), (0, 1), (0, 2)]
     reader.stream.pause([reader.tp(0)])
@@ -105,7 +105,7 @@ def test_a_paused_partition_is_released_like_any_other(log: Log, reader: Reader)
 def test_after_a_seek_the_next_message_is_the_one_sought(
     log: Log, reader: Reader, target: int, way: str
 ) -> None:
-    """After a seek back or ahead no message of the old position is delivered; the token stays."""
+    """After a seek no message of the old position is delivered, and the token stays the same."""
     token = reader.grant(0, 0)
     reader.grant(1, 0)
     while next(reader.stream).partition != 0 or (reader.delivered(0) or 0) < 10:
@@ -125,7 +125,7 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
 
 
 def test_a_seek_does_not_finish_the_unfinished_message(log: Log, reader: Reader) -> None:
-    """A seek does not finish the current message; the next call does. A release waits for it."""
+    """A seek does not finish the current message; until the next call a release waits for it."""
     reader.grant(0, 0)
     assert list(reader.take(4))[-1] == (0, 3)
     assert reader.stream.seek(reader.tp(0), 1000)
@@ -138,7 +138,7 @@ def test_a_seek_does_not_finish_the_unfinished_message(log: Log, reader: Reader)
 
 
 def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log) -> None:
-    """While a seek is reported the stream has no position; afterwards it has the new one."""
+    """While a seek is being reported, the stream has no position; then it has the new one."""
     found: list[int | None] = []
     reader = Reader(log, report=lambda _: found.append(reader.delivered(0)))
     reader.grant(0, 0)
@@ -151,7 +151,7 @@ def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log
 
 
 def test_a_partition_that_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
-    """A seek of a partition that is not delivered returns False and changes nothing."""
+    """Seeking a partition that is not delivered returns False, and changes nothing."""
     assert not reader.stream.seek(reader.tp(0), 5)
     reader.grant(0, 0)
     reader.grant(1, 0)
@@ -164,7 +164,7 @@ def test_a_partition_that_is_not_served_cannot_be_sought(log: Log, reader: Reade
 
 
 def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Reader) -> None:
-    """A seek out of range is replaced by `auto.offset.reset`, and reported."""
+    """`auto.offset.reset` replaces and reports a position that was sought outside the log."""
     reader.grant(0, 0)
     reader.stream.seek(reader.tp(0), 99_999)
     assert list(reader.take(1)) == [(0, 0)]
@@ -172,7 +172,7 @@ def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Re
 
 
 def test_a_paused_partition_can_be_sought(log: Log, reader: Reader) -> None:
-    """A seek of a paused partition keeps it paused; it continues from there on resume."""
+    """A paused partition stays paused after a seek; on `resume` it continues at the new offset."""
     reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.stream.seek(reader.tp(0), 42)
@@ -184,7 +184,7 @@ def test_a_paused_partition_can_be_sought(log: Log, reader: Reader) -> None:
 def test_seeking_and_pausing_under_load_keep_every_partition_in_order(
     log: Log, reader: Reader
 ) -> None:
-    """Seeks from another thread at any moment give runs that begin at the sought offsets."""
+    """Whenever another thread seeks, the messages continue in order from the sought offset."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     runs: list[list[int]] = [[], []]

@@ -1,4 +1,4 @@
-"""The stream of a filter, whose topics are added and deleted."""
+"""The stream of a filter whose topics are created and deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture(params=log_cases("memory", "kafka"))
 def logs(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> list[Log]:
-    """Three topics of two partitions with 500 messages in each."""
+    """Three topics of two partitions, with 500 messages in each partition."""
     logs: list[Log] = []
     changed = threading.Condition()
     for number in range(3):
@@ -46,7 +46,7 @@ def reader(logs: list[Log]) -> Iterator[Reader]:
 def test_every_message_says_its_topic_and_its_token(
     logs: list[Log], reader: Reader, way: str
 ) -> None:
-    """Partitions of equal number in different topics have their own order, position and token."""
+    """Partitions with the same number in different topics have their own positions and tokens."""
     tps = [log.tp(partition) for log in logs for partition in range(2)]
     tokens = {tp: reader.grant(tp, 0) for tp in tps}
     seen: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
@@ -63,7 +63,7 @@ def test_every_message_says_its_topic_and_its_token(
 
 
 def test_topics_come_and_go(logs: list[Log], reader: Reader) -> None:
-    """A revoked topic stops within a buffer; a new topic is delivered at once."""
+    """A revoked topic stops within a fetched buffer; a new topic is delivered at once."""
     first, second, third = (log.tp(0) for log in logs)
     reader.grant(first, 0)
     reader.grant(second, 0)
@@ -85,7 +85,7 @@ def test_topics_come_and_go(logs: list[Log], reader: Reader) -> None:
 
 
 def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> None:
-    """Without offsets, `largest` applies to each partition; later messages are delivered."""
+    """Without stored offsets, `largest` applies to each partition; then messages are delivered."""
     reader = Reader(*logs, reset=AutoOffsetReset.LARGEST)
     tps = [log.tp(partition) for log in logs for partition in range(2)]
     for tp in tps:
@@ -104,7 +104,7 @@ def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> N
 
 
 def test_a_time_out_names_no_topic(logs: list[Log]) -> None:
-    """The ConsumerTimeoutError of a filter's stream names its thread, not a topic."""
+    """The ConsumerTimeoutError of a filter's stream names its thread, but no topic."""
     reader = Reader(*logs, timeout_s=0.01)
     with pytest.raises(ConsumerTimeoutError, match=r"^no message within 0.01 s \(thread tests_"):
         next(reader.stream)

@@ -1,4 +1,4 @@
-"""Timeouts while brokers accept connections and answer no request."""
+"""Timeouts while brokers accept connections but answer no request."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TOLERANCE_S = 0.05
 
 @pytest.fixture
 def silent(sandbox: Sandbox) -> Iterator[str]:
-    """The address of a broker that accepts connections and answers no request."""
+    """The address of a broker that accepts connections but answers no request."""
     with Proxy(sandbox.bootstrap) as proxy:
         proxy.wire = Wire.SILENT
         yield proxy.address
 
 
 def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None:
-    """Poll 25 times: every poll is empty and not too early, and the median is in time.
+    """Poll 25 times: each poll returns empty and not too early, and the median is in time.
 
     The median is compared because another process may hold the CPU for longer than the tolerance.
     """
@@ -50,7 +50,7 @@ def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None
 def test_a_poll_returns_in_time_while_its_broker_is_silent(
     silent: str, unique: Callable[[str], str], sandbox: Sandbox, offset: int | None
 ) -> None:
-    """Polls return in time while one partition's leader or another's offset is looked up."""
+    """While a leader or an offset is looked up, polls still return in time."""
     reader = Reader(
         KafkaLog(unique("silent"), sandbox), connect=lambda: KafkaFetcher(settings_for(silent))
     )
@@ -64,7 +64,7 @@ def test_a_poll_returns_in_time_while_its_broker_is_silent(
 def test_a_member_polls_in_time_while_its_brokers_are_silent(
     silent: str, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """Connecting, look-ups and requests for moved brokers delay no poll of a member."""
+    """Connects, look-ups and requests for moved brokers delay no poll of a member."""
     client, connect = cluster
     topic = unique("silent")
     register_broker(client, 0, silent)
@@ -79,7 +79,7 @@ def test_a_member_polls_in_time_while_its_brokers_are_silent(
 def test_a_silent_broker_does_not_delay_the_partitions_of_another(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A partition whose leader is stopped does not delay other partitions' messages."""
+    """A partition whose leader is stopped does not delay the messages of other partitions."""
     with Sandbox(tmp_path_factory.mktemp("half"), brokers=2, tick_time_s=0.1) as sandbox:
         placements = sandbox.create_topic("half", partitions=2, replicas=1)
         (flowing,) = [one for one in placements if one.leader == 0]

@@ -1,4 +1,4 @@
-"""Peers' topic filters are evaluated beside the coordinator, with a limit of wall time."""
+"""Peers' filters are evaluated outside the coordinator's thread, with a limit of wall time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COSTLY, TOPICS = white_list("(a|aa)+b"), tuple(f"{'a' * 200}{n}" for n in range(
 
 
 def test_each_filter_has_its_topics_or_its_error() -> None:
-    """One reply has a result for each filter; an invalid filter does not affect the others."""
+    """The reply has a result for each filter; an invalid filter does not affect the others."""
     broken = TopicFilter(Pattern.WHITE_LIST, "a{")
     filters = (white_list("a.*"), black_list("a.*"), broken)
     found = match_topics(MatchTopics(filters, ("a1", "b1", "a2"), NONE)).value
@@ -30,7 +30,7 @@ def test_each_filter_has_its_topics_or_its_error() -> None:
 
 
 def test_a_slow_filter_does_not_hold_its_caller_up() -> None:
-    """The call returns at once, other threads continue, and the reply names the slow filter."""
+    """The call returns at once, other threads run on, and the reply names the slow filter."""
     replies: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
     match_topics_apart(MatchTopics((COSTLY,), TOPICS, NONE), replies.put)
     with pytest.raises(queue.Empty):
@@ -40,7 +40,7 @@ def test_a_slow_filter_does_not_hold_its_caller_up() -> None:
 
 
 def test_work_of_other_threads_is_no_filter_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filter's limit is wall time, and processor time of other threads does not count."""
+    """A filter's limit is wall time: processor time of other threads does not shorten it."""
     monkeypatch.setattr(topic_matcher, "MATCHING_BUDGET_S", 0.2)
     stop = threading.Event()
 

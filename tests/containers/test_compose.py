@@ -1,6 +1,7 @@
-"""docker/compose.yaml: its servers start in order, and its command line consumes from them.
+"""docker/compose.yaml: the servers start in order, and the command line reads from them.
 
-The test replaces the official images by the project's own, because no registry may be needed.
+The test replaces the official images by the project's own image, because a test may need no
+registry.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _run(*command: str) -> str:
 
 
 def test_the_servers_serve_the_command_line(compose: list[str]) -> None:
-    """The broker waits for ZooKeeper, and `cli` consumes the produced messages."""
+    """The broker waits for ZooKeeper, and `cli` consumes the messages that were produced."""
     _run(*compose, "up", "--wait", "--quiet-pull")
     producer = Producer({"bootstrap.servers": "127.0.0.1:9092"})
     producer.produce("orders", b"first")

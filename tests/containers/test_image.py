@@ -1,4 +1,4 @@
-"""The image of zkconsumer: its ZooKeeper and broker run, and its command reaches them."""
+"""The image of zkconsumer: a ZooKeeper and a broker run in it, and so does the command."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def network(image: str) -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def bootstrap(image: str, network: Network) -> Iterator[str]:
-    """The address of a containerised broker that is registered in that ZooKeeper."""
-    # One port inside and outside: the broker connects to itself at the address it advertises.
+    """The address of a broker in a container, which is registered in that ZooKeeper."""
+    # The port is the same inside and outside: the broker connects to itself at the advertised
+    # address.
     port = free_port()
     settings = (
         "zookeeper.connect=zookeeper:2181",
@@ -71,7 +72,7 @@ def _log(message: str) -> LogMessageWaitStrategy:
 
 
 def command_line(image: str, *arguments: str, network: str = "none") -> str:
-    """The stdout of the image's command; fails with its stderr."""
+    """Return the standard output of the image's command; fail with its standard error."""
     client = docker.from_env()
     try:
         return bytes(
@@ -99,14 +100,14 @@ def test_a_broker_of_the_image_delivers(bootstrap: str) -> None:
 
 
 def test_the_command_line_of_the_image_names_its_commands(image: str) -> None:
-    """The entry point is `zkconsumer`, with the image's Python."""
+    """The entry point of the image is `zkconsumer`, run by the image's Python."""
     assert "consume" in command_line(image, "--help")
 
 
 def test_the_command_line_reads_a_group_of_the_sandbox(
     image: str, sandbox: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """`lag` in a container, on this machine's network, reads a group's offsets and logs."""
+    """`lag` in a container, on the network of this machine, reads a group's offsets and logs."""
     topic, group = unique("orders"), unique("billing")
     sandbox.create_topic(topic, partitions=2)
     sandbox.produce(topic, 5, partition=0)
@@ -123,7 +124,7 @@ def test_the_command_line_reads_a_group_of_the_sandbox(
 
 
 def test_no_process_runs_as_root(image: str) -> None:
-    """No process of the image runs as root."""
+    """None of the image's processes runs as root."""
     client = docker.from_env()
     try:
         assert client.images.get(image).attrs["Config"]["User"] == "65534:65534"
@@ -132,7 +133,7 @@ def test_no_process_runs_as_root(image: str) -> None:
 
 
 def test_a_session_reaches_the_container_from_the_host(container_zookeeper: str) -> None:
-    """The contract's container is a real server of the pinned release."""
+    """The server of the contract tests' container is a real server of the pinned release."""
     client = KazooClient(container_zookeeper)
     client.start(60)
     try:

@@ -43,13 +43,13 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 
 def _file(module: str) -> Path:
-    """Return the file of a module `a.b` or `a/b`, or of a package."""
+    """Return the file of a module `a.b` or `a/b`, or the file of a package."""
     path = PACKAGE.joinpath(*re.split(r"[./]", module))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def test_the_layers() -> None:
-    """The table of layers equals the table of tests/static/test_package_imports.py, row by row."""
+    """The table of layers equals the table in tests/static/test_package_imports.py."""
     permitted = runpy.run_path(str(ROOT / "tests" / "static" / "test_package_imports.py"))[
         "PERMITTED"
     ]
@@ -67,7 +67,7 @@ def test_the_layers() -> None:
 
 
 def test_the_phases_of_a_rebalance() -> None:
-    """The phases that the page lists are the machine's, in the machine's order."""
+    """The page lists the phases of the machine in the machine's order."""
     (chain,) = re.findall(r"(?:`[a-z]+`\s+→\s+)+`[a-z]+`", ARCHITECTURE)
     named = re.findall(r"`([a-z]+)`", chain)
     order = _phases()
@@ -115,7 +115,7 @@ def test_the_path_of_a_watch() -> None:
 
 
 def _file_map() -> Iterator[tuple[list[str], set[str]]]:
-    """Return the rows of the file map: modules as paths below zkconsumer/, and key types."""
+    """Return the rows of the file map: modules as paths below zkconsumer/, and the key types."""
     text = _section(CONTRIBUTING, "## File map")
     for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = part.partition("\n")
@@ -134,7 +134,7 @@ def test_the_file_map_is_complete() -> None:
     """The file map names each module of zkconsumer, and no module that does not exist."""
     listed = {name for names, _ in _file_map() for name in names}
     assert not {one for one in listed if not (PACKAGE / one).is_dir() and not _file(one).exists()}
-    # A folder stands for its modules where the map lists none of them.
+    # If the map lists no modules of a folder, the folder stands for all its modules.
     folders = {name for name in listed if name.endswith("/")}
     folders = {one for one in folders if not any(n != one and n.startswith(one) for n in listed)}
     modules = {
@@ -147,7 +147,7 @@ def test_the_file_map_is_complete() -> None:
 
 
 def test_the_key_types() -> None:
-    """Each key type of the file map is defined in a module of its row."""
+    """Each key type in the file map is defined in a module of its row."""
     count, missing = 0, list[str]()
     for modules, types in _file_map():
         defined: set[str] = set()
@@ -162,7 +162,7 @@ def test_the_key_types() -> None:
 
 
 def test_the_questions() -> None:
-    """Each answer names at most two files, which exist and define the named functions."""
+    """Each answer names at most two files, which exist and define the functions it names."""
     rows = [
         line.strip("|").split("|")
         for line in _section(CONTRIBUTING, "## Where is …?").splitlines()
@@ -179,7 +179,7 @@ def test_the_questions() -> None:
 
 
 def test_the_invariants_have_tests() -> None:
-    """Each test, mutant and story that the page names as the guard of an invariant exists."""
+    """The tests, mutants and stories that guard an invariant on the page exist."""
     text = CONTRIBUTING.split("\n## Non-obvious\n")[1].split("\n## Style\n")[0]
     named = re.findall(r"`(test_\w+): (test_\w+)`", " ".join(text.split()))
     assert len(named) >= 15

@@ -1,4 +1,4 @@
-"""docs/behaviour.md: its rows name existing tests, and its figures equal the code's."""
+"""docs/behaviour.md: its rows name existing tests, and its figures equal those in the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 SHARES = re.compile(r"^\| (\d+) \D (\d+) \| (\d+) \| ([\d, ]+) \| ([\d, ]+) \|$", re.MULTILINE)
 COSTS = re.compile(r"^\| (\d+) \| ([\d.,]+) \| ([\d,]+) \| up to ([\d,]+) \|$", re.MULTILINE)
-# The group for which the page's table states the costs.
+# The group whose costs the page's table states.
 MEMBERS, PARTITIONS, MESSAGES_PER_S = 100, 20, 1_000
 
 
@@ -43,7 +43,7 @@ def test_every_row_names_a_test() -> None:
     assert rows
     for when, _, tests in rows:
         named = LINK.findall(tests)
-        assert named, f"no test shows what happens when {when}"
+        assert named, f"the page names no test of what happens when {when}"
         for name, path in named:
             assert name.strip("`") in _tests_of((DOCS / path).resolve()), f"{name} is not in {path}"
 
@@ -52,7 +52,7 @@ def test_every_property_exists() -> None:
     """The page names only existing properties, with their defaults."""
     rows = re.findall(r"^\| `([\w.]+)` \| `\w+` \| (\S+) ", CONFIGURATION, re.MULTILINE)
     defaults = dict(rows)
-    # Properties of the broker and of Spark's source, which zkconsumer does not define.
+    # Properties of the broker and of Spark's source; zkconsumer does not define them.
     others = {"offsets.retention.minutes", "revoke.grace.ms"}
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=\w+)?`", PAGE))
     named = {one for one in named if not one.endswith((".md", ".properties", ".jsonl"))}
@@ -71,7 +71,7 @@ def test_every_property_exists() -> None:
 def test_the_stated_shares_are_assigned(
     topics: str, partitions: str, threads: str, by_range: str, by_circle: str
 ) -> None:
-    """Both strategies assign the page's topics in the shares that the page states."""
+    """Both strategies assign the topics of the page in the shares that the page states."""
     names = [f"topic{number}" for number in range(int(topics))]
     subscriptions = {f"g_c{number}": dict.fromkeys(names, 1) for number in range(int(threads))}
     for strategy, stated in ((Strategy.RANGE, by_range), (Strategy.ROUND_ROBIN, by_circle)):
@@ -92,7 +92,7 @@ def test_the_table_of_shares_has_rows() -> None:
 
 
 def test_what_commits_cost() -> None:
-    """Each figure of the table of costs follows from the group that the page states."""
+    """Each figure in the table of costs follows from the group that the page describes."""
     rows = COSTS.findall(PAGE)
     assert len(rows) == 3
     assert f"For {MEMBERS} members with {PARTITIONS} partitions each" in PAGE

@@ -1,4 +1,4 @@
-"""docs/compatibility.md names existing tests, and upstream's tests by their names."""
+"""docs/compatibility.md names existing tests; tests of upstream's tests name these."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = [
 
 @cache
 def _docstrings(module: str) -> dict[str, str]:
-    """Return the tests of a module with their docstrings."""
+    """Return the test functions of a module with their docstrings."""
     tree = ast.parse((TESTS / f"{module}.py").read_text(encoding="utf-8"))
     tests = (one for one in tree.body if isinstance(one, ast.FunctionDef))
     return {one.name: ast.get_docstring(one) or "" for one in tests}
@@ -30,12 +30,12 @@ def _docstrings(module: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("module", "test"), sorted(set(NAMED.findall(PAGE))))
 def test_every_named_test_exists(module: str, test: str) -> None:
-    """A test that the page names is a function of that module."""
+    """Each test that the page names is a function of the module that the page names."""
     assert test in _docstrings(module)
 
 
 def test_every_row_is_shown_by_a_test() -> None:
-    """Each row names a test or says that none applies; limits and figures have an explanation."""
+    """Each row names a test or says that none applies; limits and figures have explanations."""
     without = [row for row in ROWS if not NAMED.search(row) and "not applicable" not in row]
     limits = PAGE.split("\n## Regexes\n")[1].split("\n## ")[0]
     figures = PAGE.split("\n## Mixed groups\n")[1].split("\n## ")[0]
@@ -53,7 +53,7 @@ UPSTREAM = [
 
 @pytest.mark.parametrize(("upstream", "ours"), UPSTREAM, ids=[row[0] for row in UPSTREAM])
 def test_each_upstream_test_is_named_by_an_equivalent(upstream: str, ours: str) -> None:
-    """For each upstream test of the page, a test's docstring names upstream's class and method."""
+    """For each upstream test on the page, a docstring has upstream's class and method."""
     name = re.match(r"(?:javaapi )?(\w+(?:\.\w+)?)", upstream)
     assert name is not None
     for module, test in NAMED.findall(ours):

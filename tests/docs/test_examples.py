@@ -1,4 +1,4 @@
-"""The examples run unchanged on real servers."""
+"""The examples of the documentation run unchanged on real servers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from zkconsumer.zk.observer import Observer
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PARTITIONS = 4
 MESSAGES = 400
-# Time limit in seconds. A run takes 1 or 2 s, and 5 s more if the example waits for a timeout.
+# Time limit in seconds. A run takes 1 or 2 s, or 7 s if the example waits for a timeout.
 LIMIT_S = 60
 
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic with messages; the group has the same name."""
+    """A topic that contains messages; the group has the same name."""
     name = unique("example")
     sandbox.create_topic(name, partitions=PARTITIONS)
     sandbox.produce(name, [f"m{number}" for number in range(MESSAGES)])
@@ -65,7 +65,7 @@ def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -
         assert process.stdout is not None
         values = [process.stdout.readline().split()[-1] for _ in range(MESSAGES)]
         assert sorted(values) == sorted(f"b'm{number}'" for number in range(MESSAGES))
-        # The commit of the last batch may come late.
+        # The commit of the last batch may be late.
         eventually(lambda: _committed(sandbox, topic) == MESSAGES, LIMIT_S)
         assert process.poll() is None
         os.kill(process.pid, number)
@@ -75,7 +75,7 @@ def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -
 
 
 def test_multi_threaded(sandbox: Sandbox, topic: str) -> None:
-    """Several threads together print every message once; a thread without a partition says why."""
+    """Several threads together print every message once; one without a partition says why."""
     threads = str(PARTITIONS + 1)
     arguments = (sandbox.zookeeper_connect, topic, topic, threads)
     with _running("multi_threaded.py", *arguments) as process:
@@ -90,12 +90,12 @@ def test_multi_threaded(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
-    """Ctrl-C ends all threads; the next run handles the unfinished messages."""
+    """Ctrl-C ends all threads, and the next run handles the messages that were unfinished."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     lines: list[str] = []
     with _running("multi_threaded.py", *arguments) as process:
         assert process.stdout is not None
-        # Read to the end: communicate() would miss the text that is buffered here.
+        # Read to the end of the output: communicate() would miss the text that is buffered here.
         for line in process.stdout:
             if not lines:
                 process.send_signal(signal.SIGINT)
@@ -110,7 +110,7 @@ def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
-    """The tasks of one event loop together handle every message once, and commit all."""
+    """The tasks in one event loop together handle every message once, and commit all."""
     arguments = (sandbox.zookeeper_connect, topic, topic, "2")
     with _running("asynchronous.py", *arguments) as process:
         out, err = process.communicate(timeout=LIMIT_S)
@@ -123,7 +123,7 @@ def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_two_topics(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """With a JVM consumer's file, every message of both topics is read and committed."""
+    """With a JVM consumer's properties file, all messages of two topics are read and committed."""
     names = {"orders": unique("orders"), "payments": unique("payments")}
     group = names["orders"]
     for topic in names.values():
@@ -163,7 +163,7 @@ def test_processes(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_health(sandbox: Sandbox, topic: str) -> None:
-    """The program answers health checks while it consumes, and ends at SIGTERM."""
+    """The program answers health checks while it consumes; SIGTERM ends the program."""
     port = free_port()
     with _running("health.py", sandbox.zookeeper_connect, topic, topic, str(port)) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""docs/history.md: its example runs unchanged, and its tables equal the code's tables."""
+"""docs/history.md: its example runs unchanged, and its tables equal those in the code."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_the_page_has_an_example() -> None:
 
 
 def test_the_tables() -> None:
-    """The page lists every table, and exactly the kinds of incidents that there are."""
+    """The page lists every table, and exactly the existing kinds of incidents."""
     assert set(first_cells(PAGE)) >= TABLES.keys()
     section = PAGE.partition("\n## Incidents\n")[2].partition("\n## ")[0]
     assert first_cells(section) == list(KINDS)
 
 
 def first_cells(text: str) -> list[str]:
-    """Return the names in backticks in the first column of the tables."""
+    """Return the names in backticks in the first column of each table."""
     return re.findall(r"^\| `([a-z ]+)` \|", text, re.MULTILINE)

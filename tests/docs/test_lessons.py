@@ -1,4 +1,4 @@
-"""The lessons: each shown command has the shown output."""
+"""The lessons: each command that is shown gives the output that is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "lessons"
 LESSONS = sorted(FOLDER.glob("*.md"))
 BLOCK = re.compile(r"```console\n\$ zkconsumer ([^\n]*)\n(.*?)```", re.DOTALL)
 
-# Maximum number of lines of a lesson: about one printed page.
+# Maximum number of lines in a lesson: about one printed page.
 MAX_LINES = 66
 
 
@@ -30,7 +30,7 @@ def output(command: str) -> str:
 def test_the_commands(
     path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page shows the output of its commands; `pytest THIS_FILE --rewrite` writes it."""
+    """The pages show the output of their commands; `pytest THIS_FILE --rewrite` updates it."""
     monkeypatch.chdir(FOLDER)
     page = path.read_text(encoding="utf-8")
     wanted = BLOCK.sub(lambda one: f"```console\n$ zkconsumer {one[1]}\n{output(one[1])}```", page)
@@ -41,7 +41,7 @@ def test_the_commands(
 
 
 def test_the_lessons_are_short() -> None:
-    """There are ten lessons, and each fits on a page."""
+    """There are ten lessons, and each fits on one page."""
     lengths = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in LESSONS}
     assert len(lengths) == 10
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}

@@ -1,4 +1,4 @@
-"""docs/operators.md: every recipe has the described effect and output on real servers."""
+"""docs/operators.md: on real servers each recipe has the described effect and output."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ VARYING = {
     r"[ \t]+": " ",
 }
 HOURS_S = 3600
-# Time limit in seconds of steps that take less than a second on an idle machine.
+# Time limit in seconds for steps that take less than a second on an idle machine.
 LIMIT_S = 60
 
 
 class Recipe:
-    """The group `billing` and the topic `orders` of a recipe, under unique names."""
+    """The group `billing` and the topic `orders` of a recipe, under names of this test."""
 
     def __init__(self, sandbox: Sandbox, suffix: str, zk: KazooClient) -> None:
         self.sandbox, self.suffix, self.zk = sandbox, suffix, zk
 
     def real(self, text: str) -> str:
-        """Return the page's text with the names of this test."""
+        """Return a text of the page with the names of this test."""
         text = text.replace(ADDRESS, self.sandbox.zookeeper_connect)
         return re.sub("billing|orders", lambda name: name.group() + self.suffix, text)
 
     def told(self, text: str) -> str:
-        """Return a text with the page's names, and without values that vary."""
+        """Return a text with the names of the page, and without values that differ between runs."""
         text = text.replace(self.suffix, "")
         for pattern, stead in VARYING.items():
             text = re.sub(pattern, stead, text)
@@ -121,7 +121,7 @@ class Recipe:
     # ---- the page's commands ---------------------------------------------------------------------
 
     def run(self, line: str) -> tuple[int, str]:
-        """Return exit code and terminal output of a command; the page's backup means the newest."""
+        """Return a command's exit code and output; the page's backup stands for the newest one."""
         words = shlex.split(BACKUP.sub(newest_backup, self.real(line)))
         assert words.pop(0) == "zkconsumer"
         done = CliRunner().invoke(app, words)
@@ -140,7 +140,7 @@ def stage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Recipe]:
-    """An empty directory, with the environment that the page requires."""
+    """An empty directory, with the environment variables that the page requires."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -177,7 +177,7 @@ def lagging(stage: Recipe) -> None:
 
 
 def blocked(stage: Recipe) -> None:
-    """Let a thread that is not registered own a partition of another thread."""
+    """Let an unregistered thread own a partition that is assigned to another thread."""
     at_rest(stage)
     stage.member("b", threads=2)
     stage.owner(0, "b-0")
@@ -192,7 +192,7 @@ def settled(stage: Recipe) -> None:
 
 
 def idle(stage: Recipe) -> None:
-    """Let eight threads share three partitions."""
+    """Let eight threads share three partitions, so that five are idle."""
     stage.messages(partitions=3)
     stage.offsets(7, 7, 7)
     stage.member("a", threads=4)
@@ -208,7 +208,7 @@ def gone(stage: Recipe) -> None:
 
 
 def malformed(stage: Recipe) -> None:
-    """Write an empty registration without a session."""
+    """Write an empty registration that belongs to no session."""
     at_rest(stage)
     stage.member("a")
     stage.owner(0, "a-0")
@@ -231,7 +231,7 @@ def in_kafka(stage: Recipe) -> None:
 
 
 def deleted(stage: Recipe) -> None:
-    """Check that the backup restores the group, as the page says."""
+    """Check that the backup restores the group, as the page says it does."""
     assert not stage.has_group("billing")
     # Delete the group as the page does.
     name = "zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json"
@@ -256,24 +256,24 @@ def exported(stage: Recipe) -> None:
 
 
 def exportable(stage: Recipe) -> None:
-    """Prepare messages and a compiled decoder: otherwise the command says that it compiles one."""
+    """Prepare messages and a compiled decoder; else the command would report a compilation."""
     stage.messages()
     fastest_engine()
 
 
 def written(stage: Recipe) -> None:
-    """Check that the files contain all messages, and that the offsets after them are committed."""
+    """Check that the files contain all messages, and that the group has committed them."""
     names = sorted(path.name for path in Path(stage.topic).glob("*.parquet"))
     assert names == [f"{stage.topic}-{n}-{0:020}..{6:020}.parquet" for n in range(2)]
     assert stage.stored() == ["7", "7"]
 
 
 def nothing(stage: Recipe) -> None:
-    """Check nothing: the recipe only reads."""
+    """Check nothing, because the recipe only reads."""
 
 
 Step = Callable[[Recipe], None]
-# The sessions of the page in their order, each with its preparation and the check of its effect.
+# The sessions of the page in order; each has its preparation and the check of its effect.
 SCENES: dict[str, list[tuple[Step, Step]]] = {
     "Move a group back an hour": [(at_rest, unmoved), (live, unmoved)],
     "Clone a group for a test": [(at_rest, copied_and_deleted)],
@@ -292,10 +292,10 @@ SESSIONS = [(name, number) for name, scenes in SCENES.items() for number in rang
 
 
 def steps(session: str) -> list[tuple[str, str, int]]:
-    """The commands of a session, what each prints, and the exit code.
+    """Return the commands of a session, with the output and the exit code of each.
 
-    `echo $?` prints the exit code. Without it, the code of `doctor` is 6 if it reports a problem,
-    and all other codes are 0.
+    `echo $?` prints the exit code. Where it is missing, the code of `doctor` is 6 if it reports a
+    problem, and all other codes are 0.
     """
     found: list[tuple[str, str, int]] = []
     for part in session.replace("\\\n", "").split("$ ")[1:]:
@@ -310,7 +310,7 @@ def steps(session: str) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize(("recipe", "number"), SESSIONS)
 def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
-    """The commands of a recipe print what the page shows, with its exit codes and effects."""
+    """The commands of a recipe have the output, the exit codes and the effects on the page."""
     before, after = SCENES[recipe][number]
     before(stage)
     for line, printed, code in steps(SESSION.findall(RECIPES[recipe])[number]):
@@ -322,7 +322,7 @@ def test_a_recipe(stage: Recipe, recipe: str, number: int) -> None:
 
 
 def test_every_session_is_run() -> None:
-    """The tests run every recipe of the page, and each of its sessions."""
+    """The tests run every recipe on the page, and each session of the recipe."""
     found = {name: len(SESSION.findall(text)) for name, text in RECIPES.items()}
     assert {name: count for name, count in found.items() if count} == {
         name: len(scenes) for name, scenes in SCENES.items()
@@ -330,7 +330,7 @@ def test_every_session_is_run() -> None:
 
 
 def test_the_alert(stage: Recipe) -> None:
-    """The exporter serves the gauges that the page's alert rules use."""
+    """The exporter serves the gauges that the alert rules on the page use."""
     recipe = RECIPES["See the lag, and alert on it"]
     named = set(re.findall(r"expr: .*?(zkconsumer_\w+)", recipe))
     assert named
@@ -365,7 +365,7 @@ def test_the_alert(stage: Recipe) -> None:
 
 
 def test_every_command_is_in_the_table() -> None:
-    """The table names each command with all its subcommands."""
+    """The table names each command, and all its subcommands."""
     section = PAGE.split("\n### Commands\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     root: Any = typer.main.get_command(app)
@@ -384,7 +384,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 def test_the_exit_codes() -> None:
-    """The page lists exactly the exit codes."""
+    """The page lists exactly the exit codes that exist."""
     listed = re.findall(r"^\| (\d+) \| (.*?) \|$", PAGE, re.MULTILINE)
     assert {Exit(int(code)): text for code, text in listed} == MEANINGS
     assert set(MEANINGS) == set(Exit)
@@ -400,10 +400,10 @@ def test_the_precedence() -> None:
 
 
 def test_the_calls(stage: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python program of the page runs unchanged except for names."""
+    """The Python program on the page runs unchanged, except for names."""
     at_rest(stage)
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    # The page is part of this repository.
+    # The page is a file of this repository.
     exec(compile(stage.real(program), "operators.md", "exec"), {})
     said = capsys.readouterr().out
     for line in ("lag [0, 0]", "moved 2", "to import 0", "to forget 3", "settled True"):

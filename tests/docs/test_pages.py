@@ -1,4 +1,4 @@
-"""The lists on the pages equal those of the code."""
+"""The lists on the pages equal the lists in the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zkconsumer.trace import VERSION, text, transition
 DOCS = Path(__file__).parents[2] / "docs"
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
 TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
-# Counters of the coordinator itself; the machine and the streams count the others.
+# Counters of the coordinator itself; the machine and the streams have the others.
 OWN_METRICS = [
     "rebalances",
     "commits",
@@ -51,21 +51,21 @@ def _first_cells(page: str, heading: str) -> list[str]:
 
 
 def _kinds(base: type) -> set[str]:
-    """Return the subclasses of a base class in its module."""
+    """Return the subclasses of a base class that the base class's module defines."""
     module = inspect.getmodule(base)
     found = inspect.getmembers(module, inspect.isclass)
     return {name for name, one in found if issubclass(one, base) and one is not base}
 
 
 def test_every_error_is_listed() -> None:
-    """docs/library.md lists every exported error once."""
+    """docs/library.md lists every exported error exactly once."""
     listed = _first_cells(LIBRARY, "Errors")
     assert len(listed) == len(set(listed))
     assert set(listed) == _kinds(errors.ZkConsumerError)
 
 
 def test_every_metric_is_listed() -> None:
-    """docs/library.md lists every counter of coordinator, machine and streams."""
+    """docs/library.md lists every counter of the coordinator, the machine and the streams."""
     kinds = [*NoticeKind, *ReportKind]
     assert _first_cells(LIBRARY, "Looking into it") == OWN_METRICS + [kind.value for kind in kinds]
 
@@ -78,7 +78,7 @@ def test_the_status_is_listed() -> None:
 
 
 def test_the_phases_are_listed() -> None:
-    """docs/trace.md lists every phase, in the machine's order."""
+    """docs/trace.md lists every phase, in the order of the machine."""
     assert _first_cells(TRACE, "Phases") == [phase.value for phase in Phase]
 
 
@@ -87,19 +87,19 @@ def test_the_phases_are_listed() -> None:
     [("Events", events.Event), ("Outcomes", events.Outcome), ("Commands", commands.Command)],
 )
 def test_every_kind_is_listed(heading: str, base: type) -> None:
-    """docs/trace.md lists every kind of event, outcome and command, once."""
+    """docs/trace.md lists every kind of event, outcome and command once."""
     listed = _first_cells(TRACE, heading)
     assert len(listed) == len(set(listed))
     assert set(listed) == _kinds(base)
 
 
 def test_the_version_of_the_trace() -> None:
-    """docs/trace.md describes the version of traces that zkconsumer writes."""
+    """docs/trace.md describes the trace version that zkconsumer writes."""
     assert TRACE.startswith(f"# The trace, format {VERSION}\n")
 
 
 def test_the_line_of_a_trace() -> None:
-    """The line that docs/trace.md shows is what the machine's step writes."""
+    """docs/trace.md shows a line exactly as the step of the machine writes it."""
     (shown,) = re.findall(r"^```json\n(.*)\n```$", TRACE, re.MULTILINE)
     settings = Settings("billing", "billing_c1", {"orders": 1})
     before = State(settings, phase=Phase.SETTLED, connected=True, registered=True, last_op=6)
@@ -109,7 +109,7 @@ def test_the_line_of_a_trace() -> None:
 
 
 def test_which_errors_are_retriable() -> None:
-    """docs/library.md says for every error whether it is retriable."""
+    """docs/library.md says of every error whether it is retriable."""
     section = LIBRARY.split("\n## Errors\n")[1].split("\n## ", maxsplit=1)[0]
     rows = re.findall(r"^\| `(\w+)` \| .* \| (yes|no) \| .* \|$", section, re.MULTILINE)
     expected = {name: getattr(errors, name).retriable for name in _kinds(errors.ZkConsumerError)}

@@ -1,4 +1,4 @@
-"""README.md: its commands parse, its program and its recorded session run on real servers."""
+"""README.md: its commands parse, and its program and session run on real servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES.append(ROOT / "docs" / "monitoring" / "README.md")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Time limit in seconds of one command or program on a busy machine.
+# Time limit in seconds for one command or program on a busy machine.
 PROGRAM_LIMIT_S = 60
 SIZE_MAX = 9_000  # In bytes: README.md is one page, and every other subject has its own page.
 
@@ -40,7 +40,7 @@ def _scripts() -> list[str]:
 
 
 def _steps() -> list[tuple[str, str]]:
-    """Return the commands of the operator's session, and the output of each."""
+    """Return the commands in the operator's session, with the output of each."""
     (session,) = _blocks("console")
     steps = [part.partition("\n") for part in session.split("$ ")[1:]]
     return [(line, printed) for line, _, printed in steps]
@@ -50,7 +50,7 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
     """Parse a command down to its last subcommand, without running it."""
     context = command.make_context(command.name, list(words), parent=parent)
     if hasattr(command, "resolve_command"):
-        rest = words[-len(context.args) - 1 :]  # from the subcommand's name on
+        rest = words[-len(context.args) - 1 :]  # the words from the subcommand's name on
         _, subcommand, words = command.resolve_command(context, rest)
         _parse(subcommand, words, context)
 
@@ -70,13 +70,13 @@ def test_every_command_parses() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_named_in_passing_exist(page: Path) -> None:
-    """No page names a command that the command line does not have."""
+    """No page names a command that does not exist."""
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"`zkconsumer ([a-z]+)", text)) <= set(COMMANDS)
 
 
 def test_every_script_is_there() -> None:
-    """Each script that the README names exists and is executable."""
+    """Each script that the README names exists, and is executable."""
     lines = _scripts()
     assert lines
     for line in [*lines, *re.findall(r"`(scripts/\w+)[^`]*`", README)]:
@@ -86,7 +86,7 @@ def test_every_script_is_there() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_has_a_target(page: Path) -> None:
-    """Each link within the repository names an existing file and an existing heading."""
+    """Each link within the repository leads to an existing file and an existing heading."""
     text = page.read_text(encoding="utf-8")
     for _, target in LINK.findall(text):
         if target.startswith("https://"):
@@ -98,13 +98,13 @@ def test_every_link_has_a_target(page: Path) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub creates them."""
+    """Return the anchors of a page's headings as GitHub creates them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
 
 def test_the_index_names_every_page() -> None:
-    """docs/README.md lists every page with its purpose."""
+    """docs/README.md lists every page together with its purpose."""
     index = ROOT / "docs" / "README.md"
     text = index.read_text(encoding="utf-8")
     linked = {(index.parent / target).resolve() for _, target in LINK.findall(text)}
@@ -112,7 +112,7 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
-    """The README's program has twelve lines, runs, and prints the produced messages."""
+    """The README's program has twelve lines, and prints the messages that were produced."""
     (program,) = _blocks("python")
     assert len(program.splitlines()) <= 12
     topic = unique("orders")
@@ -141,7 +141,7 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
 def test_the_session(
     sandbox: Sandbox, unique: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a group with the README's members, offsets and logs, the commands print what it shows."""
+    """With the README's members, offsets and logs, the commands print what the README shows."""
     (export, _), (lag, table), *others = _steps()
     variable, _, address = export.removeprefix("export ").partition("=")
     suffix = unique("")

@@ -1,4 +1,4 @@
-"""Every figure in the tables of results comes from a file in docs/records/."""
+"""Every figure in a table of results comes from a file in docs/records/."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RECORDS = sorted((ROOT / "docs" / "records").glob("*.json"))
 
 
 def test_the_tables_equal_the_records() -> None:
-    """No table of results differs from the table that scripts/records would write."""
+    """Each table of results is as scripts/records would write it now."""
     pages = records.pages()
     assert {path.name for path in pages} >= {"verification.md", "compatibility.md"}
     stale = [path.name for path, text in pages.items() if path.read_text("utf-8") != text]
-    assert not stale, "run scripts/records and commit what it writes"
+    assert not stale, "run scripts/records and commit the changed pages"
 
 
 def test_every_table_is_shown() -> None:
@@ -41,7 +41,7 @@ def test_a_record_is_complete(path: Path) -> None:
     assert record["kind"] in records.KINDS
     assert path.name.startswith(f"{record['kind']}-")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
-    # Records made before records were files have no commit or time, and say so.
+    # Older records have neither a commit nor a time, and say so.
     assert re.fullmatch(r"[0-9a-f]{7,}", record["commit"]) or "note" in record
     assert record["seconds"] is not None or "note" in record
 

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and its links have targets."""
+"""The documentation site builds without a warning, and each link has a target."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ ELEMENTS = ("h2", "h3", "h4", "li", "tr", "pre", "em", "strong")
 
 
 class _Page(HTMLParser):
-    """Collects the anchors of a page, the targets of its links, and what a browser loads
-    with it."""
+    """Collects a page's anchors, the targets of its links, and the resources it loads."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -36,7 +35,7 @@ class _Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the anchor and the link of an element."""
+        """Store the anchor and the link of an element."""
         found = {name: value or "" for name, value in attrs}
         self.anchors |= {found[name] for name in ("id", "name") if name in found}
         if tag == "a" and "href" in found:
@@ -49,7 +48,7 @@ class _Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. MkDocs fails at any warning, for instance about a link."""
+    """The site, built by MkDocs, which fails at any warning, for instance about a link."""
     out = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "_site.py", out],
@@ -65,12 +64,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, _Page]:
-    """The parsed pages. In the page for missing pages, links start at the server's root."""
+    """The parsed pages. On the page for missing pages, links start at the server's root."""
     return {path: _Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
 def test_every_link_has_a_target(pages: dict[Path, _Page]) -> None:
-    """Each link within the site names a file, and an anchor that its page has."""
+    """Each link within the site leads to a file, and to an anchor on this page."""
     assert len(pages) > 40
     dead = []
     for path, page in pages.items():
@@ -98,7 +97,7 @@ def test_no_other_host_is_contacted(pages: dict[Path, _Page]) -> None:
 
 
 def test_the_search_finds_every_part(site: Path) -> None:
-    """The index of the search has the pages, each public name, and each command."""
+    """The search index contains the pages, each public name, and each command."""
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     titles = {one["title"] for one in index["docs"]}
     assert {f"zkconsumer {name}" for name in COMMANDS} <= titles
@@ -108,7 +107,7 @@ def test_the_search_finds_every_part(site: Path) -> None:
 
 
 def test_the_search_needs_no_server(site: Path, chromium: Browser) -> None:
-    """In a browser that opens the site's files, the search finds a page."""
+    """If a browser opens the site's files without a server, the search still finds a page."""
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
     page.goto((site / "docs" / "library.html").as_uri())
     page.locator("input.md-search__input").press_sequentially("KafkaGroupStalled")
@@ -118,7 +117,7 @@ def test_the_search_needs_no_server(site: Path, chromium: Browser) -> None:
 
 
 def test_a_page_shows_what_the_repository_shows(site: Path) -> None:
-    """Each page has the same lists, tables, code and emphasis in the site as in the repository."""
+    """Each page has the same lists, tables, code and emphasis as in the repository."""
     markdown = MarkdownIt("commonmark").enable("table")
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         name = page.relative_to(ROOT).with_suffix(".html")

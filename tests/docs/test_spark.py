@@ -1,4 +1,4 @@
-"""docs/spark.md: its options, old names and messages equal those of the code."""
+"""docs/spark.md: its options, old names and messages equal those in the code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from zkconsumer.spark.schema import SCHEMA
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 MINIMUM = {"zookeeper": "zk:2181", "subscribe": "a", "group.id": "g"}
-# Names of Spark and of the old API in the last column of the table of old names.
+# Names of Spark and of the old API, in the last column of the table of old names.
 ELSEWHERE = {"endOffset", "checkpointLocation", "metadata.broker.list", "from_json", "legacy"}
 
 
 def rows(heading: str) -> Iterator[list[str]]:
-    """Return the cells of the last table below a heading, without its header."""
+    """Return the cells of the last table below a heading, without the table's header."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [one for one in section.splitlines() if one.startswith("|")][2:]
     assert lines, heading
@@ -36,14 +36,14 @@ def code(cell: str) -> list[str]:
 
 
 def test_the_options() -> None:
-    """The table lists every option except the old properties exactly once."""
+    """The table lists every option exactly once, except the old properties."""
     listed = [name for first, *_ in rows("Options") for name in code(first)]
     assert sorted(listed) == sorted([*OPTIONS, "broker.listener", "kafka.*"])
 
 
 @pytest.mark.parametrize(("mode", "word"), [("group", "direct"), ("direct", "group")])
 def test_an_option_of_the_other_mode_is_refused(mode: str, word: str) -> None:
-    """An option that applies only to another mode is refused by its name."""
+    """If an option applies only to another mode, the error names the option."""
     theirs = (word, f"{word}, batch")
     only = [code(first)[0] for first, _, whom, _ in rows("Options") if whom in theirs]
     assert only
@@ -54,7 +54,7 @@ def test_an_option_of_the_other_mode_is_refused(mode: str, word: str) -> None:
 
 
 def test_the_defaults() -> None:
-    """The defaults of the table are those of the code."""
+    """The defaults in the table are those in the code."""
     told = {code(first)[0]: default for first, default, _, _ in rows("Options")}
     group = SourceOptions.parse({**MINIMUM, "mode": "group"}).for_stream()
     direct = SourceOptions.parse(MINIMUM)
@@ -79,13 +79,13 @@ def test_the_defaults() -> None:
 
 
 def test_the_columns() -> None:
-    """The page names the existing columns, in their order."""
+    """The page names the existing columns in their order."""
     (said,) = re.findall(r"^Columns are those.*?: (.*?)\. A schema", PAGE, re.MULTILINE | re.DOTALL)
     assert code(said) == SCHEMA.names
 
 
 def test_the_figures() -> None:
-    """Figures of the page that are constants in the code have the same values."""
+    """Figures on the page that are constants in the code have the same values."""
     assert f"fewer than {SHARED_TASK:,} messages" in PAGE
 
 
@@ -102,11 +102,11 @@ def test_the_old_names() -> None:
 
 
 def test_the_messages() -> None:
-    """Each message in the last table that this package writes is in the code."""
+    """Each message in the last table that this package writes occurs in the code."""
     sources = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "zkconsumer" / "spark").glob("*.py")
     )
-    # The texts as a reader sees them: adjacent literals joined, with their fields.
+    # Join adjacent literals, so that each message is one text, as a reader sees it.
     text = re.sub(r'"\s+f?"', "", sources)
     for message, _ in rows("What goes wrong"):
         for said in code(message):

@@ -1,4 +1,4 @@
-"""What the pages say about the operator's tools is true."""
+"""The statements on the pages about the operator's tools are true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_reading_calls(
     sandbox: Sandbox, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The example of docs/library.md runs unchanged except for names."""
+    """The example in docs/library.md runs unchanged, except for names."""
     topic, group = unique("orders"), unique("billing")
     sandbox.create_topic(topic, partitions=2)
     client = KazooClient(sandbox.zookeeper_connect)
@@ -38,14 +38,14 @@ def test_the_reading_calls(
     }
     for name, real in names.items():
         example = example.replace(name, real)
-    exec(compile(example, "library.md", "exec"), {})  # The page is part of this repository.
+    exec(compile(example, "library.md", "exec"), {})  # The page is a file of this repository.
     said = capsys.readouterr().out
     assert f"[('{group}', None)]" in said
     assert f"{topic} 1 None 0 Source.ZOOKEEPER LogRange(start=0, end=0) 0" in said
 
 
 def test_every_metric_of_a_group_is_listed() -> None:
-    """docs/metrics.md lists exactly what `lag --prometheus` serves."""
+    """docs/metrics.md lists exactly the metrics that `lag --prometheus` serves."""
     page = (DOCS / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(zkconsumer_group_\w+)`", page, re.MULTILINE))
     assert listed == {name for name, _, _ in GAUGES}

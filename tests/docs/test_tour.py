@@ -18,7 +18,7 @@ from zkconsumer.sandbox.ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
 TOUR = PAGE.split("\n## Try the commands on your own machine\n")[1].split("\n## ")[0]
-# Time limit in seconds of one command on a busy machine.
+# Time limit in seconds for one command on a busy machine.
 LIMIT_S = 60
 
 
@@ -35,27 +35,27 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
     """Parse a command down to its last subcommand, without running it."""
     context = command.make_context(command.name, list(words), parent=parent)
     if hasattr(command, "resolve_command"):
-        rest = words[-len(context.args) - 1 :]  # from the subcommand's name on
+        rest = words[-len(context.args) - 1 :]  # the words from the subcommand's name on
         _, subcommand, words = command.resolve_command(context, rest)
         _parse(subcommand, words, context)
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_parses(line: str) -> None:
-    """The command line accepts each command with the options that the page gives."""
+    """The command line accepts each command with the options on the page."""
     with suppress(typer.Exit):  # --help ends the parser.
         _parse(typer.main.get_command(app), shlex.split(line)[1:])
 
 
 def test_every_command_is_shown() -> None:
-    """The tour shows each command of the command line, and installs only with pip."""
+    """The tour shows every command of the command line, and installs only with pip."""
     assert set(COMMANDS) <= {line.split()[1] for line in COMMAND_LINES}
     others = [line for line in _lines() if line not in COMMAND_LINES]
     assert [line.split()[0] for line in others] == ["pip", "export"]
 
 
 def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands have the output that the page says, one after the other, on other ports."""
+    """The commands, run one after the other on other ports, print what the page says."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     ports = {"2181": str(free_port()), "9092": str(free_port())}
 

@@ -1,4 +1,4 @@
-"""The common behaviour of all errors of the package."""
+"""The behaviour that all errors of the package share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.errors import MalformedZnodeError, ZkConsumerError
 
 @pytest.mark.parametrize("again", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_an_error_crosses_processes(again: Callable[[Any], Any]) -> None:
-    """An error that a worker raises arrives with all its attributes."""
+    """An error that a worker process raises arrives with all its attributes."""
     for error in (
         ZkConsumerError("gone", where="/x", remedy="wait"),
         MalformedZnodeError("no JSON", where="/y", thrown="JsonParseException"),
@@ -39,7 +39,7 @@ def test_every_error_is_exported() -> None:
 
 
 def test_how_to_react_to_an_error() -> None:
-    """An error says whether the call may be repeated and whether the connector has ended."""
+    """An error says whether the call may be repeated, and whether the connector has ended."""
     assert errors.ConsumerTimeoutError("x").retriable
     assert not errors.ConfigError("x").retriable
     assert errors.ConnectorClosedError("x").fatal

@@ -1,4 +1,4 @@
-"""The groups, topics and proxies of the integration tests, for tests of severe faults."""
+"""The groups, topics and proxies of the integration tests, used for severe faults."""
 
 from integration.conftest import admin, crew, stack, topic, trap
 

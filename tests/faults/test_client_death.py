@@ -1,4 +1,4 @@
-"""The ZooKeeper client ends for good: it is replaced if that helps, else the user gets the error.
+"""If the ZooKeeper client ends, it is replaced if this helps; else the user gets an error.
 
 kazoo's connection loop ends, and never comes back, when the server refuses the credential at a
 reconnect, when the connection breaks during the login, and on an exception that it does not expect.
@@ -32,7 +32,7 @@ _SASL = 102  # ZooKeeper's number for a login request.
 
 
 class Spoiler(Proxy):
-    """Breaks the next `logins` SASL logins; `spoil` falsifies the number of one reply."""
+    """Breaks the next `logins` SASL logins, or falsifies the number of one reply (`spoil`)."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -59,7 +59,7 @@ class Spoiler(Proxy):
 
 
 class Guarded:
-    """A ZooKeeper with one user, a broker registered in it, and a proxy before it."""
+    """A ZooKeeper with one user, a broker that is registered in it, and a proxy before it."""
 
     def __init__(self, directory: Path) -> None:
         self._jaas = directory / "jaas.conf"
@@ -74,7 +74,7 @@ class Guarded:
         )
 
     def password(self, password: str) -> None:
-        """Set the user's password, which the server uses from its next start on."""
+        """Set the user's password, which the server uses after its next start."""
         self._jaas.write_text(
             "Server { org.apache.zookeeper.server.auth.DigestLoginModule required "
             f'user_{USER}="{password}"; }};\n'
@@ -103,7 +103,7 @@ def broker(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def changed_password(guarded: Guarded) -> Iterator[str]:
-    """Another password, which a test may set; after the test the user has the first one again."""
+    """Another password that a test may set; after the test the user has the first one again."""
     yield "canary-second-1190"
     guarded.zookeeper.kill()
     guarded.password(PASSWORD)
@@ -125,7 +125,7 @@ def spoiler(guarded: Guarded) -> Iterator[Spoiler]:
 
 @contextmanager
 def joined(config: ConsumerConfig, topic: str) -> Iterator[MemberUnderTest]:
-    """A settled member with two partitions; `with` ends it, even if it has already ended."""
+    """A settled member with two partitions; `with` ends it, unless it has ended already."""
     one = MemberUnderTest(config)
     try:
         one.subscribe(topic)
@@ -140,7 +140,7 @@ def joined(config: ConsumerConfig, topic: str) -> Iterator[MemberUnderTest]:
 def test_a_credential_that_is_refused_from_now_on(
     guarded: Guarded, topic: str, changed_password: str
 ) -> None:
-    """After a changed password, the user gets the error from streams, calls and status."""
+    """If a password changes, the user gets the error from streams, calls and the status."""
     config = guarded.config(topic, guarded.zookeeper.connect, auto_commit_enable=False)
     with joined(config, topic) as one, ThreadPoolExecutor() as pool:
         guarded.password(changed_password)
@@ -190,7 +190,7 @@ def admin(guarded: Guarded) -> Iterator[KazooClient]:
 def test_a_login_that_breaks_off(
     guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
 ) -> None:
-    """A server that breaks off two logins, as during a restart, does not end the session."""
+    """If a server breaks off two logins, as during a restart, the session does not end."""
     config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
     with joined(config, topic) as one:
 
@@ -205,7 +205,7 @@ def test_a_login_that_breaks_off(
 def test_an_exception_that_kazoo_does_not_expect(
     guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
 ) -> None:
-    """If kazoo's loop ends with an exception, a new client continues the session."""
+    """If an exception ends kazoo's loop, a new client continues the session."""
     config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
     with joined(config, topic) as one:
         _survives(one, admin, spoiler.spoil.set)
@@ -214,7 +214,7 @@ def test_an_exception_that_kazoo_does_not_expect(
 def test_a_client_that_dies_before_there_are_streams(
     guarded: Guarded, topic: str, spoiler: Spoiler
 ) -> None:
-    """A connector whose client died before the connector joined uses a new client."""
+    """If the client dies before the connector joins, the connector uses a new client."""
     connector = ConsumerConnector(guarded.config(topic, spoiler.address))
     spoiler.logins = 1
     spoiler.cut()
@@ -227,7 +227,7 @@ def test_a_client_that_dies_before_there_are_streams(
 
 
 def test_a_tool_gets_an_error_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
-    """A command whose client dies fails before its time limit, and names the reason."""
+    """If a command's client dies, the command fails before its time limit, with the reason."""
     config = guarded.config("g", spoiler.address, zookeeper_connection_timeout_s=LIMIT_S)
     with ZooKeeperClient(config) as connection:
         assert connection.children([paths.CONSUMERS]) is not None

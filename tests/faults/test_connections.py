@@ -1,4 +1,4 @@
-"""Connections that are slow, or that lose data in one direction only."""
+"""Connections that are slow, or that lose all data in one direction."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from zkconsumer.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("topic")
 
-# Seconds from the check of the lease to its log line, on a busy machine.
+# Upper bound in seconds between the check of the lease and its log line, on a busy machine.
 HAND_OVER_S = 0.25
 SLOW_S = 0.2
 
 
 @pytest.fixture
 def line(sandbox: Sandbox, stack: ExitStack) -> Iterator[Line]:
-    """A proxy before ZooKeeper for the second member."""
+    """A proxy between the second member and ZooKeeper."""
     return stack.enter_context(Line(sandbox.zookeeper_connect))
 
 
 def test_a_slow_server(crew: Crew, line: Line) -> None:
-    """With delays of up to 0.2 s the group settles, and then no partition moves."""
+    """With delays of up to 0.2 s the group settles, and afterwards no partition moves."""
     line.delay_s = SLOW_S
     members = [crew.join(zookeeper=line.address, zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)
@@ -66,7 +66,7 @@ def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
 
 
 def test_a_connection_that_breaks_at_once(crew: Crew, line: Line) -> None:
-    """A connection that ends before its first reply is retried."""
+    """If a connection ends before its first reply, the member connects again."""
     line.pings_only.set()
     with ThreadPoolExecutor() as pool:
         joining = pool.submit(crew.join_here, zookeeper=line.address)

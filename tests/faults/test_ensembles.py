@@ -23,7 +23,7 @@ LONG_SESSION_S = 6.0
 
 
 class Trio(NamedTuple):
-    """Three servers, and a proxy between the first server and the leader, which is the third."""
+    """Three servers, and a proxy between the first server and the third, which is the leader."""
 
     servers: tuple[ZooKeeperServer, ...]
     line: RawProxy
@@ -49,7 +49,7 @@ def trio(
         )
         for number in peers
     )
-    # The first server starts after the others: of two servers that vote the third leads, never the
+    # The first server starts after the others. If two servers vote, the third leads, never the
     # second.
     for voters in (servers[1:], servers[:1]):
         for server in voters:
@@ -67,7 +67,7 @@ def trio(
 
 
 def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
-    """When a follower loses its leader, its client's partitions move; none has two owners."""
+    """If a follower loses its leader, its client's partitions move, and none has two owners."""
     crew = trio.crew
     first, second = crew.join(), crew.join(zookeeper=trio.servers[0].address)
     crew.settle(first, second)
@@ -85,7 +85,7 @@ def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
 
 
 def test_all_servers_restart(trio: Trio) -> None:
-    """Servers restart one by one, then all at once; no message is lost, and the group continues."""
+    """Servers restart one by one, then all at once: no message is lost, and the group continues."""
     crew = trio.crew
     members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*members)

@@ -14,7 +14,7 @@ SECONDS = 40.0
 
 
 def test_a_random_mixture(crew: Crew, topic: str, trap: Trap) -> None:
-    """40 s of random faults lose no message; the history's tables equal the traces."""
+    """In 40 s of random faults no message is lost; the history's tables equal the traces."""
     assert crew.counts == {topic: 8}
     seed = int(os.environ.get("ZKCONSUMER_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"ZKCONSUMER_SEED={seed}")  # noqa: T201 - to repeat the same acts

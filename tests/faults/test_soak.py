@@ -10,7 +10,7 @@ SOAK = Path(__file__).parents[2] / "scripts" / "_soak.py"
 
 
 def test_two_groups_at_a_time() -> None:
-    """Two rounds of two groups on the same servers pass, and the command sums them up."""
+    """Two rounds of two groups on the same servers pass, and the command sums up the results."""
     command = [sys.executable, SOAK, "--rounds", "2", "--groups", "2", "--round-s", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def pair(crew: Crew, topic: str) -> tuple[LocalMember, LocalMember]:
-    """Two settled members in this process, with a continuous producer."""
+    """Two settled members in this process; a producer writes all the time."""
     assert crew.counts == {topic: 8}
     pair = crew.join_here(), crew.join_here()
     crew.settle(*pair)
@@ -37,7 +37,7 @@ def pair(crew: Crew, topic: str) -> tuple[LocalMember, LocalMember]:
 def test_all_data_of_the_group_is_wiped(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """After the group's data is deleted, both members register and claim again."""
+    """After the group's data was deleted, both members register and claim again."""
     before = crew.observer.snapshot().owners
     wait_for(lambda: _wipe(admin, f"{paths.CONSUMERS}/{crew.group}"), "the group to be deleted")
     crew.settle(*pair)
@@ -52,8 +52,7 @@ def test_all_data_of_the_group_is_wiped(
 
 
 def _wipe(admin: KazooClient, path: str) -> bool:
-    """Delete all data in one transaction; otherwise members would return before the deletion
-    ends."""
+    """Delete all data in one transaction, so that no member returns before the end."""
     transaction = admin.transaction()
     for one in [*_below(admin, path), path]:
         transaction.delete(one)
@@ -76,7 +75,7 @@ def _allowed(*rights: int) -> list[ACL]:
 def test_the_right_to_claim_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str
 ) -> None:
-    """Without CREATE a joiner owns nothing and reports a refusal; with CREATE it gets its share."""
+    """Without CREATE a new member owns nothing and reports it; with CREATE it gets its share."""
     first = crew.join_here()
     crew.settle(first)
     crew.flowing(first)
@@ -95,7 +94,7 @@ def test_the_right_to_claim_is_taken_and_given_back(
 def test_the_right_to_commit_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember], topic: str
 ) -> None:
-    """Without WRITE on an offset its owner reports the refusal; with WRITE it commits again."""
+    """Without WRITE on an offset, its owner reports the refusal; with WRITE it commits again."""
     member, tp = pair[0], min(pair[0].owned)
     path = paths.offset(crew.group, tp)
     wait_for(lambda: admin.exists(path), "a first commit")
@@ -116,10 +115,10 @@ def test_the_right_to_commit_is_taken_and_given_back(
 def test_the_right_to_read_the_group_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without READ on ids no partition moves; with READ the next reading recovers the group."""
+    """Without READ on ids no partition moves; with READ the group recovers at the next reading."""
     # From 3.8.4 on, ZooKeeper silently drops a watch if the client may not read its event.
     assert crew.counts == {topic: 8}
-    # Only the session timeout counts, twice.
+    # Only the session timeout matters, twice.
     monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
     monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
     pair = [crew.join_here() for _ in range(2)]
@@ -137,7 +136,7 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
 
 
 def _fill(server: ZooKeeperServer) -> None:
-    """Make writes beyond the end of the server's log fail, as on a full disk."""
+    """Let writes to the server's log fail, as on a full disk."""
     log = max((server.directory / "data" / "version-2").glob("log.*"))
     end = len(log.read_bytes().rstrip(b"\0"))
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (end, resource.RLIM_INFINITY))
@@ -147,7 +146,7 @@ def _fill(server: ZooKeeperServer) -> None:
 def lonely(
     tmp_path: Path, stack: ExitStack, unique: Callable[[str], str]
 ) -> Iterator[tuple[ZooKeeperServer, Crew]]:
-    """A group on a ZooKeeper of its own."""
+    """A group on its own ZooKeeper."""
     server = ZooKeeperServer(tmp_path / "zookeeper", tick_time_s=0.1)
     stack.callback(server.stop)
     server.start()
@@ -161,7 +160,7 @@ def lonely(
 
 
 def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
-    """A failed write ends the server; members pause, and continue when there is space again."""
+    """If a write fails the server ends; members pause, and continue once there is space again."""
     server, crew = lonely
     members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*members)
@@ -176,7 +175,7 @@ def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
 def test_the_wall_clock_is_set(crew: Crew, topic: str, by_s: float) -> None:
-    """When a member's clock jumps by an hour, no partition moves and no message is redelivered."""
+    """If a member's clock jumps by an hour, no partition moves and no message is redelivered."""
     assert crew.counts == {topic: 8}
     first, second = crew.join(), crew.join()
     crew.settle(first, second)

@@ -1,4 +1,4 @@
-"""User code that blocks or raises, and other clients that crowd the group or block a partition."""
+"""User code that blocks or raises, and other clients that flood the group or block partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGES = 30
 
 @pytest.fixture
 def connector(sandbox: Sandbox, crew: Crew) -> Iterator[ConsumerConnector]:
-    """A member in this process, the only one of its group."""
+    """A member in this process, which is the only member of its group."""
     more = {**SETTINGS, "zookeeper_session_timeout_s": SESSION_S, "consumer_timeout_s": None}
     config = ConsumerConfig(
         group_id=crew.group, zookeeper_connect=sandbox.zookeeper_connect, **more
@@ -36,7 +36,7 @@ def connector(sandbox: Sandbox, crew: Crew) -> Iterator[ConsumerConnector]:
 
 @pytest.fixture
 def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic of one partition that holds a few messages."""
+    """A topic of one partition with a few messages."""
     name = unique("filled")
     sandbox.create_topic(name, partitions=1)
     sandbox.produce(name, MESSAGES)
@@ -44,7 +44,7 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled: str) -> None:
-    """A decoder that blocks for three session timeouts costs its member no session or partition."""
+    """If a decoder blocks for three session timeouts, its member loses no partition."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hang(payload: bytes) -> bytes:
@@ -79,7 +79,7 @@ def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled:
 
 
 def test_a_decoder_that_raises(connector: ConsumerConnector, filled: str) -> None:
-    """Although the decoder raises for every third value, all messages are delivered in order."""
+    """If a decoder raises for every third value, all messages are still delivered in order."""
     numbers = iter(range(1, 1 << 30))
 
     def sometimes(payload: bytes) -> bytes:
@@ -125,7 +125,7 @@ def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
 def test_many_members_join_and_leave(
     crew: Crew, sandbox: Sandbox, stack: ExitStack, topic: str
 ) -> None:
-    """After 200 sessions register and vanish at once, the group settles and no message is lost."""
+    """After 200 sessions join and vanish at once, the group settles and no message is lost."""
     members = [crew.join(zookeeper_session_timeout_s=6.0) for _ in range(2)]
     crew.settle(*members)
     crew.flowing(*members)
@@ -137,7 +137,7 @@ def test_many_members_join_and_leave(
         stack.callback(client.stop)
     wait_for(lambda: all(client.connected for client in clients), "200 sessions", 2 * LIMIT_S)
     for number, client in enumerate(clients):
-        # This id sorts before those of zkconsumer's members, so these get no partitions.
+        # This id sorts before those of zkconsumer's members, which therefore get no partitions.
         client.create_async(paths.member(crew.group, f"a_{number:03}"), payload, ephemeral=True)
     wait_for(
         lambda: not any(one.owned for one in members), "the 200 members to be seen", 2 * LIMIT_S

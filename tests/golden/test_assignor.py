@@ -1,4 +1,4 @@
-"""Captured groups: each member's share by the JVM's assignors, or its exception."""
+"""Captured groups: what the JVM's assignors gave each member, or which exception they threw."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CASES = {
 
 
 def cases(name: str) -> Iterator[dict[str, Any]]:
-    """The captured cases of a file."""
+    """Return the captured cases of a file."""
     with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as lines:
         yield from map(json.loads, lines)
 
 
 def group_of(case: dict[str, Any]) -> GroupInput:
-    """A captured case as a group in ZooKeeper."""
+    """Return a captured case as a group in ZooKeeper."""
 
     def payload(text: str | None) -> bytes | None:
         return None if text is None else text.encode()
@@ -55,14 +55,14 @@ def group_of(case: dict[str, Any]) -> GroupInput:
 
 
 def expected(case: dict[str, Any], release: str) -> dict[str, object]:
-    """Consumer -> its share, or the class of the exception that it threw."""
+    """Return consumer -> its partitions, or the class of the exception that it threw."""
     (result,) = (r for r in case["results"] if release in r["releases"])
     errors = {one: error["class"] for one, error in (result.get("errors") or {}).items()}
     return result["assignment"] | errors
 
 
 def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
-    """zkconsumer's result in the captures' form."""
+    """Return zkconsumer's result in the format of the captures."""
     found: dict[str, object] = {}
     for consumer, part in parts.items():
         if isinstance(part, Failure):
@@ -76,7 +76,7 @@ def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
 
 
 def has_ties(case: dict[str, Any], release: str) -> bool:
-    """Whether two partitions have equal hashes, so that the JVM's order follows its hash maps."""
+    """Return whether two partitions hash alike, so that Java's hash maps decide the order."""
     form = "dash" if profile(release).key_form is PartitionFormat.DASH else "bracket"
     return case["strategy"] == "roundrobin" and case["hash_collision"][form]
 
@@ -84,7 +84,7 @@ def has_ties(case: dict[str, Any], release: str) -> bool:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", CASES)
 def test_each_member_computes_what_the_jvm_member_computed(name: str, release: str) -> None:
-    """Each part or exception class equals that of the release's member."""
+    """Each share, or class of exception, equals that of a member of the same release."""
     differing = []
     for case in cases(name):
         theirs = expected(case, release)
@@ -96,7 +96,7 @@ def test_each_member_computes_what_the_jvm_member_computed(name: str, release: s
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_equal_hashes_are_dealt_sanely(release: str) -> None:
-    """With equal hashes the same members fail, and every partition has one owner."""
+    """If hashes are equal, the same members fail, and every partition has one owner."""
     dealt = 0
     for case in cases("roundrobin_hash_ties"):
         theirs = expected(case, release)
@@ -127,5 +127,5 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
 
 
 def test_all_captures_are_there() -> None:
-    """No captured file is missing a case."""
+    """Each captured file has all its cases."""
     assert {name: sum(1 for _ in cases(name)) for name in CASES} == CASES

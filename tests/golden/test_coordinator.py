@@ -1,4 +1,4 @@
-"""The answers of Kafka 3.9.1's group coordinator to scripts of requests, compared one by one."""
+"""The answers of Kafka 3.9.1's group coordinator to scripts of requests, one by one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FRESH_SCRIPTS = 150
 
 @cache
 def captured() -> list[dict[str, Any]]:
-    """The captured scripts."""
+    """Return the captured scripts."""
     with gzip.open(CAPTURED, "rb") as file:
         return [json.loads(line) for line in file]
 
 
 def answers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every event of the captured scripts with every answer that it caused."""
+    """Return every event of the captured scripts, with each answer that it caused."""
     for script in captured():
         for event, found, _ in script["steps"]:
             for answer in found.values():
@@ -40,7 +40,7 @@ def answers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine answers as Kafka's coordinator, and makes each usual change of phase."""
+    """The machine answers as Kafka's coordinator did, and makes each usual change of phase."""
     made: set[tuple[Phase, Cause | None, Phase]] = set()
     check = group_phases.check_change
 
@@ -57,13 +57,13 @@ def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
         for row in group_phases.MAIN_PATH
         for cause in row.causes
         for after in row.after
-        if cause is not Cause.EXPIRY  # deletes the group, which then has no phase
+        if cause is not Cause.EXPIRY  # This event deletes the group, which then has no phase.
     }
     assert usual - made == set()
 
 
 def test_the_captured_scripts_are_various() -> None:
-    """At least 500 scripts, with every error of a coordinator and every phase of a group."""
+    """There are at least 500 scripts, with every error of a coordinator and every group phase."""
     assert len(captured()) >= 500
     errors = Counter(answer.get("error", 0) for _, answer in answers())
     assert {
@@ -84,7 +84,7 @@ def test_the_captured_scripts_are_various() -> None:
 
 
 def test_fresh_scripts() -> None:
-    """Kafka's coordinator, run now, answers as the machine to scripts that no run has seen."""
+    """To new scripts, Kafka's coordinator, run now, gives the same answers as the machine."""
     seed = random.SystemRandom().randrange(2**40)
     machine = Machine()
     found = [replayed(machine, one) for one in scripts(range(seed, seed + FRESH_SCRIPTS))]

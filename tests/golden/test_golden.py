@@ -1,4 +1,4 @@
-"""Results equal those of the JVM consumer, byte for byte and partition for partition."""
+"""Results equal those of the JVM's consumer, byte by byte and partition by partition."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _lines(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _registrations(release: str) -> Iterator[tuple[Registration, bytes]]:
-    """What a member of the release was asked to register, and what it wrote."""
+    """Yield what a member of the release was asked to register, and what it wrote."""
     for capture in _lines("registrations.jsonl.gz"):
         if release in capture["releases"]:
             asked = dict(capture["subscription"])
@@ -48,7 +48,7 @@ def _registrations(release: str) -> Iterator[tuple[Registration, bytes]]:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_registrations_are_written_as_the_jvm_writes_them(release: str) -> None:
-    """Registrations are byte-equal to the captured ones of the release, map order included."""
+    """Registrations equal the captured bytes of each release, even in the order of maps."""
     captured = list(_registrations(release))
     assert len(captured) >= 100
     for registration, payload in captured:
@@ -56,7 +56,7 @@ def test_registrations_are_written_as_the_jvm_writes_them(release: str) -> None:
 
 
 def test_by_default_registrations_are_those_of_0_8_2_to_1_0_0() -> None:
-    """Without `peers.release` a member writes as 0.11 does."""
+    """Without `peers.release`, a member writes the registration of 0.11."""
     captured = list(_registrations("0.11.0.3"))
     assert len(captured) >= 100
     for registration, payload in captured:
@@ -65,7 +65,7 @@ def test_by_default_registrations_are_those_of_0_8_2_to_1_0_0() -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
-    """A captured registration is read back, or zkconsumer refuses to write it."""
+    """A captured registration can be read, unless zkconsumer refuses to write it."""
     count = 0
     for registration, payload in _registrations(release):
         ((key, streams),) = list(registration.subscription.items())[:1] or [("t", 1)]
@@ -84,7 +84,7 @@ def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
 
 
 def test_generated_consumer_ids() -> None:
-    """A generated consumer id has the JVM's form."""
+    """A generated consumer id has the format of the JVM's ids."""
     generated = [c["generated_id"] for c in _lines("registrations.jsonl.gz") if "generated_id" in c]
     assert len(generated) == 15
     for captured in generated:
@@ -113,7 +113,7 @@ def test_characters_of_consumer_ids() -> None:
 
 
 def test_znodes_of_running_groups() -> None:
-    """Owners and offsets are byte-equal to the captured ones, and every path is recognised."""
+    """Owners and offsets equal the captured bytes, and every path is recognised."""
     seen = dict.fromkeys(Kind, 0)
     for capture in _lines("znodes.jsonl.gz"):
         path, payload = capture["path"], bytes.fromhex(capture["payload_hex"] or "")
@@ -139,7 +139,7 @@ def test_znodes_of_running_groups() -> None:
 
 
 def test_odd_offsets() -> None:
-    """An offset znode is read, or refused, as the JVM does; a negative one means none."""
+    """An offset znode is read or refused as in the JVM; a negative number means no offset."""
     captures = list(_lines("odd_offsets.jsonl.gz"))
     assert len(captures) == 23
     for capture in captures:
@@ -150,5 +150,5 @@ def test_odd_offsets() -> None:
         except MalformedZnodeError:
             assert first is None, stored
             continue
-        # Consumers without an offset, or with one beyond the end, began at the start of the log.
+        # A consumer without an offset, or with one beyond the end, started at the log's beginning.
         assert first == (offset if 0 <= offset <= 20 else 0), stored

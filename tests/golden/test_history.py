@@ -1,4 +1,4 @@
-"""The tables of `zkconsumer history` for what JVM members sent: their retries and back-offs."""
+"""The tables of `zkconsumer history` for JVM members: their retries and their back-offs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKOFF_MS = 2000
 
 
 def requests(scenario: str) -> Iterator[dict[str, Any]]:
-    """Yield the writes and marks of a scenario, as a member of 1.1.1 sent them."""
+    """Yield the writes and the marks of a scenario, as a 1.1.1 member sent them."""
     with gzip.open(Path(__file__).with_name("sequences.jsonl.gz"), "rt") as file:
         for line in file:
             one = json.loads(line)
@@ -47,7 +47,7 @@ def record(one: dict[str, Any]) -> tuple[int, bytes]:
 
 @pytest.fixture
 def conflict(tmp_path: Path) -> Described:
-    """A stands still and keeps all partitions; B tries three times; A goes on; C joins."""
+    """A is frozen and keeps all partitions; B tries three times; A continues; C joins."""
     log = LogWriter()
     log.add(tx.CREATE, created(paths.topic("seqcf"), PARTITIONS), session=9)
     sessions: dict[str, int] = {}
@@ -70,17 +70,18 @@ def conflict(tmp_path: Path) -> Described:
 
 
 def test_the_retries_of_a_jvm_member(conflict: Described) -> None:
-    """Three attempts to claim two partitions are six refused writes of its session, in one row."""
+    """Three attempts to claim two partitions are one row with six refused writes of a session."""
     *_, row = conflict.tables.rebalances
     assert row.triggers == ["seqgcfc_B joined", "seqgcfc_C joined"]
     assert row.refused == {"0x2": 6}
-    # A releases four and claims two when it goes on. When C joins, it releases and claims two.
+    # When A continues, it releases four partitions and claims two; when C joins, A releases two and
+    # claims two.
     assert (row.released, row.claimed) == (4 + 2, 2 + 4)
 
 
 def test_who_blocked_a_jvm_member_that_gave_up(conflict: Described) -> None:
-    """A partition that it did not get is blocked, and the holder is named."""
-    # The group has not shown yet that it does not use round-robin, which leaves partition 2 to A.
+    """A partition that the member did not get counts as blocked, and the owner is named."""
+    # Up to now the group could also use round-robin, which leaves partition 2 to A.
     blocked = [one for one in conflict.tables.incidents if one.kind == "blocked partition"]
     assert [one.what for one in blocked] == [
         "seqcf-3 is held by seqgcfc_A-0 (session 0x1), but seqgcfc_B should own it"
@@ -88,7 +89,7 @@ def test_who_blocked_a_jvm_member_that_gave_up(conflict: Described) -> None:
 
 
 def test_a_jvm_member_that_gave_up_claims_at_the_next_change(conflict: Described) -> None:
-    """It left its share free until a third member joined; then the group settled."""
+    """The member's share stayed free until a third member joined; then the group settled."""
     gave_up = [one for one in conflict.tables.incidents if one.kind == "member gave up"]
     assert [one.what.split()[0] for one in gave_up] == ["seqgcfc_B"]
     assert conflict.tables.rebalances[-1].settled_ms is not None

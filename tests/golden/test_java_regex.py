@@ -27,7 +27,7 @@ CONSUMERS = list(_lines("java_regex.jsonl.gz"))
 
 @pytest.mark.parametrize("case", CONSUMERS, ids=[str(n) for n in range(len(CONSUMERS))])
 def test_a_filter_matches_the_topics_that_it_matches_in_the_jvm(case: dict[str, Any]) -> None:
-    """A registered list gives the topics that five releases gave."""
+    """A registered white or black list gives the topics that five JVM releases gave."""
     registration = registrations.decode_registration(case["registration"].encode(), where="ids")
     regex = normalise(next(iter(registration.subscription)))
     topic_filter = TopicFilter(registration.pattern, regex)
@@ -40,7 +40,7 @@ def test_a_filter_matches_the_topics_that_it_matches_in_the_jvm(case: dict[str, 
 
 
 def test_all_captures_are_here() -> None:
-    """No captured filter is missing."""
+    """The file has every captured filter."""
     assert len(CONSUMERS) == 92
 
 
@@ -48,7 +48,7 @@ ENGINE = list(_lines("java_engine.jsonl.gz"))
 
 
 def _matched(case: dict[str, Any]) -> list[str] | None:
-    """The texts that match in zkconsumer; None for an error of syntax."""
+    """Return the texts that match in zkconsumer; None for an error of syntax."""
     try:
         hits = compile_java(case["regex"]).matches(case["topics"], timeout_s=10.0)
     except InvalidFilterError:
@@ -57,7 +57,7 @@ def _matched(case: dict[str, Any]) -> list[str] | None:
 
 
 def test_patterns_match_what_java_matches() -> None:
-    """Matches and errors of hand-made and random patterns equal Java 11's and 17's."""
+    """Hand-made and random patterns give the matches and errors of Java 11 and 17."""
     refused = 0
     for case in ENGINE:
         try:

@@ -1,8 +1,8 @@
 """The simulator's JVM member sends the same requests in the same order as the real one.
 
-The captures are of Kafka 1.1.1. Two things are not compared. Claims and reads of sibling partitions
-follow the order of a Scala hash map. In `expiry` two threads of the real member read at the same
-time.
+The captures are of Kafka 1.1.1. Two things are not compared: the order of claims and reads of
+sibling partitions, which is that of a Scala hash map; and in `expiry` the order of reads that two
+threads of the real member make at the same time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Op(NamedTuple):
 
 
 class Sniffer(Watcher):
-    """Records the requests of members, like the proxy that made the captures."""
+    """Records the requests of members, as the proxy that made the captures did."""
 
     def __init__(self) -> None:
         self.ops: dict[int, list[Op]] = {0: [], 1: [], 2: []}
@@ -70,7 +70,7 @@ class Sniffer(Watcher):
 
 
 def captured(scenario: str, *, until: str) -> dict[int, list[Op]]:
-    """The requests of each member up to a mark of the driver, with names of a simulated world."""
+    """Return each member's requests up to a mark of the driver, with simulated names."""
     found: dict[int, list[Op]] = {0: [], 1: [], 2: []}
     for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
         entry = json.loads(line)
@@ -98,14 +98,14 @@ def _named(text: str) -> str:
 
 
 def normal(ops: Iterable[Op]) -> Iterator[Op]:
-    """The requests without timestamps and without payloads of parents (null in the JVM)."""
+    """Return the requests without timestamps, and without payloads of parents (null in the JVM)."""
     for op in ops:
         is_leaf = re.search(r"/(owners|offsets)/t/\d+$", op.path)
         yield op if is_leaf else op._replace(data="")
 
 
 def masked(ops: Iterable[Op]) -> list[Op]:
-    """The requests with equal names for siblings, whose order each member may choose."""
+    """Return the requests with one name for all siblings, because members choose the order."""
     siblings = re.compile(r"/(owners/t|offsets/t|ids)/\w+$")
     in_order = ("setData", "delete")
     return [
@@ -117,7 +117,7 @@ def masked(ops: Iterable[Op]) -> list[Op]:
 
 
 def all_of(ops: Iterable[Op]) -> Counter[Op]:
-    """All requests; the first claim of all members is tried twice."""
+    """Return all requests; the first claim of all members is tried twice."""
     return Counter(op for op in normal(ops) if op.reply != "NONODE" or "/owners/t/" not in op.path)
 
 
@@ -132,7 +132,7 @@ def writes(ops: dict[int, list[Op]]) -> dict[int, list[Op]]:
 
 
 class JvmGroup(Stage):
-    """A group of JVM members only, driven like the real ones."""
+    """A group that has only JVM members, and is driven like the real group."""
 
     def __init__(
         self, *, retries: int = 4, session_s: float = 6.0, auto_commit_s: float | None = 60.0
@@ -157,7 +157,7 @@ class JvmGroup(Stage):
 
 
 def test_a_group_whose_members_join_and_leave() -> None:
-    """Join, consume, commit, a second member, leave: every request of both members."""
+    """Join, consume, commit, a second member, leave: all requests of both members are equal."""
     on = JvmGroup()
     on.join(0)
     on.wait(2.0)
@@ -187,7 +187,7 @@ def test_a_jvm_member_gives_up_after_three_attempts() -> None:
     assert on.jvm.jvm_member(1).connector.gave_up
     on.do(Do.THAW, 0)
     on.wait(1.0)
-    assert {tp.partition for tp in on.world.owners()} == {0, 1}, "two partitions stay unowned"
+    assert {tp.partition for tp in on.world.owners()} == {0, 1}, "two partitions must stay unowned"
     on.join(2)
     on.wait(1.0)
     assert len(on.world.owners()) == 4
@@ -195,7 +195,7 @@ def test_a_jvm_member_gives_up_after_three_attempts() -> None:
 
 
 def test_a_session_that_expires() -> None:
-    """It claims again, releases and claims twice, and stores offsets of 0."""
+    """After an expiry the member claims again, rebalances twice, and stores offsets of 0."""
     on = JvmGroup()
     on.join(0)
     on.wait(1.0)
@@ -209,5 +209,5 @@ def test_a_session_that_expires() -> None:
 
 @pytest.mark.parametrize("scenario", ["static", "conflict", "expiry"])
 def test_the_captures_are_there(scenario: str) -> None:
-    """Each capture contains what is compared with it."""
+    """Each capture contains all that the tests compare."""
     assert sum(map(len, captured(scenario, until="end").values())) > 80

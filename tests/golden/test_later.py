@@ -1,4 +1,4 @@
-"""Results of Kafka 3.9.1's assignors, partitioners and AdminUtils, compared line by line."""
+"""The results of Kafka 3.9.1's assignors, partitioners and AdminUtils, line by line."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ FRESH_CASES = 4000
 
 
 def lines(name: str) -> Iterator[dict[str, Any]]:
-    """The captured requests of a file, with their answers."""
+    """Return the captured requests of a file, with their answers."""
     with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as file:
         yield from map(json.loads, file)
 
 
 def reconciled(request: dict[str, Any]) -> dict[str, Any]:
-    """The next state of a member of KIP-848."""
+    """Return the next state of a KIP-848 member."""
 
     def partitions(found: list[list[Any]]) -> frozenset[TopicPartition]:
         return frozenset(TopicPartition(topic, number) for topic, number in found)
@@ -72,7 +72,7 @@ def reconciled(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def computed(request: dict[str, Any]) -> dict[str, Any]:
-    """What zkconsumer answers to a request."""
+    """Return zkconsumer's answer to a request."""
     match request.get("call"):
         case "coordinator":
             return {"partition": coordinator_partition(request["group"], request["partitions"])}
@@ -106,13 +106,13 @@ def computed(request: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["assignors", "decisions", "placement"])
 def test_captured(name: str) -> None:
-    """Each captured request has the answer of Kafka's class."""
+    """Each captured request gets the answer of Kafka's class."""
     wrong = [line for line in lines(name) if computed(line) != line["answer"]]
     assert wrong == []
 
 
 def test_every_assignor_has_many_cases() -> None:
-    """At least 2,000 cases are captured, and no assignor has fewer than 250 or only errors."""
+    """There are at least 2,000 captured cases: 250 per assignor, and not only errors."""
     kinds = Counter((line["assignor"], "error" in line["answer"]) for line in lines("assignors"))
     assert kinds.total() >= 2000
     assert all(kinds[one.value, False] >= 250 for one in Assignor)
@@ -120,7 +120,7 @@ def test_every_assignor_has_many_cases() -> None:
 
 
 def test_fresh_cases() -> None:
-    """Kafka's classes, called now, answer as zkconsumer does to cases that no run has seen."""
+    """For new cases, Kafka's classes, called now, give the same answers as zkconsumer."""
     seed = random.SystemRandom().randrange(2**40)
     requests = [case(seed + one) for one in range(FRESH_CASES)]
     requests += decisions(random.Random(seed), 300)

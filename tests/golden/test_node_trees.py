@@ -1,8 +1,8 @@
 """The znodes after each step of a zkconsumer group equal those of JVM members.
 
-The steps are those of the captures, on a real ZooKeeper and broker. Not compared are times, and
+The steps are those of the captures, on a real ZooKeeper and broker. Times are not compared, nor
 whether a parent's payload is empty or null, in which the releases differ. The members that consume
-are eager: by default a member does not release what it keeps, and so commits it later.
+are eager: by default a member keeps partitions in a rebalance, and therefore commits them later.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from zkconsumer.sandbox.process import until
 
 FILE = Path(__file__).with_name("trees.jsonl.gz")
 RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
-# A release -> partition -> number of messages that A consumed first, of five in each; the order of
-# arrival determined it. Other releases that left the same znodes have the numbers of this one.
+# Release -> partition -> the number of its five messages that A consumed first, which depended on
+# the order of arrival. Other releases that left the same znodes have the same numbers.
 CONSUMED_BY_A = {"0.9.0.1": {1: 5, 2: 3}, "1.1.1": {1: 3, 2: 5}}
 ALIKE = {"static": [{"0.8.2.2", "0.9.0.1"}, {"0.11.0.3", "1.1.1"}], "wildcard": [RELEASES]}
-LIMIT_S = 50.0  # longer than any step, shorter than the interval of automatic commits
+LIMIT_S = 50.0  # longer than any step, but shorter than the interval of automatic commits
 
 Nodes = dict[str, dict[str, object]]
 
 
 def captured(scenario: str, release: str) -> dict[str, Nodes]:
-    """Step -> the znodes at its beginning."""
+    """Return step -> the znodes at the beginning of the step."""
     found: dict[str, Nodes] = {}
     for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
         entry = json.loads(line)
@@ -50,7 +50,7 @@ def captured(scenario: str, release: str) -> dict[str, Nodes]:
 
 
 class CapturedGroup:
-    """A group on the shared servers, and its znodes; `topic` is the prefix of its topics."""
+    """A group on the shared servers, and its znodes; all its topics begin with `topic`."""
 
     def __init__(self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack) -> None:
         self.sandbox, self._stack = sandbox, stack
@@ -73,7 +73,7 @@ class CapturedGroup:
         return self._stack.enter_context(ConsumerConnector(config))
 
     def program(self, suffix: str, topic: str) -> subprocess.Popen[bytes]:
-        """A member in a separate process, which the test kills."""
+        """A member in its own process, which the test kills."""
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -99,7 +99,7 @@ class CapturedGroup:
         return process
 
     def nodes(self, group: str, topic: str) -> Nodes:
-        """All znodes of the group, in the captures' form and with their names."""
+        """Return all znodes of the group, in the format and with the names of the captures."""
         found: Nodes = {}
         paths = [f"/consumers/{self.group}"]
         while paths:
@@ -119,7 +119,7 @@ class CapturedGroup:
 
 
 class Steps:
-    """Compares a scene with the steps of a captured scenario."""
+    """Compares the znodes of a scene with the steps of a captured scenario."""
 
     def __init__(
         self, scene: CapturedGroup, steps: dict[str, Nodes], group: str, topic: str
@@ -139,13 +139,13 @@ class Steps:
         assert found == [expected]
 
     def ends(self) -> None:
-        """Check that the last znodes are there, and that no step was left out."""
+        """Check that the znodes of the last step exist, and that no step was left out."""
         self.before("end")
         assert not self._steps
 
 
 def take(stream: Stream[Any, Any], count: int) -> None:
-    """Take this many messages, and ask for one more, which finishes them."""
+    """Take this number of messages, and request one more, which finishes them."""
     taken = 0
     limit = time.monotonic() + LIMIT_S
     while taken <= count and time.monotonic() < limit:
@@ -160,14 +160,14 @@ def take(stream: Stream[Any, Any], count: int) -> None:
 
 @pytest.fixture
 def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[CapturedGroup]:
-    """A scene whose members leave at the end of the test."""
+    """A scene; its members leave at the end of the test."""
     with ExitStack() as stack:
         yield CapturedGroup(sandbox, unique, stack)
 
 
 @pytest.mark.parametrize("release", CONSUMED_BY_A)
 def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) -> None:
-    """After joins, a commit, a hand-over and leaves the znodes equal the JVM's."""
+    """After joins, a commit, a hand-over and leaves, the znodes equal the JVM's."""
     first, topic = CONSUMED_BY_A[release], scene.topic
     stage = Steps(scene, captured("static", release), "seqg", "seq")
     scene.sandbox.create_topic(topic, partitions=4)
@@ -199,7 +199,7 @@ def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) 
 
 
 def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
-    """After a new topic, a partition and a kill the znodes equal the JVM's."""
+    """After a new topic, a new partition and a kill, the znodes equal the JVM's."""
     stage = Steps(scene, captured("wildcard", "1.1.1"), "seqgw", "wseq")
     one, two = f"{scene.topic}1", f"{scene.topic}2"
     scene.sandbox.create_topic(one, partitions=2)
@@ -222,7 +222,7 @@ def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
 
 @pytest.mark.parametrize("scenario", ALIKE)
 def test_every_release_equals_a_compared_one(scenario: str) -> None:
-    """Each release's znodes equal those of a compared one, step by step."""
+    """The znodes of each release equal those of a release that is compared, step by step."""
     for releases in ALIKE[scenario]:
         first, *others = (captured(scenario, release) for release in sorted(releases))
         assert len(first) >= 8

@@ -1,5 +1,4 @@
-"""The meaning of rows: each table and each kind of incident, on small logs written for each
-test."""
+"""What rows mean: each table and each kind of incident, on a small log for each test."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ TOPIC = b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
 
 
 class Story(LogWriter):
-    """The log of a group `g` that consumes a topic `t` of two partitions below the chroot
-    /kafka."""
+    """The log of a group `g`, which consumes two partitions of topic `t` in chroot /kafka."""
 
     def begin(self) -> None:
         self.add(tx.CREATE, created(ROOT + paths.topic("t"), TOPIC))
@@ -60,7 +58,7 @@ class Story(LogWriter):
         self.add(tx.CLOSE_SESSION, b"", session=session, cxid=cxid, ms=ms)
 
     def two(self) -> None:
-        """Let two members join and claim one partition each."""
+        """Let two members join, and let each claim one partition."""
         self.begin()
         self.join(1, "g_a")
         self.join(2, "g_b")
@@ -69,7 +67,7 @@ class Story(LogWriter):
 
 
 Describe: TypeAlias = Callable[[], Described]
-"""Writes the story's log and returns its description."""
+"""Writes the log of the story, and returns the log's description."""
 
 
 @pytest.fixture
@@ -103,7 +101,7 @@ def kinds(found: Described) -> list[str]:
 
 
 def test_a_rebalance_settles(story: Story, described: Describe) -> None:
-    """A rebalance ends when the owners equal an assignor's result; its row names the assignor."""
+    """A rebalance ends when the owners equal an assignor's result; the row names the assignor."""
     story.two()
     (rebalance,) = described().tables.rebalances
     assert rebalance.triggers == ["g_a joined", "g_b joined"]
@@ -113,7 +111,7 @@ def test_a_rebalance_settles(story: Story, described: Describe) -> None:
 
 
 def test_an_expiry_and_its_gap(story: Story, described: Describe) -> None:
-    """An expiry deregisters the member; the time of its partition without an owner is measured."""
+    """If a session expires its member leaves, and the time without an owner is measured."""
     story.two()
     story.end(2, 1000)
     story.claim(1, "g_a", 1, 2500)
@@ -128,7 +126,7 @@ def test_an_expiry_and_its_gap(story: Story, described: Describe) -> None:
 
 
 def test_a_close_is_not_an_expiry(story: Story, described: Describe) -> None:
-    """For a session that its client closed, the member `left` and its ownership was `closed`."""
+    """If a client closed its session, its member `left`, and its ownership was `closed`."""
     story.two()
     story.end(2, 1000, cxid=9)
     found = described().tables
@@ -137,7 +135,7 @@ def test_a_close_is_not_an_expiry(story: Story, described: Describe) -> None:
 
 
 def test_refused_writes_are_counted_by_session(story: Story, described: Describe) -> None:
-    """A refused write in a rebalance is counted for its session, as the log names no path."""
+    """A refused write in a rebalance is counted by session, since the log names no path."""
     story.two()
     story.end(2, 1000)
     story.add(tx.ERROR, number(-110), session=1)
@@ -147,7 +145,7 @@ def test_refused_writes_are_counted_by_session(story: Story, described: Describe
 
 
 def test_a_move_without_need(story: Story, described: Describe) -> None:
-    """A partition that moves between two members that both stay counts as moved without need."""
+    """If a partition moves between two members that both stay, the move counts as unnecessary."""
     story.two()
     for partition, session in ((0, 1), (1, 2)):
         story.release(session, partition, 60_000)
@@ -159,7 +157,7 @@ def test_a_move_without_need(story: Story, described: Describe) -> None:
 
 
 def test_commits_are_runs(story: Story, described: Describe) -> None:
-    """Commits of one session are one row with their count, positions and longest pause."""
+    """The commits of one session are one row, with their count, positions and longest pause."""
     story.two()
     for n in range(10):
         story.commit(1, 0, 100 * n, 1000 if n != 5 else 9000)
@@ -169,7 +167,7 @@ def test_commits_are_runs(story: Story, described: Describe) -> None:
 
 
 def test_an_offset_moves_back(story: Story, described: Describe) -> None:
-    """A lower commit begins a new row, and is an incident that names the session's member."""
+    """A lower commit starts a new row, and is an incident that names the committing member."""
     story.two()
     story.commit(1, 0, 100)
     story.commit(1, 0, 40)
@@ -181,7 +179,7 @@ def test_an_offset_moves_back(story: Story, described: Describe) -> None:
 
 
 def test_a_marked_edit(story: Story, described: Describe) -> None:
-    """An offset that a tool writes together with an edit mark is an edit, not an incident."""
+    """If a tool writes an offset together with an edit mark, this is an edit, not an incident."""
     story.two()
     story.commit(1, 0, 100)
     story.session(9)
@@ -195,7 +193,7 @@ def test_a_marked_edit(story: Story, described: Describe) -> None:
 
 @pytest.mark.parametrize("mark_first", [False, True])
 def test_two_edits_of_one_tool(story: Story, described: Describe, mark_first: bool) -> None:
-    """Each edit is a row, also if a tool sets an offset twice in one session."""
+    """Each edit is a row, even if a tool sets an offset twice in one session."""
     story.two()
     story.commit(1, 0, 100)
     path = ROOT + paths.offset("g", TopicPartition("t", 0))
@@ -209,7 +207,7 @@ def test_two_edits_of_one_tool(story: Story, described: Describe, mark_first: bo
 
 
 def test_a_zombie(story: Story, described: Describe) -> None:
-    """A former owner that commits after another session has claimed is an incident."""
+    """If a former owner commits after another session has claimed, this is an incident."""
     story.two()
     story.commit(1, 0, 100)
     story.release(1, 0)
@@ -223,7 +221,7 @@ def test_a_zombie(story: Story, described: Describe) -> None:
 
 
 def test_flapping(story: Story, described: Describe) -> None:
-    """A consumer id whose session expires several times is an incident `flapping session`."""
+    """If sessions of one consumer id expire several times, this is a `flapping session`."""
     story.two()
     for session in (2, 3, 4):
         story.end(session, 20_000)
@@ -237,7 +235,7 @@ def test_flapping(story: Story, described: Describe) -> None:
 
 
 def test_a_storm(story: Story, described: Describe) -> None:
-    """Many joins and leaves within minutes are one storm, but not the joins of a new group."""
+    """Many joins and leaves within minutes are one storm, but the joins of a new group are not."""
     story.two()
     for session in range(2, 9):
         story.end(session, 8000)
@@ -246,7 +244,7 @@ def test_a_storm(story: Story, described: Describe) -> None:
 
 
 def test_a_member_gives_up(story: Story, described: Describe) -> None:
-    """A registered member that does not claim its free partitions has given up."""
+    """If a registered member does not claim its free partitions, it has given up."""
     story.two()
     story.end(2, 1000)
     for _ in range(4):
@@ -260,7 +258,7 @@ def test_a_member_gives_up(story: Story, described: Describe) -> None:
 
 
 def test_a_blocked_partition(story: Story, described: Describe) -> None:
-    """A partition whose owner is not registered blocks the group; the incident names the owner."""
+    """If a partition's owner is not registered, it blocks the group; the incident names it."""
     story.two()
     path = ROOT + paths.member("g", "g_b")
     story.add(tx.DELETE, sized(path), session=2, ms=1000)
@@ -271,7 +269,7 @@ def test_a_blocked_partition(story: Story, described: Describe) -> None:
 
 
 def test_a_member_that_does_not_release_blocks(story: Story, described: Describe) -> None:
-    """A registered owner that keeps another member's partition is named as blocking it."""
+    """If a registered owner keeps another member's partition, the incident names this owner."""
     story.two()
     story.join(3, "g_aa", 60_000)
     story.release(1, 0, 100)
@@ -283,7 +281,7 @@ def test_a_member_that_does_not_release_blocks(story: Story, described: Describe
 
 
 def test_a_blocked_partition_that_became_free(story: Story, described: Describe) -> None:
-    """A partition that was blocked for a while is reported with that time, although now free."""
+    """If a partition was blocked for some time, this is reported even if it is free now."""
     story.two()
     path = ROOT + paths.member("g", "g_b")
     story.add(tx.DELETE, sized(path), session=2, ms=1000)
@@ -297,7 +295,7 @@ def test_a_blocked_partition_that_became_free(story: Story, described: Describe)
 
 
 def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
-    """A partition that is blocked in the snapshot is reported from the first log's beginning on."""
+    """If a partition is blocked in the snapshot, the block is reported from the first log on."""
     data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
     tree = Tree.fresh()
     tree.zxid = 10
@@ -323,7 +321,7 @@ def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
 
 
 def test_an_owner_without_a_registration_is_not_settled(story: Story, described: Describe) -> None:
-    """Without the topic's znode, a group with an unregistered owner does not count as settled."""
+    """Even without the topic's znode, a group with an unregistered owner is not settled."""
     story.two()
     story.add(tx.DELETE, sized(ROOT + paths.topic("t")), session=9, ms=60_000)
     story.add(tx.DELETE, sized(ROOT + paths.member("g", "g_b")), session=2, ms=1000)
@@ -349,7 +347,7 @@ def test_a_registration_that_outlives_its_session(story: Story, described: Descr
 
 
 def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe) -> None:
-    """Added partitions trigger a rebalance, also if no assignment was computed before."""
+    """Added partitions start a rebalance even if no assignment was computed before."""
     story.two()
     story.end(2, 60_000)
     more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
@@ -361,12 +359,12 @@ def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe)
 def test_gave_up_needs_every_possible_assignor(
     story: Story, described: Describe, claimed: bool
 ) -> None:
-    """Before a group settles, a member is named only if it gave up by each possible assignor."""
+    """Before a group settles, only a member that would own partitions by every assignor gave up."""
     partitions = b",".join(b'"%d":[1]' % n for n in range(3))
     story.add(tx.CREATE, created(ROOT + paths.topic("t"), b'{"partitions":{%b}}' % partitions))
     story.join(1, "g_a")
     story.join(2, "g_b")
-    if claimed:  # range gives partition 2 to the second member, round-robin gives it partition 1
+    if claimed:  # Range gives partition 2 to the second member; round-robin gives it partition 1.
         story.claim(2, "g_b", 1)
     story.commit(9, 0, 1, 20_000)
     named = [one.what.split()[0] for one in described().tables.incidents]
@@ -374,7 +372,7 @@ def test_gave_up_needs_every_possible_assignor(
 
 
 def test_commits_stop(story: Story, described: Describe) -> None:
-    """An owner that stops committing while another member commits is an incident."""
+    """If an owner stops committing while another member commits, this is an incident."""
     story.two()
     for n in range(10):
         story.commit(1, 0, n, 500)
@@ -385,7 +383,7 @@ def test_commits_stop(story: Story, described: Describe) -> None:
 
 
 def test_a_new_leader(story: Story, described: Describe) -> None:
-    """An election (a new epoch) is an incident with the time in which nothing was written."""
+    """An election (a new epoch) is an incident; it has the time in which nothing was written."""
     story.two()
     story.zxid = 1 << 32
     story.commit(1, 0, 5, 12_000)
@@ -397,7 +395,7 @@ def test_a_new_leader(story: Story, described: Describe) -> None:
 
 
 def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> None:
-    """Groups that were not requested have no rows."""
+    """Groups that were not requested get no rows."""
     story.two()
     story.write(tmp_path)
     description = Description(find_servers([tmp_path]), ["other"])
@@ -407,7 +405,7 @@ def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> Non
 
 
 def test_many_partitions_and_sessions(story: Story, described: Describe) -> None:
-    """With commits of 1,200 sessions to 600 partitions, the compiled loops enlarge their tables."""
+    """With 1,200 sessions and 600 partitions, the tables of the compiled loops grow correctly."""
     chance = random.Random(7)
     story.begin()
     story.two()

@@ -1,4 +1,4 @@
-"""Finding the files of servers, and reading several logs and servers as one history."""
+"""The files of servers are found, and several logs and servers are read as one history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def entry(zxid: int, name: str = "") -> bytes:
 
 
 def server(directory: Path, logs: dict[int, Sequence[bytes]]) -> Path:
-    """Write the logs of a server, given as first zxid -> transactions."""
+    """Write the logs of a server, given as a map from first zxid to transactions."""
     folder = directory / "version-2"
     folder.mkdir(parents=True)
     for first, entries in logs.items():
@@ -45,7 +45,7 @@ def zxids(rows: list[Row]) -> list[int]:
 
 
 def test_a_data_directory_and_a_log_directory(tmp_path: Path) -> None:
-    """Logs in one directory and snapshots in another belong to one server."""
+    """Logs and snapshots in two directories belong to one server."""
     logs = server(tmp_path / "logs", {1: [entry(1)]})
     snapshots = tmp_path / "data" / "version-2"
     snapshots.mkdir(parents=True)
@@ -55,7 +55,7 @@ def test_a_data_directory_and_a_log_directory(tmp_path: Path) -> None:
 
 
 def test_other_files_are_left_out(tmp_path: Path) -> None:
-    """Only files with the names of logs and snapshots are read."""
+    """Only files that have the names of logs or snapshots are read."""
     folder = server(tmp_path, {1: [entry(1)]}) / "version-2"
     for name in ("acceptedEpoch", "log.xyz", "log.1.txt", "snapshot", "log.1.swp"):
         (folder / name).write_text("1")
@@ -65,7 +65,7 @@ def test_other_files_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"])
 def test_an_archive(tmp_path: Path, ending: str) -> None:
-    """A tar archive, compressed or not, has one server per directory."""
+    """In a tar archive, compressed or not, each directory is a server."""
     for name in ("a", "b"):
         server(tmp_path / name, {1: [entry(1), entry(2)], 3: [entry(3)]})
     packed = tmp_path / f"all.{ending}"
@@ -79,7 +79,7 @@ def test_an_archive(tmp_path: Path, ending: str) -> None:
 
 
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
-    """A file named .tar that is not an archive is an error that names the file."""
+    """If a file named .tar is not an archive, the error names the file."""
     file = tmp_path / "a.tar"
     file.write_bytes(b"no archive" * 100)
     with pytest.raises(HistoryError, match=r"a\.tar"):
@@ -87,7 +87,7 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
 
 
 def test_nothing_is_found(tmp_path: Path) -> None:
-    """A directory without logs is an error that says which directory to give."""
+    """If a directory has no logs, the error says which directory to give."""
     with pytest.raises(BadFileError, match="dataDir"):
         find_servers([tmp_path])
 
@@ -97,14 +97,14 @@ def test_nothing_is_found(tmp_path: Path) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[fsspec.AbstractFileSystem]:
-    """A filesystem of fsspec in this process: `memory://`."""
+    """A filesystem of fsspec in the memory of this process: `memory://`."""
     files = fsspec.filesystem("memory")
     yield files
     files.rm("/", recursive=True)
 
 
 def test_a_url(memory: fsspec.AbstractFileSystem) -> None:
-    """A URL is read like a path: a directory with levels below it, a log, and a compressed log."""
+    """A URL is read like a path: a tree of directories, a log, or a compressed log."""
     memory.pipe("/logs/a/version-2/log.1", HEADER + entry(1))
     memory.pipe("/logs/a/version-2/log.2.gz", gzip.compress(HEADER + entry(2)))
     memory.pipe("/logs/a/version-2/acceptedEpoch", b"1")
@@ -117,7 +117,7 @@ def test_a_url(memory: fsspec.AbstractFileSystem) -> None:
 
 
 def test_an_archive_at_a_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    """A tar archive of another filesystem is unpacked, and its logs have its name."""
+    """A tar archive on another filesystem is unpacked; the logs have the name of the archive."""
     server(tmp_path / "a", {1: [entry(1), entry(2)]})
     with memory.open("/all.tar.gz", "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as made:
         made.add(tmp_path / "a", arcname="a")
@@ -138,7 +138,7 @@ def test_an_archive_at_a_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) 
 def test_a_url_that_cannot_be_read(
     memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, url: str, error: str
 ) -> None:
-    """A wrong URL is an error of one line that names the URL and what is wrong."""
+    """For a wrong URL, an error of one line names the URL and the fault."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     memory.pipe("/text", b"text")
     with pytest.raises((HistoryError, BadFileError)) as raised:
@@ -149,7 +149,7 @@ def test_a_url_that_cannot_be_read(
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without fsspec the error names the extra to install."""
+    """If fsspec is missing, the error names the extra to install."""
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(BadFileError, match=r"pip install 'zkconsumer\[hdfs\]'"):
         find_servers(["hdfs://namenode:8020/logs"])
@@ -166,13 +166,13 @@ def test_logs_continue_each_other(tmp_path: Path) -> None:
 
 
 def test_a_beginning_in_the_middle(tmp_path: Path) -> None:
-    """With `after`, rows up to that zxid are left out, also within a log."""
+    """With `after`, rows up to this zxid are left out, even within a log."""
     rows, history = read(server(tmp_path, {1: map(entry, (1, 2)), 3: map(entry, (3, 4))}), after=3)
     assert (zxids(rows), history.problems) == ([4], [])
 
 
 def test_a_gap_is_named(tmp_path: Path) -> None:
-    """Missing transactions are a problem that names the file and the number of transactions."""
+    """If transactions are missing, the problem names the file and their number."""
     rows, history = read(server(tmp_path, {1: [entry(1)], 5: [entry(5)]}))
     (problem,) = history.problems
     assert zxids(rows) == [1, 5]
@@ -182,7 +182,7 @@ def test_a_gap_is_named(tmp_path: Path) -> None:
 
 
 def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
-    """A new leader's first transaction may follow any other; if it is missing, there is a gap."""
+    """Any transaction may precede a new leader's first one, whose absence is a gap."""
     first = 2 << 32
     _, history = read(server(tmp_path / "a", {1: [entry(1), entry(first + 1)]}))
     assert history.problems == []
@@ -191,7 +191,7 @@ def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
 
 
 def test_damage_ends_a_file_and_not_the_history(tmp_path: Path) -> None:
-    """After a damaged file the next file is read; the damage and the gap are problems."""
+    """After a damaged file the next file is read; both damage and gap are reported."""
     folder = server(tmp_path, {1: map(entry, (1, 2, 3)), 4: [entry(4)]}) / "version-2"
     log = folder / "log.1"
     content = bytearray(log.read_bytes())
@@ -204,7 +204,7 @@ def test_damage_ends_a_file_and_not_the_history(tmp_path: Path) -> None:
 
 
 def test_a_second_reading_continues(tmp_path: Path) -> None:
-    """A later reading returns what was written since the previous one, also in a new log."""
+    """A later reading returns what was written since the previous reading, even in a new log."""
     folder = server(tmp_path, {1: [entry(1)]}) / "version-2"
     rows, history = read(tmp_path)
     with (folder / "log.1").open("ab") as log:
@@ -223,14 +223,14 @@ def ensemble(tmp_path: Path, *servers: Sequence[bytes]) -> list[Path]:
 
 
 def test_servers_are_merged(tmp_path: Path) -> None:
-    """Each transaction of an ensemble is returned once, though some servers lag or began later."""
+    """Each transaction of an ensemble is returned once, even if some servers lag."""
     all_ = [entry(n) for n in range(1, 9)]
     rows, history = read(*ensemble(tmp_path, all_, all_[:5], all_[3:]))
     assert (zxids(rows), history.problems) == (list(range(1, 9)), [])
 
 
 def test_a_gap_of_one_server_is_filled(tmp_path: Path) -> None:
-    """Transactions that one server lacks are read from the others, and the server is named."""
+    """If one server lacks transactions, they are read from others, and the server is named."""
     all_ = [entry(n) for n in range(1, 9)]
     rows, history = read(*ensemble(tmp_path, all_, [*all_[:3], *all_[5:]], all_))
     assert zxids(rows) == list(range(1, 9))
@@ -239,7 +239,7 @@ def test_a_gap_of_one_server_is_filled(tmp_path: Path) -> None:
 
 
 def test_transactions_of_a_deposed_leader_are_left_out(tmp_path: Path) -> None:
-    """A transaction that only a deposed leader wrote is left out, and named."""
+    """A transaction that only a deposed leader wrote is left out, and is reported."""
     epoch = 1 << 32
     common = [entry(1), entry(2)]
     later = [entry(epoch + 1), entry(epoch + 2)]
@@ -253,7 +253,7 @@ def test_transactions_of_a_deposed_leader_are_left_out(tmp_path: Path) -> None:
 
 
 def test_different_contents(tmp_path: Path) -> None:
-    """If servers have different transactions under one zxid, that of the majority is returned."""
+    """If servers have different transactions with one zxid, the majority's is returned."""
     all_ = [entry(1), entry(2), entry(3)]
     other = [entry(1), entry(2, "other"), entry(3)]
     rows, history = read(*ensemble(tmp_path, other, all_, all_))
@@ -263,7 +263,7 @@ def test_different_contents(tmp_path: Path) -> None:
 
 
 def test_a_multi_stays_whole(tmp_path: Path) -> None:
-    """The parts of a multi that two servers wrote are returned once and in their order."""
+    """If two servers wrote a multi, each part is returned once, and in order."""
     log = LogWriter()
     log.add(tx.CREATE, created("/a"))
     parts = b"".join(number(tx.DELETE) + sized(sized(f"/{n}")) for n in range(3))
@@ -276,7 +276,7 @@ def test_a_multi_stays_whole(tmp_path: Path) -> None:
 
 
 def test_servers_of_an_ensemble_have_their_names(tmp_path: Path) -> None:
-    """Each server of an ensemble is named by its directory."""
+    """Each server of an ensemble has the name of its directory."""
     servers: list[Server] = find_servers(ensemble(tmp_path, [entry(1)], [entry(1)]))
     assert [one.name for one in servers] == [
         str(tmp_path / "s0" / "version-2"),

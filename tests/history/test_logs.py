@@ -1,4 +1,4 @@
-"""Reading transaction logs: both decoders, ends of files, damage, growing files."""
+"""Reading transaction logs: both decoders, the ends of files, damage, and growing files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def source(content: bytes, name: str = "log.1") -> Source:
 
 
 def read(content: bytes, fast: ColumnDecoder | None = None) -> tuple[list[Row], object]:
-    """Return the rows, and the end of the log: an End, or the offset and the text of the damage."""
+    """Return the rows and the log's end: an End, or the offset and the text of the damage."""
     reader = LogReader(source(content), fast)
     rows: list[Row] = []
     try:
@@ -62,7 +62,7 @@ def both(content: bytes) -> tuple[list[Row], object]:
 
 
 def test_every_kind() -> None:
-    """Both decoders read each type of transaction alike, with a digest and without."""
+    """Both decoders read each type of transaction alike, with and without a digest."""
     log = every_kind()
     rows, end = both(log.content())
     assert end is End.COMPLETE
@@ -72,7 +72,7 @@ def test_every_kind() -> None:
 
 
 def test_a_failed_multi_is_one_row() -> None:
-    """A failed multi had no effect: it is one row with the error of its failed part."""
+    """A failed multi, which had no effect, is one row with the error of the part that failed."""
     log = LogWriter()
     failed = [(tx.CREATE, created("/x")), (tx.ERROR, number(-103)), (tx.ERROR, number(-2))]
     log.add(tx.MULTI, multi(*failed))
@@ -81,8 +81,8 @@ def test_a_failed_multi_is_one_row() -> None:
 
 
 def test_a_failed_multi_that_was_applied_before_it_was_written() -> None:
-    """A part of type ERROR may contain the record of its operation; the multi is still one row."""
-    # ZooKeeper 3.8.4: a killed leader wrote this into its log after it had caught up with the new
+    """Even if a part of type ERROR contains its operation's record, the multi is one row."""
+    # A killed leader of ZooKeeper 3.8.4 wrote this into its log after it had caught up with the new
     # leader.
     logs = []
     for check, change in ((tx.CHECK, tx.SET_DATA), (tx.ERROR, tx.ERROR)):
@@ -96,7 +96,7 @@ def test_a_failed_multi_that_was_applied_before_it_was_written() -> None:
 
 
 def test_a_multi_has_a_row_per_part() -> None:
-    """The parts of an applied multi are rows, numbered from 0, with the zxid of the multi."""
+    """The parts of an applied multi are rows, numbered from 0, which have the multi's zxid."""
     log = LogWriter(zxid=6)
     log.add(tx.MULTI, multi((tx.CREATE, created("/x", b"1")), (tx.DELETE, sized("/y"))))
     rows, _ = both(log.content())
@@ -104,7 +104,7 @@ def test_a_multi_has_a_row_per_part() -> None:
 
 
 def test_closed_sessions() -> None:
-    """12 bytes of a closed session are a list of paths if it fits exactly, or else a digest."""
+    """12 bytes of a closed session are read as a list of paths if it fits, else as a digest."""
     log = LogWriter()
     log.add(tx.CLOSE_SESSION, number(1) + sized("/abc"))
     log.add(tx.CLOSE_SESSION, struct.pack(">iq", 2, -5))
@@ -128,7 +128,7 @@ def test_rows_and_columns() -> None:
 
 
 def test_a_large_transaction() -> None:
-    """Both decoders read a transaction larger than a window and than the arrays of a batch."""
+    """A transaction may be larger than a window, and than the arrays of a batch."""
     log = LogWriter()
     log.add(tx.CREATE, created("/small"))
     log.add(tx.SET_DATA, changed("/large", bytes(20 << 20)))
@@ -152,12 +152,12 @@ def test_a_large_transaction() -> None:
     ],
 )
 def test_logs_without_a_transaction(content: bytes, end: End) -> None:
-    """A log that the server has just created has no row and no error."""
+    """A log that the server has just created gives neither a row nor an error."""
     assert both(content) == ([], end)
 
 
 def test_cut_at_every_byte() -> None:
-    """A log cut at any byte gives the transactions before the cut, and no error."""
+    """A log that is cut at any byte gives the transactions before the cut, and no error."""
     log = every_kind()
     whole, _ = read(log.content())
     content = log.content()
@@ -173,7 +173,7 @@ def test_cut_at_every_byte() -> None:
 
 
 def test_zeros_after_a_torn_transaction() -> None:
-    """Half a transaction before zeros is not damage: a crash leaves it in a preallocated file."""
+    """Half a transaction before zeros is no damage: a crash leaves this in preallocated files."""
     log = every_kind()
     content = log.content()
     rows, end = both(content[:-5] + bytes(1000))
@@ -181,7 +181,7 @@ def test_zeros_after_a_torn_transaction() -> None:
 
 
 def test_data_after_zeros() -> None:
-    """Data behind zeros is damage; the error names the file and the offset of the zeros."""
+    """Data after zeros is damage; the error names the file and the offset of the zeros."""
     log = every_kind()
     content = log.content()
     rows, end = both(content + bytes(40) + content[16:])
@@ -200,7 +200,7 @@ def flips(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def test_each_flipped_bit_is_found() -> None:
-    """A wrong bit in any field is damage at its transaction; the rows before that are returned."""
+    """A wrong bit in any field damages its transaction; the rows before it are returned."""
     log = every_kind()
     starts = [16, *(16 + end for end in accumulate(map(len, log.entries)))]
     whole, _ = read(log.content())
@@ -247,7 +247,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_false_contents_with_a_right_checksum(case: str) -> None:
-    """A malformed record is damage in its transaction; the transaction before it is returned."""
+    """A malformed record is damage of its transaction; the transaction before it is returned."""
     kind, body = WRONG[case]
     content = sealed(body, kind)
     rows, end = both(content)
@@ -259,7 +259,7 @@ def test_false_contents_with_a_right_checksum(case: str) -> None:
 
 @pytest.mark.parametrize("size", [2**31 - 1, -1, -(2**31), 1, 31, tx.MAX_TRANSACTION + 1])
 def test_impossible_lengths(size: int) -> None:
-    """A transaction with an impossible length is damage, and allocates no memory of that size."""
+    """A transaction of impossible length is damage, and no memory of this length is allocated."""
     good = transaction(1, tx.CREATE, created("/good"))
     content = HEADER + good + struct.pack(">Qi", 1, size) + good * 3
     tracemalloc.start()
@@ -276,7 +276,7 @@ def test_impossible_lengths(size: int) -> None:
     [(b"ZKSN" + HEADER[4:], 0), (b"\x1f\x8b" + bytes(30), 0), (b"ZKLG" + bytes(8) + b"1", 4)],
 )
 def test_other_files(content: bytes, offset: int) -> None:
-    """A file with another magic number or version is refused at its first wrong byte."""
+    """If the magic number or version is wrong, the file is refused at the first wrong byte."""
     with pytest.raises(DamagedFileError, match=rf"log\.1, byte {offset}\b"):
         list(LogReader(source(content)).batches())
 
@@ -291,7 +291,7 @@ def test_a_deep_path() -> None:
 
 
 def test_random_bytes() -> None:
-    """Random bytes behind a header raise DamagedFileError or nothing."""
+    """Random bytes after a header raise DamagedFileError, or no error."""
     chance = random.Random(7)
     for _ in range(200):
         both(HEADER + chance.randbytes(chance.randrange(400)))
@@ -301,7 +301,7 @@ def test_random_bytes() -> None:
 
 
 def test_a_growing_file(tmp_path: Path) -> None:
-    """A second call continues behind the last whole transaction, also if a torn one followed it."""
+    """A second call continues after the last whole transaction, even if a torn one follows it."""
     log = every_kind()
     whole, _ = read(log.content())
     file = log.write(tmp_path)
@@ -317,21 +317,21 @@ def test_a_growing_file(tmp_path: Path) -> None:
 
 
 def test_a_compressed_log() -> None:
-    """A log that was compressed with gzip gives the rows of the uncompressed log."""
+    """A log compressed with gzip gives the same rows as the uncompressed log."""
     content = every_kind().content()
     reader = LogReader(source(gzip.compress(content), "log.1.gz"))
     assert rows_of(reader.batches()) == read(content)[0]
 
 
 def test_a_truncated_compressed_log() -> None:
-    """A truncated gzip file is an error that names the file."""
+    """If a gzip file is truncated, the error names the file."""
     content = gzip.compress(every_kind().content())[:-30]
     with pytest.raises(HistoryError, match=r"log\.1\.gz"):
         list(LogReader(source(content, "log.1.gz")).batches())
 
 
 def test_memory_does_not_depend_on_the_size(tmp_path: Path) -> None:
-    """Reading 12 MB needs at most the memory of a few windows."""
+    """To read 12 MB, at most the memory of a few windows is needed."""
     entry = transaction(1, tx.SET_DATA, changed("/consumers/g/offsets/t/0", b"1" * 1000))
     file = tmp_path / "log.1"
     with file.open("wb") as out:

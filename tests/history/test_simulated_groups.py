@@ -14,13 +14,13 @@ from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.tables import TABLES
 
-# The last six seeds once showed defects: a block that ended, refused writes after a rebalance, an
-# owner that is not registered, and unknown rules.
+# The last six seeds once showed defects in: a block that ended, refused writes after a rebalance,
+# an owner that is not registered, unknown rules.
 SEEDS = (*range(5), 30, 39, 56, 135, 154, 235)
 
 
 def compare(seed: int, directory: Path) -> Differences:
-    """Compare all tables of one seed with the simulator's record."""
+    """Compare all tables for one seed with the record of the simulator."""
     log, result = simulated(seed)
     assert result.violation is None
     log.log.write(directory)

@@ -21,7 +21,7 @@ from zkconsumer.history.transactions import KINDS, Values
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES
 
 HEAD = struct.Struct(">Qiqiqqi")
-# Names of transaction types that differ from those in `KINDS`, by release.
+# Transaction types whose names differ from those in `KINDS`, by release.
 NAMES = {"createTTL": "createTtl"}  # until 3.8
 
 
@@ -29,8 +29,7 @@ NAMES = {"createTTL": "createTtl"}  # until 3.8
 
 
 def log_lines(source: Source, release: str) -> Iterator[str]:
-    """Return a log's lines as ZooKeeper's tool of the release prints them. Times have whole
-    seconds."""
+    """Return a log's lines as the tool of ZooKeeper's release prints them, with whole seconds."""
     content = source.open().read()
     reader = LogReader(source)
     rows = [row for batch in reader.batches() for row in batch.rows]
@@ -52,7 +51,7 @@ def log_lines(source: Source, release: str) -> Iterator[str]:
 
 
 def check_rows(kind: int, parts: list[tuple[int, Values]], rows: list[tx.Row]) -> None:
-    """Check that the rows are the parts of the multi, or one row if the multi failed."""
+    """Check that the rows are the parts of the multi; if it failed, that there is one row."""
     if any(part == tx.ERROR for part, _ in parts) and kind == tx.MULTI:
         assert [(row.kind, row.path) for row in rows] == [(tx.MULTI, None)]
     else:
@@ -83,7 +82,7 @@ def record(kind: int, parts: list[tuple[int, Values]], release: str) -> str:
 
 
 def plain(kind: int, values: Values, release: str) -> str:
-    """Return jute's text of a record, in which strings begin with a single quote."""
+    """Return jute's text of a record, in which each string begins with a single quote."""
     path, data, version, number, acl = values
     rights = ",".join(f"s{{{r},s{{'{s},'{i}}}}}" for r, s, i in tx.decode_acl(acl))
     match kind:
@@ -178,7 +177,7 @@ def snapshot_blocks(tree: Tree, release: str) -> set[tuple[str, ...]]:
 
 
 def printed_blocks(lines: list[str]) -> set[tuple[str, ...]]:
-    """Return the znodes that `SnapshotFormatter` prints, each with its lines."""
+    """Return the znodes that `SnapshotFormatter` prints, with the lines of each."""
     text = "\n".join(line.rstrip() for line in lines)
     body = text.partition("----\n")[2].partition("----\nSession Details")[0]
     return {tuple(block.strip("\n").split("\n")) for block in body.split("----\n") if block.strip()}
@@ -194,7 +193,7 @@ def printed_sessions(lines: list[str]) -> dict[int, tuple[int, ...]]:
 
 
 def compare_log(source: Source, printed: list[str], release: str) -> None:
-    """Compare line by line; a line begins with a time, since the tools print raw line ends."""
+    """Compare line by line; each line begins with a time, because the tools print raw newlines."""
     expected = re.split(_BEGIN, "\n".join(printed).replace("\u202f", " "))
     found = re.split(_BEGIN, "\n".join(log_lines(source, release)))
     assert list(map(_unfolded, found)) == list(map(_unfolded, expected))
@@ -227,7 +226,7 @@ def golden(release: str) -> tuple[Server, dict[str, list[str]]]:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_recorded_logs(release: str) -> None:
-    """Each log of a release is decoded as that release's own tool printed it, line by line."""
+    """Each log is decoded line by line as the tool of the same release has printed it."""
     server, printed = golden(release)
     assert server.logs
     for log in server.logs:
@@ -245,7 +244,7 @@ def test_recorded_snapshots(release: str) -> None:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_a_replay_gives_the_next_snapshot(release: str) -> None:
-    """Replaying the logs from an empty tree, or from any snapshot, gives the same tree."""
+    """Logs replayed on an empty tree, or on any snapshot, give the tree of the next snapshot."""
     server, _ = golden(release)
     trees = [Tree.fresh(), *map(read_snapshot, server.snapshots)]
     for tree in trees:
@@ -258,7 +257,7 @@ def test_a_replay_gives_the_next_snapshot(release: str) -> None:
 
 
 def comparable(tree: Tree) -> dict[str, tuple[object, ...]]:
-    """The znodes with their access lists; the servers add those of /zookeeper when they start."""
+    """Return znodes with ACLs, without /zookeeper, to which servers add an ACL at their start."""
     return {
         path: (
             *(z.data, z.czxid, z.mzxid, z.ctime, z.mtime, z.version, z.cversion, z.aversion),
@@ -271,7 +270,7 @@ def comparable(tree: Tree) -> dict[str, tuple[object, ...]]:
 
 @pytest.mark.parametrize("release", ZOOKEEPER_RELEASES)
 def test_a_live_server(release: str, tmp_path: Path) -> None:
-    """A running server's logs and snapshots are decoded as its release's own tools print them."""
+    """Logs and snapshots of a running server are decoded as the tools of its release print them."""
     corpus.serve(release, tmp_path)
     (server,) = find_servers([tmp_path / "data"])
     assert server.logs

@@ -1,4 +1,4 @@
-"""Groups on real servers. A test's members and proxies end with the test."""
+"""Groups on real servers; the members and proxies of a test end with the test."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends every context that was entered into it, in reverse order."""
+    """Ends every context that was entered, in reverse order."""
     with ExitStack() as ends:
         yield ends
 
 
 @pytest.fixture
 def crew(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> Crew:
-    """A group of one test on the shared servers, without a member yet."""
+    """A group for one test on the shared servers; it has no member yet."""
     return Crew(sandbox.zookeeper_connect, sandbox.bootstrap, unique("group"), tmp_path, stack)
 
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
-    """A topic of eight partitions with a continuous producer."""
+    """A topic of eight partitions, to which a producer writes all the time."""
     name = unique("topic")
     sandbox.create_topic(name, partitions=8)
     crew.feed(name, 8)
@@ -38,7 +38,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
 
 @pytest.fixture
 def trap(sandbox: Sandbox, stack: ExitStack) -> Trap:
-    """A proxy before ZooKeeper, for members whose connections get faults."""
+    """A proxy in front of ZooKeeper, for members whose connections get faults."""
     return stack.enter_context(Trap(sandbox.zookeeper_connect))
 
 

@@ -15,7 +15,7 @@ from zkconsumer.protocol import paths
 
 pytestmark = pytest.mark.usefixtures("topic")
 
-# Seconds from the check of the lease to its log line, on a busy machine.
+# Upper bound in seconds between the check of the lease and its log line, on a busy machine.
 HAND_OVER_S = 0.25
 LONG_SESSION_S = 6.0
 TROUBLE = ("ownership_lost", "foreign_offset_overwritten", "foreign_offset_left", "commit_failed")
@@ -28,7 +28,7 @@ def _cut_and_reconnect(trap: Trap) -> None:
 
 
 def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
-    """A member keeps its session when its connection breaks: no rebalance, no duplicates."""
+    """If its connection breaks, a member keeps its session: no rebalance, no duplicates."""
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -45,7 +45,7 @@ def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_connection_without_replies(crew: Crew, trap: Trap) -> None:
-    """Without replies a member stops delivering within two thirds of the session timeout."""
+    """Without replies, a member stops delivery within two thirds of the session timeout."""
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -62,7 +62,7 @@ def test_a_connection_without_replies(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_server_that_accepts_and_does_not_reply(crew: Crew, trap: Trap) -> None:
-    """One reconnect attempt without a reply does not cost the session."""
+    """If a server accepts one attempt to reconnect but does not reply, the session survives."""
     member = crew.join(zookeeper=trap.address, zookeeper_session_timeout_s=LONG_SESSION_S)
     crew.settle(member)
     crew.flowing(member)
@@ -77,7 +77,7 @@ def test_a_server_that_accepts_and_does_not_reply(crew: Crew, trap: Trap) -> Non
 
 
 def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
-    """A connection without the leader's reply renews no lease, so delivery stops."""
+    """Without replies from the leader no lease is renewed, so delivery stops."""
     first, second = crew.join(), crew.join_here(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -96,7 +96,7 @@ def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
-    """A claim without a reply is recognised: no owner znode is created twice."""
+    """If a claim gets no reply, it is recognised later: no owner znode is created twice."""
     trap.set(b"/owners/")
     member = crew.join_here(zookeeper=trap.address)
     assert trap.sprung.wait(LIMIT_S)
@@ -113,13 +113,13 @@ def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap) -> None:
-    """A claim without a reply that is reassigned before the reconnect is released."""
+    """If a partition was claimed without a reply and is then reassigned, it is released."""
     trap.set(b"/owners/")
     first = crew.join_here(zookeeper=trap.address)
     assert trap.sprung.wait(LIMIT_S)
     wait_for(lambda: len(crew.observer.snapshot().owners) == 8, "the claim to be done")
-    # It is not a process of its own: the start of one may last longer than the first's ping
-    # timeout.
+    # This member runs in this process: another process may start too slowly for the first member's
+    # ping timeout.
     second = crew.join_here()
     wait_for(lambda: second.phase == "waiting", "the second member to be blocked")
     trap.cut()
@@ -130,7 +130,7 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
 
 @pytest.mark.parametrize("bait", [b"/owners/", b"/offsets/"], ids=["claim", "commit"])
 def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
-    """After SIGKILL during a transaction, the others own all partitions after the expiry."""
+    """After a SIGKILL during a transaction, the others own all partitions once it expired."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -144,7 +144,7 @@ def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
 
 
 def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
-    """After SIGKILL during a release, the joining member owns all partitions after the expiry."""
+    """After a SIGKILL during a release, the new member owns all partitions once it expired."""
     first = crew.join(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)
@@ -158,7 +158,7 @@ def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
-    """A release without a reply is neither repeated nor reported as another client's."""
+    """If a release gets no reply, it is not repeated, nor reported as another client's."""
     first = crew.join_here(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)
@@ -177,7 +177,7 @@ def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
 def test_a_lost_reply_to_a_commit(
     crew: Crew, trap: Trap, admin: KazooClient, commits_before: int
 ) -> None:
-    """A commit without a reply is adopted: written once, not taken for a foreign write."""
+    """If a commit gets no reply, it counts as the member's own write, and is not repeated."""
     member = crew.join_here(zookeeper=trap.address, auto_commit_enable=False)
     crew.settle(member)
     for _ in range(commits_before):
@@ -202,7 +202,7 @@ def test_a_lost_reply_to_a_commit(
 
 
 def test_a_commit_after_a_lost_reply(crew: Crew, trap: Trap) -> None:
-    """The commit after one without a reply stores the later messages."""
+    """The next commit after one without a reply stores the later messages."""
     member = crew.join_here(zookeeper=trap.address, auto_commit_enable=False)
     crew.settle(member)
     crew.flowing(member)

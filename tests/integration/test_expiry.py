@@ -38,18 +38,18 @@ class Recovery(Enum):
 
 
 class ExpiryAtPhase:
-    """Expires a member's session when the member enters a phase, before its first action there.
+    """Expires a member's session when it enters a phase, before its first action there.
 
-    It runs as the writer of the trace, on the thread of the member's coordinator. An expired
-    session has no lease, so this class closes the gate first. The machine's lease ends before other
-    members can take over.
+    The coordinator's thread calls it as the writer of the trace. An expired session has no lease,
+    so this class closes the gate first. The machine's lease ends before other members can take
+    over.
     """
 
     def __init__(self, crew: Crew, member: LocalMember, phase: Phase, recovery: Recovery) -> None:
         self._crew, self._member, self._phase, self._recovery = crew, member, phase, recovery
         self._connector = member.connector
         self.has_happened = threading.Event()
-        # The coordinator's thread has no other hook.
+        # There is no other hook on the coordinator's thread.
         observers = observers_of(self._connector)
         self._write_trace = observers["trace"]
         observers["trace"] = self.write
@@ -90,7 +90,7 @@ def _await_expiry(expiry: ExpiryAtPhase, phase: Phase) -> None:
 
 
 def _another_joins(crew: Crew, _: KazooClient, phase: Phase, recovery: Recovery) -> None:
-    # A late commit of the member conflicts only if there was another commit before it.
+    # A late commit of the member conflicts only if another commit came before it.
     member = crew.join_here(auto_commit_interval_s=NEVER_S)
     crew.settle(member)
     crew.flowing(member)
@@ -161,7 +161,7 @@ SCENES: dict[Phase, Scene] = {
     Phase.WAITING: _another_is_in_the_way,
     Phase.LEAVING: _it_leaves,
 }
-# Scenes without another member that could take over.
+# Scenes in which no other member could take over.
 LONELY = (_another_leaves, _another_is_in_the_way)
 CASES = [
     (phase, recovery)
@@ -172,7 +172,7 @@ CASES = [
 
 
 def test_every_phase_has_a_scene() -> None:
-    """Only phases without a session, and those of a listener, have no scene."""
+    """Only the phases without a session, and those of a listener, have no scene."""
     needless = {Phase.OFFLINE, Phase.CLOSED, Phase.BEFORE_RELEASE, Phase.BEFORE_START}
     assert set(Phase) - SCENES.keys() == needless
 
@@ -189,10 +189,10 @@ def test_expiry(
     recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A member that expires in any phase claims again; nothing is lost, no offset overwritten."""
+    """If a member expires in any phase, it claims again; no message and no offset is lost."""
     if phase is Phase.VERIFYING:
-        # A member reads back kept partitions after its regular reading of the group, which comes
-        # 30 s after it settled; here it comes after two session timeouts.
+        # A member reads back kept partitions after its regular reading of the group. This reading
+        # comes 30 s after the member settled; here it comes after two session timeouts.
         monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
         monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
     SCENES[phase](crew, admin, phase, recovery)
@@ -202,7 +202,7 @@ def test_expiry(
 
 
 def test_ten_expiries_in_a_row(crew: Crew, stack: ExitStack) -> None:
-    """A member settles after ten expiries in a row, each as soon as it has a session."""
+    """A member settles after ten successive expiries, each as soon as it has a session again."""
     member, partner = _pair(crew)
     client = client_of(member.connector)
     for _ in range(10):

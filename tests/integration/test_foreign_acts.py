@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 @pytest.fixture
 def pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
-    """Two settled members with a continuous producer."""
+    """Two settled members; a producer writes all the time."""
     pair = crew.join_here(), crew.join_here()
     crew.settle(*pair)
     crew.flowing(*pair)
@@ -30,7 +30,7 @@ def _given(member: LocalMember, tp: TopicPartition) -> list[int]:
 
 
 def _replace(admin: KazooClient, path: str) -> None:
-    """Replace a znode in one transaction by the administrator's, with the same data."""
+    """In one transaction, replace a znode by the administrator's, with the same data."""
     data, _ = admin.get(path)
     transaction = admin.transaction()
     transaction.delete(path)
@@ -41,7 +41,7 @@ def _replace(admin: KazooClient, path: str) -> None:
 def test_an_owner_node_is_deleted(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The owner claims the partition again, and delivers only under a new token."""
+    """If its owner znode is deleted, the owner claims again, and delivers under a new token."""
     member, _ = pair
     tp = _first(member)
     before = crew.observer.snapshot().owners[tp].czxid
@@ -61,7 +61,7 @@ def test_an_owner_node_is_replaced(
     _replace(admin, paths.owner(crew.group, tp))
     wait_for(lambda: str(tp) in member.last("status")["blocked"], "the blocker to be seen")
     given = _given(member, tp)
-    # Its payload names the member's own thread, but another session owns it.
+    # The payload names the member's own thread, but another session owns the znode.
     thread = f"{member.consumer}-0"
     wait_for(lambda: member.connector.status().blocked.get(tp) == thread, "its name to be read")
     crew.flowing(*pair)
@@ -75,7 +75,7 @@ def test_an_owner_node_is_replaced(
 def test_an_id_node_is_deleted(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The member registers again and keeps its partitions."""
+    """If its id znode is deleted, the member registers again and keeps its partitions."""
     member, _ = pair
     path = paths.member(crew.group, member.consumer)
     before = admin.exists(path).czxid
@@ -107,7 +107,7 @@ def test_an_id_node_is_replaced(
 def test_a_lower_offset_is_written_over(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """The live owner overwrites a lower offset that another client wrote, and reports it."""
+    """If another client writes a lower offset, the live owner overwrites and reports it."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")
@@ -120,7 +120,7 @@ def test_a_lower_offset_is_written_over(
 def test_a_higher_offset_is_left_until_it_is_passed(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """Another client's higher offset is kept until the position exceeds it."""
+    """If another client writes a higher offset, it is kept until the position is higher."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: tp in crew.observer.snapshot().offsets, "a commit")
@@ -136,7 +136,7 @@ def test_a_higher_offset_is_left_until_it_is_passed(
 def test_a_marked_edit_is_honoured(
     crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
 ) -> None:
-    """Delivery continues at once from an offset that a tool wrote with a mark."""
+    """If a tool writes an offset with a mark, delivery continues there at once."""
     member, _ = pair
     tp = _first(member)
     wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")

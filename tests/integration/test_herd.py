@@ -12,7 +12,7 @@ from zkconsumer.sandbox import Sandbox
 def test_sixteen_processes_join_at_once(
     crew: Crew, sandbox: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """When 16 processes join, each owns four of 64 partitions; no message is delivered twice."""
+    """If 16 processes join at once, each owns four of 64 partitions; no message repeats."""
     name = unique("wide")
     sandbox.create_topic(name, partitions=64)
     crew.feed(name, 64)

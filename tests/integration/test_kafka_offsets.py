@@ -1,4 +1,4 @@
-"""Offsets in Kafka on real brokers: what is stored, where reading starts, and the errors."""
+"""Offsets in Kafka on real brokers: what is stored, where reading starts, which errors come."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ CAPTURED = Path(__file__).parents[1] / "golden" / "kafka_commits.jsonl.gz"
 
 KAFKA = {"offsets_storage": "kafka", "dual_commit_enabled": False}
 DUAL = {"offsets_storage": "kafka"}
-# Only the test's own calls commit.
+# Only calls by the test commit.
 BY_HAND = {"auto_commit_enable": False}
 MESSAGES = 20
 
 
 @pytest.fixture(scope="module", params=["0.8.2.2", "0.9.0.1", "3.9.1"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """Brokers with the first and the second protocol for offsets, and the newest."""
+    """Brokers with the first and the second protocol for offsets, and the newest broker."""
     if request.param == "3.9.1":
         yield request.getfixturevalue("sandbox")
         return
@@ -64,7 +64,7 @@ def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def somebody(group: Group) -> Iterator[Foreign]:
-    """A second client that reads and commits the group's offsets."""
+    """A second client, which reads and commits the group's offsets."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
         yield one
 
@@ -78,7 +78,7 @@ def wire(cluster: Sandbox) -> Iterator[Wire]:
 
 
 def first_offsets(one: MemberUnderTest) -> dict[int, int]:
-    """Return the first delivered message of each partition."""
+    """Return the offset of the first delivered message of each partition."""
     return {
         number: one.readers[0].offsets(number)[0]
         for number in range(3)
@@ -89,7 +89,7 @@ def first_offsets(one: MemberUnderTest) -> dict[int, int]:
 def test_kafka_stores_the_same_for_both_kinds_of_members(
     cluster: Sandbox, wire: Wire, unique: Callable[[str], str]
 ) -> None:
-    """The JVM's captured commits and zkconsumer's are answered and stored alike."""
+    """Captured commits of the JVM and zkconsumer's are answered and stored alike."""
     topic, old = unique("kept"), cluster.broker.release == "0.8.2.2"
     cluster.create_topic(topic, partitions=3)
     broker = cluster.broker.bootstrap
@@ -112,7 +112,7 @@ def test_kafka_stores_the_same_for_both_kinds_of_members(
 
 
 def captured_commits() -> list[tuple[bytes, bytes]]:
-    """The commits that JVM consumers sent, each form once, with the brokers' responses."""
+    """Return the commits that JVM consumers sent, one of each form, with the brokers' responses."""
     with gzip.open(CAPTURED, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     found: dict[tuple[int, str], tuple[bytes, bytes]] = {}
@@ -124,7 +124,7 @@ def captured_commits() -> list[tuple[bytes, bytes]]:
 
 
 def test_the_next_owner_starts_at_the_committed_offset(group: Group, somebody: Foreign) -> None:
-    """Offsets are stored in Kafka only and read from there; no znode has them."""
+    """Offsets are stored only in Kafka, and read from there; there are no offset znodes."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     one.connector.commit_offsets()
@@ -139,7 +139,7 @@ def test_the_next_owner_starts_at_the_committed_offset(group: Group, somebody: F
 
 
 def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> None:
-    """A member starts at another client's commit, and then replaces it."""
+    """A member starts at another client's commit, and its own next commit replaces this."""
     somebody.commit({0: 5, 1: 19, 2: 20}, "theirs")
     one = group.join(**KAFKA)
     one.read(15 + 1)
@@ -150,7 +150,7 @@ def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> 
 
 
 def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
-    """OffsetCommitTest.testUpdateOffsets: stored with its offset, and gone with the next one."""
+    """OffsetCommitTest.testUpdateOffsets: metadata is stored, and removed with the next offset."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     noted = {group.tp(0): OffsetAndMetadata(20, "done é"), group.tp(1): OffsetAndMetadata(4, "x")}
@@ -168,7 +168,7 @@ def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
 def test_what_kafka_refuses_of_a_commit_is_named(
     group: Group, somebody: Foreign, cluster: Sandbox
 ) -> None:
-    """OffsetCommitTest.testLargeMetadataPayload: it fails by name; the others are stored."""
+    """OffsetCommitTest.testLargeMetadataPayload: it is refused by name; the others are stored."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     long = {group.tp(0): OffsetAndMetadata(3, "x" * 5000), group.tp(1): 4}
@@ -184,7 +184,7 @@ def test_what_kafka_refuses_of_a_commit_is_named(
 
 
 def test_dual_commit_writes_both_and_begins_at_the_larger(group: Group, somebody: Foreign) -> None:
-    """From Kafka 6, 6, none and ZooKeeper 3, 9, 18 it reads at 6, 9, 18."""
+    """Of Kafka's 6, 6, none and ZooKeeper's 3, 9, 18 the higher ones count: 6, 9, 18."""
     somebody.commit({0: 6, 1: 6})
     for partition, offset in enumerate((3, 9, 18)):
         group.write(partition, str(offset).encode())
@@ -200,7 +200,7 @@ def test_dual_commit_writes_both_and_begins_at_the_larger(group: Group, somebody
 def test_a_group_that_moves_to_kafka_begins_where_zookeeper_has_it(
     group: Group, somebody: Foreign
 ) -> None:
-    """Without dual commit: Kafka's offset, else ZooKeeper's."""
+    """Without dual commit Kafka's offset counts; if there is none, ZooKeeper's."""
     somebody.commit({0: 6, 1: 6})
     for partition, offset in enumerate((3, 9, 18)):
         group.write(partition, str(offset).encode())
@@ -213,7 +213,7 @@ def test_a_group_that_moves_to_kafka_begins_where_zookeeper_has_it(
 
 
 def test_a_new_owner_starts_at_the_committed_offset(group: Group, somebody: Foreign) -> None:
-    """A joining member starts where the old owner has committed to Kafka."""
+    """A new member starts where the old owner has committed to Kafka."""
     one = group.join("m", **KAFKA)
     one.read(3 * MESSAGES)
     other = group.join("n", **KAFKA)
@@ -228,7 +228,7 @@ def test_a_new_owner_starts_at_the_committed_offset(group: Group, somebody: Fore
 
 
 def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) -> None:
-    """A partition of another member, or an invalid offset, refuses the whole call."""
+    """If one partition or offset is not allowed, the whole call is refused."""
     one = group.member(**KAFKA, **BY_HAND)
     one.connector.commit_offsets()
     with pytest.raises(NotOwnedError):
@@ -245,9 +245,9 @@ def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) 
 
 
 def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> None:
-    """A new consumer's group blocks commits: an error with the remedy (JVM: silent)."""
+    """A new consumer's group blocks commits: the error has a remedy (the JVM is silent)."""
     if cluster.broker.release == "0.8.2.2":
-        return  # these brokers do not have the new consumer's groups
+        return  # these brokers do not support groups of the new consumer
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     with (
@@ -255,7 +255,7 @@ def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> No
         pytest.raises(CommitError, match=r"a new consumer.*another group\.id"),
     ):
         one.connector.commit_offsets()
-    # The new consumer has left; after a while the group is empty for the coordinator.
+    # The new consumer has left; after some time the coordinator considers the group empty.
     assert until(lambda: _commits(one), limit_s=60.0)
 
 
@@ -268,7 +268,7 @@ def _commits(one: MemberUnderTest) -> bool:
 
 
 def test_a_commit_outlasts_a_restart(unique: Callable[[str], str]) -> None:
-    """While the broker is down the commit is retried, and stored after its return."""
+    """While the broker is down the commit is retried, and is stored when the broker is back."""
     with Sandbox(tick_time_s=0.1) as servers, ExitStack() as stack:
         group = _group(servers, unique, stack)
         one = group.join(**KAFKA, **BY_HAND, **PATIENT)
@@ -288,7 +288,7 @@ def test_a_commit_outlasts_a_restart(unique: Callable[[str], str]) -> None:
 
 
 def test_a_commit_follows_the_coordinator(unique: Callable[[str], str]) -> None:
-    """After the coordinator's death the commit goes to its successor."""
+    """If the coordinator dies, the commit goes to the next coordinator."""
     replicated = {"offsets.topic.replication.factor": 2}
     with Sandbox(tick_time_s=0.1, brokers=2, overrides=replicated) as servers, ExitStack() as stack:
         group = _group(servers, unique, stack, replicas=2)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 @BOTH_MODES
 def test_a_member_joins(crew: Crew, mode: str) -> None:
-    """A second member takes over its half, and no message is redelivered."""
+    """A second member takes over half of the partitions, and no message is redelivered."""
     first = crew.join(rebalance_mode=mode)
     crew.settle(first)
     crew.flowing(first)
@@ -26,7 +26,7 @@ def test_a_member_joins(crew: Crew, mode: str) -> None:
 
 @BOTH_MODES
 def test_a_member_leaves(crew: Crew, mode: str) -> None:
-    """After a clean leave the other member continues exactly where the first stopped."""
+    """After a clean leave, the other member continues exactly where the first one stopped."""
     first, second = crew.join(rebalance_mode=mode), crew.join(rebalance_mode=mode)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -38,7 +38,7 @@ def test_a_member_leaves(crew: Crew, mode: str) -> None:
 
 
 def test_a_member_is_killed(crew: Crew) -> None:
-    """After SIGKILL the others own its partitions once its session has expired."""
+    """After a SIGKILL the others own the member's partitions once its session has expired."""
     first, second, third = crew.join(), crew.join(), crew.join()
     crew.settle(first, second, third)
     crew.flowing(first, second, third)
@@ -49,7 +49,7 @@ def test_a_member_is_killed(crew: Crew) -> None:
 
 
 def test_a_member_is_killed_at_work(crew: Crew) -> None:
-    """The message that the user was handling at the death is redelivered."""
+    """The message that the user was handling at a SIGKILL is redelivered."""
     first = crew.join(work_s=10 * LIMIT_S)
     wait_for(lambda: first.delivered, "a message")
     (in_hand,) = first.delivered
@@ -63,7 +63,7 @@ def test_a_member_is_killed_at_work(crew: Crew) -> None:
 
 
 def test_a_slow_user(crew: Crew) -> None:
-    """A hand-over waits for release.grace.ms only; then one message is redelivered."""
+    """A hand-over waits only for release.grace.ms; then one message is redelivered."""
     first = crew.join(work_s=600.0, release_grace_s=0.3)
     wait_for(lambda: first.delivered, "a message")
     second = crew.join()
@@ -75,7 +75,7 @@ def test_a_slow_user(crew: Crew) -> None:
 
 
 def test_a_frozen_member(crew: Crew) -> None:
-    """After a freeze beyond the session only the unfinished message is finished late."""
+    """If a freeze outlasts the session, only the unfinished message is finished late."""
     first, second = crew.join(), crew.join(work_s=0.0003)
     crew.settle(first, second)
     for partition in sorted(second.owned):
@@ -90,7 +90,7 @@ def test_a_frozen_member(crew: Crew) -> None:
 
 
 def test_a_freeze_within_the_session_moves_nothing(crew: Crew) -> None:
-    """After a freeze below the session timeout no partition moves, no message is redelivered."""
+    """If a freeze is shorter than the session, nothing moves and nothing is redelivered."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -117,11 +117,11 @@ def test_partitions_are_added(crew: Crew, sandbox: Sandbox, topic: str) -> None:
 
 
 def test_more_threads_than_partitions(crew: Crew) -> None:
-    """The timeout of a stream without a partition names the surplus of threads."""
+    """If there are too many threads, the timeout of an idle stream gives this reason."""
     first = crew.join(threads=6)
     second = crew.join(threads=4, consumer_timeout_s=1.0)
     crew.settle(first, second)
-    # Earlier errors may be from before the group had settled.
+    # Earlier errors may be from the time before the group had settled.
     before = len(second.of("error"))
     wait_for(lambda: len(second.of("error")) >= before + 4, "idle streams to time out")
     idle = second.of("error")[-2:]

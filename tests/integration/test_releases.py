@@ -18,16 +18,16 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 
 Join = Callable[..., ConsumerConnector]
-TOPIC_PARTITIONS = 11  # One number has two digits, so the two orders differ.
+TOPIC_PARTITIONS = 11  # One number has two digits, so that the two orders differ.
 
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic whose partitions the two forms of round-robin assign differently."""
+    """A topic whose partitions the two variants of round-robin assign differently."""
     base = unique("topic")
     numbers = range(TOPIC_PARTITIONS)
     names = (f"{base}.{n}" for n in itertools.count())
-    # The hash of the topic's name decides where partition 10 is in the order.
+    # The hash of the topic's name decides the place of partition 10 in the order.
     name = next(n for n in names if dealt(n, "0.11.0.3", numbers) != dealt(n, "1.1.1", numbers))
     sandbox.create_topic(name, partitions=TOPIC_PARTITIONS)
     return name
@@ -47,7 +47,7 @@ def dealt(topic: str, release: str, numbers: range, members: str = "abc") -> dic
 
 @pytest.fixture
 def join(sandbox: Sandbox, topic: str, stack: ExitStack) -> Join:
-    """Make a round-robin member with these properties; its group has the topic's name."""
+    """Let a round-robin member with these properties join; its group has the topic's name."""
 
     def make(consumer: str, **properties: Any) -> ConsumerConnector:
         config = ConsumerConfig(
@@ -73,7 +73,7 @@ def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
 
 
 def test_a_member_with_another_order_is_named(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """In round-robin a member by the rules of 1.1 reports its disagreement with two of 0.11."""
+    """In round-robin, a member of 1.1 reports that it disagrees with two members of 0.11."""
     for consumer in ("a", "b"):
         join(consumer)
     wait_for(lambda: len(owners(sandbox, topic)) == TOPIC_PARTITIONS, "the first two to settle")
@@ -82,7 +82,7 @@ def test_a_member_with_another_order_is_named(sandbox: Sandbox, topic: str, join
 
 
 def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """With peers.release=auto a member joins a group of 1.1 by its rules, and all settle."""
+    """With peers.release=auto a member joins a 1.1 group by its rules, and all settle."""
     members = [join(consumer, peers_release="1.1.1") for consumer in ("a", "b")]
     numbers = range(TOPIC_PARTITIONS)
     due = dealt(topic, "1.1.1", numbers, "ab")
@@ -94,7 +94,7 @@ def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join)
 
 
 def test_a_registration_that_would_be_misread_is_refused(sandbox: Sandbox) -> None:
-    """A regex that would match nothing as 1.1 writes it is never registered."""
+    """A regex that would match nothing in the form that 1.1 writes is never registered."""
     config = ConsumerConfig(
         zookeeper_connect=sandbox.zookeeper_connect, group_id="g", peers_release="1.1.1"
     )

@@ -1,4 +1,4 @@
-"""The replay of real runs detects violations that are planted into the records of a good run."""
+"""The replay of real runs detects violations that were planted into a correct run's records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Plant = Callable[[Replay], Replay]
 
 @pytest.fixture(scope="module")
 def run(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Replay:
-    """One member joins another, and both leave: a run without a fault."""
+    """Return a run without faults: one member joins another, and both leave."""
     with ExitStack() as stack:
         directory = tmp_path_factory.mktemp("run")
         crew = Crew(sandbox.zookeeper_connect, sandbox.bootstrap, "replayed", directory, stack)
@@ -44,7 +44,7 @@ def run(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Replay:
 def _logged(
     run: Replay, change: Callable[[dict[str, Any]], dict[str, Any] | None], who: int = 1
 ) -> Replay:
-    """The run with changed lines in the log of a member's user; None removes a line."""
+    """Return the run with changed lines in the log of a member's user; None removes a line."""
     entries = (change({**entry}) for entry in run.records[who].logged)
     logged = [entry for entry in entries if entry is not None]
     records = [replace(one) for one in run.records]
@@ -53,7 +53,7 @@ def _logged(
 
 
 def _moved(run: Replay) -> tuple[str, int, int]:
-    """(topic, partition, first member's token) of partitions that the second member took over."""
+    """Return (topic, partition, first member's token) of partitions that the second took over."""
     (taken, *_) = next(e["runs"] for e in run.records[1].logged if e["event"] == "delivered")
     topic, number = taken[:2]
     return next(
@@ -112,7 +112,7 @@ def _owned_under_another_s_name(run: Replay) -> Replay:
 
 
 def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bool) -> Replay:
-    """ZooKeeper's log with another payload in one write below a directory of the group."""
+    """Return ZooKeeper's log with another payload in one write below a directory of the group."""
     found = [
         number
         for number, one in enumerate(run.writes)
@@ -130,7 +130,7 @@ def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bo
 
 
 def _released_while_delivered(run: Replay) -> Replay:
-    """The first member's owner znodes are deleted before all its other acts."""
+    """Return the run in which the first member's owner znodes are deleted before all else."""
     joined = run.records[1].steps()[0].t
     early = round((joined + run.ahead_s) * 1000)
     writes = [
@@ -156,7 +156,7 @@ def _released_while_delivered(run: Replay) -> Replay:
     ],
 )
 def test_a_planted_violation_is_caught(run: Replay, plant: Plant, number: str) -> None:
-    """The recorded run passes the replay; with one changed record it fails."""
+    """The recorded run passes the replay, but with one changed record it fails."""
     run.again().run()
     with pytest.raises(InvariantViolation) as caught:
         plant(run.again()).run()
@@ -164,7 +164,7 @@ def test_a_planted_violation_is_caught(run: Replay, plant: Plant, number: str) -
 
 
 def test_a_trace_that_does_not_conform(run: Replay, tmp_path: Path) -> None:
-    """A line of a trace that the machine would not write is detected."""
+    """If a trace has a line that the machine would not write, the replay detects it."""
     lines = run.records[0].trace.read_text().splitlines(keepends=True)
     path = tmp_path / "trace"
     path.write_text("".join(lines[:5] + lines[6:]))
@@ -173,14 +173,14 @@ def test_a_trace_that_does_not_conform(run: Replay, tmp_path: Path) -> None:
 
 
 def test_a_group_that_has_not_converged(run: Replay) -> None:
-    """A group is not at rest during the second member's join."""
+    """While the second member joins, the group does not count as settled."""
     joining = run.records[1].steps()[3].t
     with pytest.raises(InvariantViolation, match="I12"):
         run.again().run(rest_at=joining)
 
 
 def test_a_freeze_that_is_not_recorded(crew: Crew, topic: str) -> None:
-    """A recorded freeze excuses one late message of its process; without the record, none is."""
+    """A recorded freeze excuses one late message of its process; without it, none is excused."""
     assert crew.counts == {topic: 8}
     first, second = crew.join(), crew.join(work_s=0.0003)
     crew.settle(first, second)
@@ -193,7 +193,7 @@ def test_a_freeze_that_is_not_recorded(crew: Crew, topic: str) -> None:
     crew.settle(first, second)
     evidence = crew.finish()
     in_flight = len([one for one in evidence.late if one.overlap_s > 0])
-    # The same run, with messages that the frozen member logs after the next owner has begun.
+    # The same run, in which the frozen member also logs messages after the next owner's first.
     run = crew.replay()
     frozen_at, thawed_at = second.frozen[0]
     own = next(
@@ -204,7 +204,7 @@ def test_a_freeze_that_is_not_recorded(crew: Crew, topic: str) -> None:
     )
     topic_, number, token, _ = own
     tp = TopicPartition(topic_, number)
-    # The message in hand at the freeze may be logged after it.
+    # The message that was being processed at the freeze may be logged after it.
     last = max(
         one.offset for one in evidence.deliveries if (one.partition, one.token) == (tp, token)
     )
@@ -232,7 +232,7 @@ def test_a_freeze_that_is_not_recorded(crew: Crew, topic: str) -> None:
 
 
 def test_writes_of_other_clients_are_recognised(crew: Crew, topic: str, admin: KazooClient) -> None:
-    """Writes of other clients are recognised by their sessions."""
+    """Writes of other clients are recognised by the sessions that made them."""
     member = crew.join()
     crew.settle(member)
     crew.flowing(member)

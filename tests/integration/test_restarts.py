@@ -14,14 +14,14 @@ from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
 from zkconsumer.sandbox.topics import create_topic
 
 TICK_S = 0.1
-# The lease is four seconds, so a stream that pauses earlier does not pause because of the lease.
+# The lease lasts four seconds, so a stream that pauses earlier has another reason.
 LONG_SESSION_S = 6.0
 
 
 @pytest.fixture(scope="module")
 def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
-    """Separate servers of this module, because it stops them."""
-    # A broker that was killed starts again when its session has expired.
+    """Separate servers for this module, because it stops them."""
+    # A broker that was killed can start again only when its session has expired.
     overrides = {"zookeeper.session.timeout.ms": 2000}
     with Sandbox(
         zookeeper_release=zookeeper_release, tick_time_s=TICK_S, overrides=overrides
@@ -31,7 +31,7 @@ def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
-    """Two settled members with a continuous producer."""
+    """Two settled members; a producer writes all the time."""
     first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -51,7 +51,7 @@ def _quiet(crew: Crew) -> None:
 
 @pytest.mark.usefixtures("topic")
 def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
-    """While ZooKeeper is down all members pause at once; then they continue."""
+    """While ZooKeeper is down all members pause at once; afterwards they continue."""
     pair = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
     crew.settle(*pair)
     crew.flowing(*pair)
@@ -72,7 +72,7 @@ def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
 def test_zookeeper_is_killed_for_longer_than_a_session(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """After an outage beyond the lease all members continue at their positions."""
+    """After an outage longer than the lease, all members continue at their positions."""
     sandbox.zookeeper.kill()
     _quiet(crew)
     sandbox.zookeeper.start()
@@ -84,7 +84,7 @@ def test_zookeeper_is_killed_for_longer_than_a_session(
 def test_the_broker_restarts(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """A broker's restart moves no partition; all members continue after it."""
+    """If the broker restarts, no partition moves, and all members continue."""
     owners = crew.observer.snapshot().owners
     counts = [one.rebalances for one in pair]
     sandbox.broker.restart()
@@ -98,7 +98,7 @@ def test_the_broker_restarts(
 def test_the_broker_is_killed(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """After a broker's SIGKILL and restart no partition moves; nothing is lost or redelivered."""
+    """After the broker's SIGKILL and restart nothing moves, is lost, or is redelivered."""
     owners = crew.observer.snapshot().owners
     counts = [one.rebalances for one in pair]
     sandbox.broker.kill()
@@ -113,7 +113,7 @@ def test_the_broker_is_killed(
 def test_a_member_joins_while_no_broker_is_there(
     crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
-    """Without brokers no partition is released; the joining member gets its share later."""
+    """Without brokers no partition is released; a new member gets its share later."""
     owners = crew.observer.snapshot().owners
     sandbox.broker.stop()
     third = crew.join()
@@ -141,7 +141,7 @@ def ensemble(
 def ensemble_bootstrap(
     ensemble: ZooKeeperEnsemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The address of a broker at the ensemble."""
+    """The address of a broker that is registered in the ensemble."""
     directory = tmp_path_factory.mktemp("broker")
     with BrokerServer(directory, zookeeper_connect=ensemble.connect) as broker:
         yield broker.bootstrap
@@ -155,7 +155,7 @@ def ensemble_crew(
     tmp_path: Path,
     stack: ExitStack,
 ) -> Crew:
-    """Three settled members at the ensemble with a flow of messages."""
+    """Three settled members on the ensemble, with a flow of messages."""
     topic = unique("topic")
     create_topic(ensemble.connect, topic, partitions=8)
     crew = Crew(ensemble.connect, ensemble_bootstrap, unique("group"), tmp_path, stack)
@@ -170,7 +170,7 @@ def ensemble_crew(
 def test_the_leader_of_an_ensemble_is_killed(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """When the leader of three dies, no session is lost; nothing moves or is redelivered."""
+    """If the leader of three servers dies, no session ends; nothing moves or repeats."""
     crew, members = ensemble_crew, ensemble_crew.members
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in members]
@@ -190,7 +190,7 @@ def test_the_leader_of_an_ensemble_is_killed(
 def test_the_leader_of_an_ensemble_is_frozen(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """A frozen leader that wakes up deposed misleads no member."""
+    """A leader that was frozen and deposed misleads no member when it wakes up."""
     crew, members = ensemble_crew, ensemble_crew.members
     frozen = ensemble.leader()
     others = [server for server in ensemble.servers if server is not frozen]

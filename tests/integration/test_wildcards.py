@@ -1,4 +1,4 @@
-"""Subscriptions by pattern beside subscriptions by name, on real servers."""
+"""Subscriptions by pattern next to subscriptions by name, on real servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def join(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Join:
 
 @pytest.fixture
 def owners(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Callable[[], dict[str, str]]:
-    """'topic without the prefix-partition' -> consumer thread without the group."""
+    """Return 'topic without the prefix-partition' -> consumer thread without the group."""
     group = prefix.rstrip(".")
     observer = stack.enter_context(Observer(sandbox.zookeeper_connect, group))
 
@@ -78,7 +78,7 @@ def values(streams: list[Any], count: int) -> Counter[str]:
 def test_topics_come_and_go(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """A white list reads topics created later, and releases a deleted one."""
+    """A white list reads topics that are created later, and releases a topic that is deleted."""
     first = prefix + "first"
     sandbox.create_topic(first, partitions=2)
     sandbox.produce(first, 10)
@@ -111,7 +111,7 @@ def test_nothing_matches_yet(sandbox: Sandbox, prefix: str, join: Join) -> None:
 def test_static_white_and_black_in_one_group(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """A whitelist, a blacklist and named topics share partitions as the JVM's assignor does."""
+    """A whitelist, a blacklist and named topics share partitions as in the JVM's assignor."""
     foo, bar = prefix + "foo", prefix + "bar"
     sandbox.create_topic(foo, partitions=5)
     sandbox.create_topic(bar, partitions=2)
@@ -147,7 +147,7 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
 def test_round_robin_with_patterns(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """A static round-robin member counts what wildcard peers match, even later topics."""
+    """A static round-robin member takes into account what wildcard peers match."""
     foo, bar = prefix + "foo", prefix + "bar"
     sandbox.create_topic(foo, partitions=3)
     how = {"partition_assignment_strategy": "roundrobin"}

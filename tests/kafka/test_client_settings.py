@@ -1,4 +1,4 @@
-"""librdkafka's settings from brokers' registrations and the old consumer's properties."""
+"""librdkafka's settings, from broker registrations and the old consumer's properties."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEW = Broker("c", 9092, 4, ("SSL://c:9093", "PLAINTEXT://c:9092"))
 def test_the_oldest_broker_decides_the_protocol(
     brokers: list[Broker], expected: tuple[str, bool, str | None]
 ) -> None:
-    """No version request is sent if any broker of the cluster is 0.8 or 0.9."""
+    """If any broker of the cluster is 0.8 or 0.9, no version request is sent."""
     settings = broker_settings(Brokers(brokers))
     assert (
         settings["bootstrap.servers"],
@@ -50,12 +50,12 @@ def test_the_oldest_broker_decides_the_protocol(
     ],
 )
 def test_addresses(broker: Broker, servers: str) -> None:
-    """IPv6 addresses get brackets; a renamed listener (KIP-103) is found by host and port."""
+    """An IPv6 address gets brackets; a renamed listener (KIP-103) is found by host and port."""
     assert broker_settings(Brokers([broker]))["bootstrap.servers"] == servers
 
 
 def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
-    """A cluster without a PLAINTEXT endpoint is an error; one broker without it is ignored."""
+    """A cluster without any PLAINTEXT endpoint is an error; a single such broker is ignored."""
     only_tls = Broker(None, -1, 4, ("SSL://c:9093",))
     with pytest.raises(FetchError, match=r"PLAINTEXT.*SSL://c:9093"):
         broker_settings(Brokers([only_tls]))
@@ -63,12 +63,12 @@ def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
 
 
 def test_no_broker_is_not_an_error() -> None:
-    """Without brokers no error is raised: the caller waits."""
+    """If there is no broker, no error is raised, because the caller waits."""
     assert broker_settings(Brokers())["bootstrap.servers"] == ""
 
 
 def test_properties_are_translated() -> None:
-    """The old properties are translated to librdkafka's names, in milliseconds and bytes."""
+    """The old properties are translated to the names and units of librdkafka."""
     settings = fetch_settings(
         ConsumerConfig(
             group_id="g",
@@ -100,7 +100,7 @@ def test_properties_are_translated() -> None:
 
 @pytest.mark.parametrize(("given", "passed"), [(-1, 0), (0, 0), (65_536, 0), (65_537, 65_537)])
 def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> None:
-    """64 KiB, the JVM's default, selects the system's buffer."""
+    """64 KiB, the JVM's default, stands for the operating system's buffer size."""
     config = ConsumerConfig(
         group_id="g", zookeeper_connect="z:2181", socket_receive_buffer_bytes=given
     )
@@ -129,7 +129,7 @@ def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> N
     ],
 )
 def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, Any]) -> None:
-    """A valid configuration of the old consumer never exceeds the ranges of librdkafka."""
+    """No valid configuration of the old consumer exceeds the ranges of librdkafka."""
     config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)
     Consumer({**fetch_settings(config), **broker_settings(Brokers([NEW]))}).close()
 
@@ -162,14 +162,14 @@ def config_of(**settings: Any) -> ConsumerConfig:
 def test_the_listener_by_name_or_protocol(
     broker: Broker, settings: dict[str, Any], server: str, protocol: str
 ) -> None:
-    """A listener is found by its name, or else by its protocol, which the client then uses."""
+    """A listener is found by its name, else by its protocol; the client uses this protocol."""
     found = broker_settings(Brokers([broker], config_of(**settings)))
     assert found["bootstrap.servers"] == server
     assert found["security.protocol"].upper() == protocol.upper()
 
 
 def test_the_error_lists_the_offered_listeners() -> None:
-    """FetchError lists the offered listeners, or names the protocol of a listener if it differs."""
+    """FetchError lists the offered listeners, or names the protocol of a listener that differs."""
     with pytest.raises(FetchError) as caught:
         broker_settings(Brokers([NAMED], config_of(broker_listener="EXTERNAL")))
     assert str(caught.value) == (

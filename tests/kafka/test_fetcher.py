@@ -1,4 +1,4 @@
-"""The contract of fetchers, for the one in memory and those of real brokers."""
+"""The contract of fetchers, checked on the fetcher in memory and those of real brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fetcher(log: Log) -> Iterator[Fetcher]:
 
 
 def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000) -> list[int]:
-    """Return the next `count` offsets of a partition; drop those of other partitions."""
+    """Return the next `count` offsets of a partition, without those of other partitions."""
     found: list[int] = []
     deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
@@ -48,14 +48,14 @@ def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000)
 
 
 def test_reads_in_order_from_the_offset_given(log: Log, fetcher: Fetcher) -> None:
-    """Every message from the offset on is returned once and in order."""
+    """Every message from the given offset on is returned once, and in order."""
     log.append(0, map(str, range(500)))
     fetcher.assign({log.tp(0): 123})
     assert offsets(fetcher, 0, 377, wanted=100) == list(range(123, 500))
 
 
 def test_keys_and_values_may_be_missing(log: Log, fetcher: Fetcher) -> None:
-    """A missing key or value is None, an empty one is empty."""
+    """A missing key or value is None; an empty one is an empty value."""
     log.append_keyed(0, None, None)
     log.append_keyed(0, "k", "")
     fetcher.assign({log.tp(0): 0})
@@ -88,7 +88,7 @@ def test_no_message_of_an_unassigned_partition_is_returned(log: Log, fetcher: Fe
 
 
 def test_a_partition_assigned_again_starts_at_its_new_offset(log: Log, fetcher: Fetcher) -> None:
-    """A partition that is assigned again starts at its new offset, without old messages."""
+    """A partition that is assigned again starts at its new offset; old messages are dropped."""
     log.append(0, map(str, range(1000)))
     fetcher.assign({log.tp(0): 0})
     offsets(fetcher, 0, 1, wanted=10)
@@ -98,7 +98,7 @@ def test_a_partition_assigned_again_starts_at_its_new_offset(log: Log, fetcher: 
 
 
 def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetcher) -> None:
-    """Unknown partitions in the list do not affect the other partitions."""
+    """Unknown partitions in the list have no effect on the other partitions."""
     seen: list[tuple[int | None, int | None]] = []
 
     def read(count: int) -> bool:
@@ -121,7 +121,7 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
 
 
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
-    """`consume` returns when a message arrives, before its timeout and with fewer messages."""
+    """`consume` returns as soon as a message arrives, even before its timeout."""
     fetcher.assign({log.tp(0): 0})
     fetcher.consume(10, 0.1)
     log.append(0, ["a"])
@@ -153,7 +153,7 @@ def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, o
 
 
 def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> None:
-    """`smallest` is the first offset in the log, `largest` the next offset to be written."""
+    """`smallest` resolves to the first offset in a log, `largest` to the next one to be written."""
     log.append(0, map(str, range(30)))
     log.cut(0, 20)
     log.append(1, ["a"])
@@ -167,7 +167,7 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
 
 
 def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) -> None:
-    """The end of a log is known once its partition was fetched, and while it is assigned."""
+    """The end of a log is known after its first fetch, and while the partition is assigned."""
     log.append(0, map(str, range(7)))
     log.append(1, ["a"])
     fetcher.assign({log.tp(0): 0})
@@ -182,7 +182,7 @@ def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) 
 def test_no_more_messages_are_returned_than_requested(
     log: Log, fetcher: Fetcher, most: int
 ) -> None:
-    """`max_messages` limits the messages of all partitions together, and none is lost."""
+    """`max_messages` limits the messages of all partitions together; no message is lost."""
     for partition in (0, 1):
         log.append(partition, map(str, range(10)))
     fetcher.assign({log.tp(0): 0, log.tp(1): 0})
@@ -200,7 +200,7 @@ def test_no_more_messages_are_returned_than_requested(
 
 
 def test_closing_twice_does_nothing(log: Log) -> None:
-    """`close` may be called again."""
+    """`close` may be called more than once."""
     fetcher = log.fetcher()
     fetcher.assign({log.tp(0): 0})
     fetcher.close()
@@ -215,7 +215,7 @@ Make = Callable[[Settings], Fetcher]
 
 @real
 def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
-    """Refused connections cause a few temporary faults; a lookup returns the reason."""
+    """If connections are refused there are a few temporary faults; a look-up gets the reason."""
     fetcher = make(settings_for("127.0.0.1:1"))
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]
     fetcher.assign({nowhere[0]: 0})
@@ -231,7 +231,7 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
 
 
 def test_an_unused_fetcher_is_destroyed_at_once() -> None:
-    """A fetcher is in no reference cycle, so it is destroyed with its last reference."""
+    """A fetcher is in no reference cycle, so dropping the last reference destroys it."""
     fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))
     seen = weakref.ref(fetcher)
     gc.disable()
@@ -243,7 +243,7 @@ def test_an_unused_fetcher_is_destroyed_at_once() -> None:
 
 
 def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """While three partitions have messages, none gets more than two responses ahead of another."""
+    """If three partitions have messages, none gets more than two responses ahead of another."""
     topic = unique("turns")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
@@ -266,7 +266,7 @@ def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -
 def test_a_fetcher_waits_for_a_leader(
     sandbox: Sandbox, unique: Callable[[str], str], make: Make
 ) -> None:
-    """A partition without a leader is a temporary fault; it is fetched once it has a leader."""
+    """A partition without a leader is a temporary fault; once it has a leader, it is fetched."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -283,7 +283,7 @@ def test_a_fetcher_waits_for_a_leader(
 
 @real
 def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], make: Make) -> None:
-    """Partitions of several topics, one of them missing, are looked up and fetched together."""
+    """Partitions of several topics are looked up and fetched together, even if one is missing."""
     topics = [unique("several") for _ in range(3)]
     for topic in topics:
         sandbox.create_topic(topic, partitions=2)
@@ -311,11 +311,12 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
 
 
 def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """The columnar engine waits as a broker's quota demands, without a fault or a lost message."""
+    """If a broker's quota demands a pause, the columnar engine waits, and loses no message."""
     topic, client = unique("quota"), unique("slow")
     sandbox.create_topic(topic, partitions=1)
     sandbox.produce(topic, ["x" * 1000] * 60)
-    # What kafka-configs --add-config consumer_byte_rate=8000 writes (`kafka.zk.AdminZkClient`).
+    # The value that kafka-configs --add-config consumer_byte_rate=8000 writes
+    # (`kafka.zk.AdminZkClient`).
     path = f"/config/clients/{client}"
     config = {"version": 1, "config": {"consumer_byte_rate": "8000"}}
     change = {"version": 2, "entity_path": f"clients/{client}"}

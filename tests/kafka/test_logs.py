@@ -1,4 +1,4 @@
-"""The ends of logs and a group's offsets, read from brokers without creating a topic."""
+"""The ends of logs, and a group's offsets, are read from brokers; no topic is created."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 
 @pytest.fixture
 def brokers(sandbox: Sandbox) -> Brokers:
-    """The brokers as they are registered in ZooKeeper."""
+    """The brokers, as ZooKeeper has their registrations."""
     path = paths.broker(0)
     with session(sandbox.zookeeper_connect) as client:
         return Brokers([decode_broker(client.get(path)[0], where=path)])
@@ -46,7 +46,7 @@ def test_log_ends(
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Several requests return both ends of each log; unknown partitions have a reason."""
+    """Several requests return both ends of each log; an unknown partition gets a reason."""
     topic, missing = unique("logs"), unique("missing")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 30)
@@ -64,7 +64,7 @@ def test_log_ends(
 
 
 def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
-    """The offset of the first message at or after the time; None after the last message."""
+    """A look-up by time gives the first message at or after it; None after the last message."""
     topic = unique("times")
     sandbox.create_topic(topic)
     tp, first_ms = TopicPartition(topic, 0), round(time.time() * 1000) - 60_000
@@ -80,7 +80,7 @@ def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str
 
 
 def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
-    """A group's offsets in Kafka are returned with their metadata; None without an offset."""
+    """A group's offsets in Kafka are returned with metadata; None if there is no offset."""
     topic, group = unique("stored"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     wanted = [TopicPartition(topic, n) for n in range(2)]
@@ -101,7 +101,7 @@ def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], s
 
 @pytest.mark.parametrize("brokers", [Brokers(), Brokers([NOBODY])])
 def test_without_a_reachable_broker_there_is_a_reason(brokers: Brokers) -> None:
-    """Without a reachable broker, the result is a reason in place of numbers."""
+    """If no broker can be reached, a reason replaces the numbers."""
     tp = TopicPartition("t", 0)
     reasons = [
         log_ends(brokers, [tp], limit_s=0.3)[tp],
@@ -115,7 +115,7 @@ def test_without_a_reachable_broker_there_is_a_reason(brokers: Brokers) -> None:
 
 
 def test_no_plaintext() -> None:
-    """For brokers with TLS only, the result is a reason."""
+    """If the brokers offer only TLS, a reason replaces the numbers."""
     tp = TopicPartition("t", 0)
     broker = Broker(None, -1, 4, ("SSL://h:1",))
     assert "PLAINTEXT" in str(log_ends(Brokers([broker]), [tp], limit_s=1)[tp])

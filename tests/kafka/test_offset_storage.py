@@ -57,7 +57,7 @@ def test_without_kafka_every_request_is_answered_in_time(
 
 
 def test_requests_are_answered_in_order_also_those_before_the_end() -> None:
-    """Requests submitted before `stop` get their replies in order."""
+    """Requests that were submitted before `stop` get their replies in order."""
     store = KafkaOffsetStore("g", connect=lambda: None, limit_s=LIMIT_S)
     replies: queue.SimpleQueue[OffsetRequest] = queue.SimpleQueue()
     asked: list[OffsetRequest] = [FETCH, STORE, FETCH]
@@ -82,7 +82,7 @@ def test_an_unforeseen_error_is_an_answer() -> None:
 
 
 def test_stored_offsets_are_returned(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Stored offsets are returned with their metadata; others, and unknown topics, are absent."""
+    """Stored offsets are returned with metadata; missing offsets and unknown topics are absent."""
     topic = unique("t")
     sandbox.create_topic(topic, partitions=3)
     tps = [TopicPartition(topic, number) for number in range(3)]

@@ -1,4 +1,4 @@
-"""How streams that share broker clients affect each other."""
+"""How streams affect each other if they share broker clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log() -> MemoryLog:
 
 @pytest.fixture
 def made() -> list[MemoryFetcher]:
-    """The clients that a pool has created."""
+    """The clients that a pool has created so far."""
     return []
 
 
@@ -65,7 +65,7 @@ def waiting(fetcher: SharedFetcher) -> int:
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """A slow stream's queue is bounded; it resumes without a gap, and other streams continue."""
+    """A slow stream has a bounded queue and resumes without a gap; other streams continue."""
     slow, fast = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})
@@ -80,7 +80,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
 def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """A second stream reads from its offset without a gap, before and after the first unassigns."""
+    """A second stream reads from its offset without a gap, even before the first unassigns."""
     first, second = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     first.assign({log.tp(0): 0})
     read(first, 1)
@@ -95,7 +95,7 @@ def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
 def test_a_stream_that_assigns_too_late_takes_nothing_away(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """After a late stream has unassigned the partition, its owner continues without a gap."""
+    """If a stream unassigns a partition late, the partition's new owner continues without a gap."""
     late, owner = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     owner.assign({log.tp(0): 0})
     start = read(owner, 50)
@@ -108,7 +108,7 @@ def test_a_stream_that_assigns_too_late_takes_nothing_away(
 def test_a_client_that_is_lost_is_replaced_without_a_gap(
     pool: FetcherPool, log: MemoryLog, made: list[MemoryFetcher]
 ) -> None:
-    """A lost client is replaced, and the new client continues where the lost one stopped."""
+    """If a client is lost, a new client continues where the lost client stopped."""
     fetcher = pool.fetcher(NoWakeSignal())
     fetcher.assign({log.tp(0): 0})
     start = read(fetcher, 50)
@@ -119,7 +119,7 @@ def test_a_client_that_is_lost_is_replaced_without_a_gap(
 
 
 def test_each_stream_raises_why_no_client_can_be_made(log: MemoryLog) -> None:
-    """If no client can be created, every stream of the pool gets the reason as a fault."""
+    """If no client can be created, each stream of the pool gets a fault with the reason."""
 
     def connect() -> Fetcher:
         raise FetchError("no broker has a PLAINTEXT endpoint", where="here", remedy="add one")

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
 LIMIT_MS = 20_000
-"""How long a test waits for the page, in seconds. A busy machine is slow."""
+"""How long a test waits for the page, in seconds; long, because a busy machine is slow."""
 
 
 class LabProcess:
@@ -30,7 +30,7 @@ class LabProcess:
                 break
         else:
             raise AssertionError("the lab ended before it printed its address")
-        # The rest of the output must be read, so that the process never waits for the pipe.
+        # The rest of the output must be read; else the process would wait for the full pipe.
         threading.Thread(target=process.stdout.read, daemon=True).start()
 
     @property
@@ -67,7 +67,7 @@ OPENINGS = 5
 
 
 class LabPage:
-    """A page of the lab; errors of its scripts fail the test."""
+    """A page of the lab; an error in one of its scripts fails the test."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -78,7 +78,7 @@ class LabPage:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         self._is_cut |= NETWORK_CHANGED in message.text
-        # The page itself handles a server that does not answer, or that has another token.
+        # The page itself handles a server that does not answer, or that expects another token.
         handled = (
             "ERR_CONNECTION",
             "403 (Forbidden)",
@@ -90,10 +90,10 @@ class LabPage:
             self.errors.append(message.text)
 
     def go(self, address: str, ready: str = ".picture", limit_ms: int = LIMIT_MS) -> LabPage:
-        """Open an address, and wait until the page shows the element `ready` and takes keys.
+        """Open an address; wait until the page shows the element `ready` and accepts keys.
 
         Chromium ends all its requests when a network interface of this machine appears or
-        disappears, for example a container's. Then the page is opened again.
+        disappears, for example a container's. In this case, open the page again.
         """
         for _ in range(OPENINGS):
             self._is_cut = False
@@ -103,7 +103,7 @@ class LabPage:
                 self.page.goto("about:blank")
                 self.page.goto(address)
                 expect(self.page.locator(ready).first).to_be_visible(timeout=limit_ms)
-                # Until then the page ignores keys.
+                # Before that, the page ignores keys.
                 expect(self.page.locator(".lab[aria-busy=false]")).to_have_count(
                     1, timeout=limit_ms
                 )
@@ -119,21 +119,21 @@ class LabPage:
             self.page.keyboard.press(name)
 
     def at(self, move: int) -> None:
-        """Wait until the page shows this move of the run."""
+        """Wait until the page shows this move number of the run."""
         expect(self.page.locator(".place")).to_contain_text(f"move {move} of", timeout=LIMIT_MS)
 
     def shows(self, text: str) -> None:
-        """Wait until the sentence about the last move contains a text."""
+        """Wait until the description of the last move contains a text."""
         expect(self.page.locator(".happens")).to_contain_text(text, timeout=LIMIT_MS)
 
     def has(self, selector: str, count: int) -> None:
-        """Wait until this number of elements matches."""
+        """Wait until this number of elements matches the selector."""
         expect(self.page.locator(selector)).to_have_count(count, timeout=LIMIT_MS)
 
 
 @pytest.fixture
 def open_page(chromium: Browser) -> Iterator[Callable[..., LabPage]]:
-    """Return a function that opens a new page; its keywords are those of `new_context`."""
+    """Return a function that opens a new page; it takes the keywords of `new_context`."""
     contexts = []
     opened = []
 

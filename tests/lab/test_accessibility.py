@@ -1,4 +1,4 @@
-"""axe-core finds nothing in any view of the lab, in both themes and at three sizes."""
+"""axe-core finds no violation in any view of the lab, in both themes and at three sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VIEWS = {
 
 @pytest.fixture(scope="session")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The script of axe-core, which npm fetches with a pinned hash."""
+    """The script of axe-core, which npm downloads and verifies by a pinned hash."""
     if shutil.which("npm") is None:
         assert not os.environ.get("CI"), "CI needs npm"
         pytest.skip("there is no npm")
@@ -70,7 +70,7 @@ def test_a_view(lab: LabProcess, open_page: Open, axe: str, view: str, scheme: s
 
 
 def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) -> None:
-    """Each panel, a menu, and each dialog violate no rule of axe-core."""
+    """Neither a panel, nor a menu, nor a dialog violates a rule of axe-core."""
     one = open_page().go(lab.url + VIEWS["many"])
     one.keys("ArrowLeft", "ArrowLeft", "k")
     for name in ("next", "log", "runs"):
@@ -88,7 +88,7 @@ def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) ->
 
 
 def test_recorded_runs(tmp_path: Path, open_page: Open, axe: str) -> None:
-    """Two traces side by side, and the page of a history, violate no rule of axe-core."""
+    """Two traces side by side and the page of a history violate no rule of axe-core."""
     logs = tmp_path / "logs"
     logs.mkdir()
     group = history(logs)
@@ -105,7 +105,7 @@ def test_recorded_runs(tmp_path: Path, open_page: Open, axe: str) -> None:
 
 
 def test_on_a_phone(lab: LabProcess, open_page: Open, axe: str) -> None:
-    """A phone shows everything by vertical scrolling only, without a violation."""
+    """On a phone every view needs only vertical scrolling, and violates no rule."""
     one = open_page(viewport={"width": 390, "height": 844}).go(lab.url + VIEWS["tour"])
     assert violations(one, axe) == []
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,4 +1,4 @@
-"""The page performs every action that it offers on an object; each situation has a key."""
+"""The page performs every action that it offers on an object; one key opens each situation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 Open = Callable[..., LabPage]
 
 START = 30
-"""The move after which each action is performed; the members have committed before it."""
+"""The move after which each action is performed: by then the members have committed."""
 
 WORLD = '#world={"members":3,"partitions":6,"auto_commit_s":1}&moves=' + str(START)
 
@@ -49,7 +49,7 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("what", [*OBJECTS, *OF_COORDINATORS])
 def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) -> None:
-    """Each entry of an object's menu makes a move or shows an explanation."""
+    """Each entry of an object's menu either makes a move or shows an explanation."""
     one = open_page().go(lab.url + (WORLD if what in OBJECTS else COORDINATED))
     item = one.page.locator({**OBJECTS, **OF_COORDINATORS}[what]).first
     item.click()
@@ -72,7 +72,7 @@ def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) 
 
 @pytest.mark.parametrize("key", SITUATIONS)
 def test_a_key_prepares_a_situation(lab: LabProcess, open_page: Open, key: str) -> None:
-    """One key opens the tour at the step that shows the situation."""
+    """One key opens the tour at the step that shows a situation."""
     one = open_page().go(lab.url)
     one.keys(f"Shift+{key}")
     expect(one.page.locator(".tour h2")).to_contain_text(SITUATIONS[key], timeout=LIMIT_MS)

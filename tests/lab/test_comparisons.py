@@ -1,4 +1,4 @@
-"""One script run by each protocol: which partitions move, stop, and have no owner."""
+"""One script under each protocol: which partitions move, stop, or have no owner."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from zkconsumer.sim.compare.run import read_script
 
 
 def costs(script: str, members: int = 5, partitions: int = 24) -> dict[str, Cost]:
-    """Return protocol -> the costs of the script."""
+    """Return protocol -> the costs of the script under this protocol."""
     steps = read_script(script, members)
     found = cost_rows(steps, members=members, partitions=partitions, protocols=list(PROTOCOLS))
     return {one.protocol: one for one in found}
 
 
 def test_a_join() -> None:
-    """Sticky protocols move only the new member's share; range moves more; eager stops all."""
+    """Sticky protocols move only the new member's share, range moves more, eager stops all."""
     found = costs("join", members=3, partitions=12)
     assert {name: one.without_need for name, one in found.items()} == {
         **{"zookeeper-jvm": 3, "zookeeper": 3, "classic-eager": 3},
@@ -31,7 +31,7 @@ def test_a_join() -> None:
 
 
 def test_a_kill() -> None:
-    """The partitions of a killed member have no owner until its session ends."""
+    """The partitions of a killed member have no owner until its session times out."""
     found = costs("kill c2", members=4, partitions=8)
     assert found["zookeeper"].unowned_s == 2 * 6.0
     assert found["consumer"].unowned_s == 2 * 45.0
@@ -39,7 +39,7 @@ def test_a_kill() -> None:
 
 
 def test_a_freeze() -> None:
-    """A freeze shorter than the session moves no partition; a longer freeze removes the member."""
+    """A freeze moves partitions only if it lasts longer than the protocol's session timeout."""
     found = costs("freeze c1 10s", members=2, partitions=4)
     assert (found["consumer"].moved, found["consumer"].rebalances) == (0, 0)
     assert found["consumer"].unowned_s == 20.0
@@ -48,7 +48,7 @@ def test_a_freeze() -> None:
 
 
 def test_the_last_member_leaves() -> None:
-    """An empty group owns no partition, and the next member gets all."""
+    """An empty group owns no partition; the next member to join gets all partitions."""
     for cost in costs("leave c1; join", members=1, partitions=4).values():
         assert (cost.moved, cost.revoked, cost.rebalances) == (0, 0, 2)
 

@@ -1,4 +1,4 @@
-"""The lab's engine: any moment can be reached again, changed, shared, and explained."""
+"""The lab's engine: any moment of a run can be reopened, changed, shared, and explained."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIXED = {"members": 2, "jvm": [1], "partitions": 4}
 
 
 class Lab:
-    """An engine, and the frames of its runs as a page would keep them."""
+    """An engine, and the frames of its runs, stored as the browser page stores them."""
 
     def __init__(self) -> None:
         self.engine = Engine()
@@ -77,7 +77,7 @@ def test_a_killed_members_partitions_are_taken_over() -> None:
 
 @pytest.mark.parametrize("world", [{"members": 3}, {"members": 3, "seed": 7}, MIXED])
 def test_the_address_gives_the_same_run(world: Json) -> None:
-    """The world and the moves of a shared URL give the same frames in another engine."""
+    """In another engine, the world and the moves of a shared URL give the same frames."""
     lab = Lab()
     run = lab.open(world=world)
     for move in ("cut:0", "freeze:1", "hold:0"):
@@ -92,7 +92,7 @@ def test_the_address_gives_the_same_run(world: Json) -> None:
 
 @pytest.mark.parametrize("world", [{"members": 3}, MIXED])
 def test_an_action_in_the_past_forks(world: Json) -> None:
-    """A fork keeps the moves before it, and the first run is unchanged."""
+    """A fork keeps the moves before it, and leaves the first run unchanged."""
     lab = Lab()
     run = lab.open(world=world)
     lab.do("step", run=run, count=300)
@@ -109,7 +109,7 @@ def test_an_action_in_the_past_forks(world: Json) -> None:
 
 
 def test_any_possible_action_can_be_next() -> None:
-    """Each listed action can be performed, and the default action is one of them."""
+    """Each listed action can be performed, and the default action is in the list."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="kill:1")
@@ -122,7 +122,7 @@ def test_any_possible_action_can_be_next() -> None:
 
 
 def test_every_fault_that_is_offered_can_be_chosen() -> None:
-    """The engine performs each fault and each repair that it offers."""
+    """The engine can perform each fault and each repair that it offers."""
     lab = Lab()
     run = lab.open(world={"members": 3})
     lab.do("step", run=run, count=50)
@@ -134,7 +134,7 @@ def test_every_fault_that_is_offered_can_be_chosen() -> None:
 
 
 def test_messages_of_a_delayed_member_do_not_arrive() -> None:
-    """While a member's messages are delayed, neither requests nor replies of it arrive."""
+    """While a member's messages are delayed, neither its requests nor their replies arrive."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="hold:0")
@@ -145,7 +145,7 @@ def test_messages_of_a_delayed_member_do_not_arrive() -> None:
 
 
 def test_a_lost_reply_breaks_the_connection_after_the_request() -> None:
-    """The request is executed, and the connection breaks before its reply arrives."""
+    """The server executes the request, but the connection breaks before the reply arrives."""
     lab = Lab()
     run = lab.open(world={"members": 1})
     lab.do("act", run=run, at=0, move="lose_reply:0")
@@ -188,7 +188,7 @@ def _with_a_watch(lab: Lab) -> tuple[int, list[str]]:
 
 
 def test_one_watch_is_delayed() -> None:
-    """A delayed watch event and the replies after it wait; the replies before it arrive."""
+    """A delayed watch event delays all replies behind it, but not the replies before it."""
     lab = Lab()
     run, items = _with_a_watch(lab)
     at = next(n for n, text in enumerate(items) if text.startswith("watch"))
@@ -203,7 +203,7 @@ def test_one_watch_is_delayed() -> None:
 
 
 def test_one_request_is_delayed() -> None:
-    """While a request is delayed, the server does not get it."""
+    """While a request is delayed, it does not reach the server."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="commit:0")
@@ -217,7 +217,7 @@ def test_one_request_is_delayed() -> None:
 
 @pytest.mark.parametrize("way", ["reply", "request"])
 def test_a_dropped_message_ends_the_connection(way: str) -> None:
-    """Replies before a dropped message arrive, the connection breaks, and the group settles."""
+    """A dropped message breaks the connection after the replies before it; the group settles."""
     lab = Lab()
     run, items = _with_a_watch(lab)
     at = next(n for n, text in enumerate(items) if text.startswith("watch"))
@@ -274,7 +274,7 @@ def test_a_group_with_a_coordinator(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", COORDINATED)
 def test_every_move_of_a_coordinated_group(protocol: str) -> None:
-    """Each offered action and fault can be performed, and the run continues after it."""
+    """After each offered action and fault, a coordinated group can continue to run."""
     lab = Lab()
     run = lab.open(world={"protocol": protocol, "members": 2, "seed": 3})
     lab.do("act", run=run, at=0, move="join:2")
@@ -312,7 +312,7 @@ def test_a_coordinated_group_is_copied(protocol: str) -> None:
 
 
 def test_a_coordinated_group_without_members() -> None:
-    """Time advances in steps although nothing happens, and a member can join."""
+    """If nothing happens time advances in steps, and a member can still join."""
     lab = Lab()
     run = lab.open(world={"protocol": "consumer", "members": 0})
     lab.do("step", run=run, count=20)
@@ -323,7 +323,7 @@ def test_a_coordinated_group_without_members() -> None:
 
 
 def test_the_coordinator_moves() -> None:
-    """When another broker becomes coordinator, members find it and keep their partitions."""
+    """If another broker becomes coordinator, the members find it and keep their partitions."""
     lab = Lab()
     run = lab.open(world={"protocol": "classic-eager", "members": 2})
     lab.do("act", run=run, at=0, move="coordinate:1")
@@ -394,7 +394,7 @@ def test_a_refusal_says_what_is_wrong(do: str, keys: Json, words: str) -> None:
 
 @pytest.mark.parametrize("name", TOURS)
 def test_a_tour_reaches_its_situations(name: str) -> None:
-    """Each step of a tour is a later moment than the step before."""
+    """Each step of a tour shows a later time than the step before it."""
     lab = Lab()
     *_, tour = lab.do("tour", tour=name)
     at = [step["at"] for step in tour["steps"]]
@@ -403,7 +403,7 @@ def test_a_tour_reaches_its_situations(name: str) -> None:
 
 
 def test_every_scenario_opens() -> None:
-    """Each scenario opens as a run with frames."""
+    """Opening any scenario gives a run with at least one frame."""
     lab = Lab()
     for name in SCENARIOS:
         run = lab.open(scenario=name)
@@ -422,7 +422,7 @@ def test_a_scenario_can_be_cut_and_continued() -> None:
 
 
 def test_the_trace_can_be_replayed() -> None:
-    """The exported trace has the production format, and its steps replay without a difference."""
+    """The exported trace has the production format, and replays without any difference."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="kill:1")
@@ -432,7 +432,7 @@ def test_the_trace_can_be_replayed() -> None:
 
 
 def test_why_a_thread_owns_a_partition() -> None:
-    """The explanation names the strategy, the thread, and its number among all threads."""
+    """The explanation names the strategy, the thread, and the thread's place among all threads."""
     lab = Lab()
     run = lab.open(world={"members": 3, "partitions": 6})
     (event,) = lab.do("explain", run=run, at=0, partition=2)
@@ -455,14 +455,14 @@ def test_protocols_are_compared_on_one_axis() -> None:
         assert 1 not in rows, "the killed member owns nothing at the end"
         assert abs(frames["frames"][-1]["t"] - table["seconds"]) < 1
         owners[run["title"]] = rows
-    # Members of the classic protocol have random ids, which decide the order of range.
+    # In the classic protocol members have random ids, and range assigns in the order of the ids.
     shares = {name: sorted(Counter(rows).values()) for name, rows in owners.items()}
     assert owners["zookeeper"] == owners["zookeeper-jvm"]
     assert set(map(tuple, shares.values())) == {(4, 4, 4)}
 
 
 def test_moves_as_text() -> None:
-    """Moves are read back from an address; a run is at most as long as the limit."""
+    """Moves are read back from their text in a URL, up to the limit of their number."""
     moves = [
         None,
         None,

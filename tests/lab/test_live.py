@@ -1,4 +1,4 @@
-"""A live group in the lab: the lab follows it without writes, and names are never markup."""
+"""A live group in the lab: the lab only reads, and no name becomes markup."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def members(zookeeper: ZooKeeperServer) -> Iterator[LiveMembers]:
 def test_the_lab_follows_a_group_without_writes(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
-    """The page shows new owners, members and free partitions at once; the lab changes no znode."""
+    """The page shows new owners, members and free partitions at once; the lab writes nothing."""
     before = members.writes()
     with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
         one, two = (open_page().go(lab.url) for _ in range(2))
@@ -116,7 +116,7 @@ def test_the_lab_follows_a_group_without_writes(
 
 
 def test_lag_and_rate_of_a_partition() -> None:
-    """A partition shows its rate, that it is blocked, or that it is idle."""
+    """The page shows a partition's rate, and whether the partition is blocked or idle."""
 
     def reading(offset: int, end: int, written_s: float) -> PartitionLag:
         written_ms = int(written_s * 1000)
@@ -148,7 +148,7 @@ DRAWINGS = """() => {
 def test_many_events_are_drawn_at_once(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
-    """The page draws at most once per picture of the browser, however fast the group commits."""
+    """The page draws at most once per frame of the browser, however fast the group commits."""
     offset = paths.offset(members.group, TopicPartition(members.topic, 0))
     members.client.create(offset, b"0", makepath=True)
     with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
@@ -187,7 +187,7 @@ def test_hostile_names_are_text(
 def test_the_lab_follows_after_a_restart(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
-    """After a restart of the lab's server, the page shows the group's present state again."""
+    """When the lab's server has restarted, the page shows the group's present state again."""
     with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
         one = open_page().go(lab.url)
         one.has(".partitions .cell.read", 2)

@@ -16,7 +16,7 @@ TWO = "#world=" + '{"members":2,"partitions":4}'
 
 
 def test_step_back_and_jump(lab: LabProcess, open_page: Open) -> None:
-    """The keyboard steps forward and back, and jumps to changes of owner."""
+    """Keys step forward and back, and jump to changes of owner."""
     one = open_page().go(lab.url + TWO)
     one.has(".column", 2)
     one.has(".partitions .cell.read", 4)
@@ -38,10 +38,10 @@ def test_step_back_and_jump(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_a_fork_and_its_address(lab: LabProcess, open_page: Open) -> None:
-    """An action at an earlier move creates a second run, and its address reproduces that run."""
+    """An action at an earlier move creates a second run; the page's address reproduces it."""
     one = open_page().go(lab.url + TWO)
     one.keys("ArrowRight", "ArrowRight", "ArrowRight")
-    one.at(3)  # The page fetches moves, so it may show move 1 before it has handled all keys.
+    one.at(3)  # Move 1 may be shown before all keys are handled.
     one.keys("ArrowLeft", "ArrowLeft")
     one.at(1)
     one.page.locator("[data-member='0'] .head").click()
@@ -60,7 +60,7 @@ def test_a_fork_and_its_address(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
-    """Play advances the run, pause stops it, and the slider goes to any move."""
+    """Play advances the run, pause stops it, and the slider jumps to any move."""
     one = open_page().go(lab.url + "#scenario=a-zombie-wakes")
     one.page.get_by_label("moves per second").select_option(label="50 / s")
     one.keys("Space")
@@ -75,7 +75,7 @@ def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_the_chosen_action_happens(lab: LabProcess, open_page: Open) -> None:
-    """The panel lists the possible actions and performs the one that the user chooses."""
+    """The panel lists the possible actions, and performs the action that the user chooses."""
     one = open_page().go(lab.url + TWO)
     one.page.get_by_role("tab", name="next").click()
     one.has(".choices .next", 1)
@@ -88,7 +88,7 @@ def test_the_chosen_action_happens(lab: LabProcess, open_page: Open) -> None:
 
 @pytest.mark.parametrize("name", TOURS)
 def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
-    """A tour can be followed to its end and back, left for an action, and resumed."""
+    """A user can step through a tour and back, leave it for an action, and resume it."""
     tour = TOURS[name]
     one = open_page().go(f"{lab.url}#tour={name}&step=0")
     panel = one.page.locator(".tour")
@@ -111,7 +111,7 @@ def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
 
 
 def test_the_page_survives_a_restart(open_page: Open) -> None:
-    """After the server's restart the page continues in the same state."""
+    """After a restart of the server, the page continues in the same state."""
     with running_lab() as first:
         one = open_page().go(first.url + TWO)
         one.keys("ArrowRight", "ArrowRight")
@@ -126,7 +126,7 @@ def test_the_page_survives_a_restart(open_page: Open) -> None:
 
 
 def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
-    """Each dialog opens and closes by keyboard, a new group is opened, and the theme changes."""
+    """Keys open and close each dialog, a new group can be opened, and the theme changes."""
     one = open_page(color_scheme="dark").go(lab.url + TWO)
     for key, title in (("t", "Tours and scenarios"), ("e", "Export this run"), ("?", "Help")):
         one.keys(key)
@@ -146,7 +146,7 @@ def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
-    """One script runs on the chosen protocols, on one axis of time, and the address repeats it."""
+    """One script runs under the chosen protocols on one time axis; the address reproduces this."""
     one = open_page().go(lab.url)
     one.keys("x")
     one.page.locator("input[name=script]").fill("kill g_1")
@@ -165,14 +165,14 @@ def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_an_unreadable_address(lab: LabProcess, open_page: Open) -> None:
-    """An address that cannot be read shows an error, and the page still opens a group."""
+    """If an address cannot be read, the page shows an error and still opens a group."""
     one = open_page().go(lab.url + "#world={oops&moves=<img src=x onerror=alert(1)>")
     expect(one.page.get_by_role("status")).to_contain_text("is not", timeout=LIMIT_MS)
     assert one.page.locator("img[src=x]").count() == 0
 
 
 def test_a_watch_in_transit_is_dropped(lab: LabProcess, open_page: Open) -> None:
-    """A watch event on its way is an object of the page; dropping it breaks the connection."""
+    """The page shows a watch event in transit; if the user drops it, the connection breaks."""
     one = open_page().go(lab.url + TWO)
     one.keys("j")
     watch = one.page.locator("[data-member='0'] .way.down .chip", has_text="watch")
@@ -188,7 +188,7 @@ def test_a_watch_in_transit_is_dropped(lab: LabProcess, open_page: Open) -> None
 
 
 def test_a_group_with_a_coordinator(lab: LabProcess, open_page: Open) -> None:
-    """A dialog opens a coordinated group; members, brokers and messages are objects."""
+    """A dialog opens a coordinated group, whose members, brokers and messages are objects."""
     one = open_page().go(lab.url)
     one.keys("w")
     one.page.locator("select[name=protocol]").select_option("classic-eager")
@@ -257,7 +257,7 @@ def test_a_page_that_cannot_start_says_so(
 
 
 def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) -> None:
-    """A static site whose worker cannot load Pyodide gives one sentence."""
+    """If the worker of a static site cannot load Pyodide, the page shows one sentence."""
     context = chromium.new_context()
     page = context.new_page()
 

@@ -1,4 +1,4 @@
-"""A trace in the lab: owners, phases and texts of a recorded run."""
+"""A trace in the lab: the owners, phases and texts of a recorded run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def traces(name: str, directory: Path) -> None:
 
 
 def history(directory: Path) -> str:
-    """Write the logs of a simulated ZooKeeper, and return the name of their group."""
+    """Write the logs of a simulated ZooKeeper, and return the name of the group in them."""
     log, _ = simulated(3)
     log.log.write(directory)
     assert log.world is not None
@@ -58,13 +58,13 @@ def test_a_trace_of_the_simulator(name: str) -> None:
 
 
 def test_a_line_that_is_no_trace(tmp_path: Path) -> None:
-    """The error for an unreadable line has the line's number."""
+    """The error for a line that is no trace event has the number of the line."""
     with pytest.raises(TraceError, match="x:2"):
         read_trace(['{"v": 2}\n', "oops\n"], name="x")
 
 
 def test_the_logs_of_zookeeper(tmp_path: Path) -> None:
-    """The frames of ZooKeeper's logs end with the owners of the simulated group."""
+    """The last frame from ZooKeeper's logs has the owners of the simulated group."""
     log, _ = simulated(3)
     log.log.write(tmp_path)
     description = Description(find_servers([tmp_path]))
@@ -86,7 +86,7 @@ def test_the_logs_of_zookeeper(tmp_path: Path) -> None:
 
 
 def test_two_traces_side_by_side(tmp_path: Path, open_page: Open) -> None:
-    """The page shows two recorded runs, and goes to the first move at which they differ."""
+    """The page shows two recorded runs, and jumps to the first move at which they differ."""
     for name in ("a-consumer-dies", "a-consumer-leaves"):
         with (tmp_path / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             run_scenario(
@@ -103,7 +103,7 @@ def test_two_traces_side_by_side(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_an_address_of_a_moment(tmp_path: Path, open_page: Open) -> None:
-    """The address of a recorded run leads to the moment, also in an exported file."""
+    """The address of a recorded run opens the same moment, also in an exported file."""
     traces("a-zombie-wakes", tmp_path)
     with running_lab("--trace", str(tmp_path)) as lab:
         one = open_page().go(lab.url)
@@ -123,7 +123,7 @@ def test_an_address_of_a_moment(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:
-    """The traces of all members in a directory are one run, in the order of time."""
+    """The traces of all members in a directory become one run, sorted by time."""
     traces("a-consumer-joins", tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} >= {"g_0", "g_1"}
     with running_lab("--trace", str(tmp_path)) as lab:
@@ -134,7 +134,7 @@ def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_the_page_of_a_history(tmp_path: Path, open_page: Open) -> None:
-    """The page plays ZooKeeper's logs of a group, and offers no action on it."""
+    """The page plays a group's history from ZooKeeper's logs, and offers no actions."""
     group = history(tmp_path)
     with running_lab("--history", str(tmp_path), "--group", group) as lab:
         one = open_page().go(lab.url)

@@ -1,4 +1,4 @@
-"""`zkconsumer lab --sandbox`: the page's actions change a real group, which ends with the lab."""
+"""`zkconsumer lab --sandbox`: the page's actions change a real group that the lab started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zkconsumer.sandbox.real_group import MemberKind
 Open = Callable[..., LabPage]
 
 SETTLE_MS = 120_000
-"""Time limit in seconds: a session must time out, a JVM member sleeps between its attempts, and a
+"""Time limit in seconds: a session must time out, a JVM member waits between its attempts, and a
 busy machine is slow."""
 
 ACTIONS = {
@@ -36,7 +36,7 @@ ACTIONS = {
     "delete_owner::t~0": (".partitions .cell >> nth=0", "delete its owner znode"),
     "join:4": (".join", "start g_4"),
 }
-"""A move of the simulator -> the object on the page and the entry of its menu."""
+"""A move of the simulator -> the object on the page, and the menu entry that performs the move."""
 
 
 class Simulated:
@@ -52,7 +52,7 @@ class Simulated:
         self.length = 0
 
     def act(self, move: str) -> list[str]:
-        """Perform a move; return the owners when the group has settled."""
+        """Perform a move; return the owners once the group has settled."""
         self._take(
             self.engine.command({"do": "act", "run": self.run, "at": self.length, "move": move})
         )
@@ -71,7 +71,7 @@ class Simulated:
 
 
 def test_the_real_group_does_what_the_simulated_one_does(open_page: Open) -> None:
-    """After each action on JVM and other members, the real owners equal those of the simulation."""
+    """After each action on JVM and zkconsumer members, real and simulated owners are equal."""
     simulated = Simulated()
     with running_lab("--sandbox") as lab:
         one, two = open_page().go(lab.url), open_page().go(lab.url)
@@ -101,7 +101,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_starts_a_group_of_its_own() -> None:
-    """`--sandbox` together with a cluster, a group or a trace is refused."""
+    """`--sandbox` is refused together with a cluster, a group or a trace."""
     for more in (["-z", "zk1:2181"], ["-g", "billing"], ["--trace", "x.jsonl"]):
         done = CliRunner().invoke(app, ["--sandbox", "--no-browser", *more])
         assert done.exit_code == 2, done.output

@@ -1,4 +1,4 @@
-"""The lab's server: who may call it, and which files it serves."""
+"""The lab's server: which requests it accepts, and which files it serves."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def command(lab: LabProcess, **keys: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost:1"])
 def test_another_host_is_refused(lab: LabProcess, host: str) -> None:
-    """A request whose Host header has another name or port is refused (DNS rebinding)."""
+    """If the Host header has another name or port, a request is refused (DNS rebinding)."""
     for path in ("/", "/about.json", "/app.js"):
         assert ask(lab, path, host=host)[0] == 403
 
 
 def test_another_origin_is_refused(lab: LabProcess) -> None:
-    """A page of another origin cannot send commands, even with the token."""
+    """A page of another origin cannot send commands, even if it has the token."""
     body = b'{"do": "catalogue"}'
     mine = f"http://localhost:{lab.port}"
     key = token(lab)
@@ -65,20 +65,20 @@ def test_another_origin_is_refused(lab: LabProcess) -> None:
 
 
 def test_a_command_needs_the_token(lab: LabProcess) -> None:
-    """A command without this server's token is not executed."""
+    """A command without the token of this server is not executed."""
     for wrong in ("", "x" * 32):
         assert ask(lab, "/command", body=b'{"do": "open"}', x_lab_token=wrong)[0] == 403
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"{", b'"x"', b" " * 2_000_000])
 def test_a_body_that_is_no_command_is_refused(lab: LabProcess, body: bytes) -> None:
-    """A body that is not a command gets an error, and the server continues."""
+    """A request whose body is no command gets an error, and the server continues."""
     assert ask(lab, "/command", body=body, x_lab_token=token(lab))[0] == 400
     assert command(lab, do="open")[0]["event"] == "run"
 
 
 def test_every_answer_forbids_foreign_scripts(lab: LabProcess) -> None:
-    """Each answer has a Content Security Policy without inline or foreign scripts."""
+    """Each response has a Content Security Policy that forbids inline and foreign scripts."""
     for path in ("/", "/about.json", "/app.js", "/nothing"):
         policy = ask(lab, path)[1]["content-security-policy"]
         assert "default-src 'none'; script-src 'self';" in policy
@@ -93,13 +93,13 @@ def test_tabs_have_runs_of_their_own(lab: LabProcess) -> None:
 
 
 def test_nothing_else_is_served(lab: LabProcess) -> None:
-    """Only the page's own files are served."""
+    """The server sends no files other than the page's own."""
     for path in ("/../engine.py", "/..%2fengine.py", "/vendor/../../engine.py", "/engine.py"):
         assert ask(lab, path)[0] == 404
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:
-    """No file of the page names another host to load from."""
+    """No file of the page loads anything from another host."""
     for name in web_files():
         text = (WEB / name).read_text(encoding="utf-8")
         found = set(re.findall(r"https?://[\w.]+", text)) - {"http://www.w3.org"}

@@ -33,7 +33,7 @@ SLOW_MS = 120_000
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """The static site on a server that only sends files; yields its address."""
+    """The static site, on a server that only sends files; yields the site's address."""
     build(tmp_path)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -45,7 +45,7 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_static_site(site: str, open_page: Open) -> None:
-    """The code in the browser gives the same frames for the same moves as this process."""
+    """For the same moves, the code in the browser gives the same frames as this process."""
     one = open_page()
     foreign: list[str] = []
     one.page.on(
@@ -72,7 +72,7 @@ def test_the_static_site(site: str, open_page: Open) -> None:
 
 
 def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
-    """The archives contain the engine's imports compiled, so that no browser compiles them."""
+    """The archives contain the compiled modules of the engine: no browser compiles them."""
     done = CliRunner().invoke(app, ["lab", "build", str(tmp_path), "--output", "json"])
     assert done.exit_code == 0, done.output
     Draft202012Validator(schemas()["lab-build"]).validate(json.loads(done.stdout))
@@ -84,7 +84,7 @@ def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:
 
 
 def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
-    """Equal sources give equal archives, which contain the engine without network modules."""
+    """Equal sources give equal archives, which contain the engine but no network modules."""
     write_modules(tmp_path / "a.zip")
     write_modules(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -94,7 +94,7 @@ def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
 
 
 def test_another_archive_is_refused(tmp_path: Path) -> None:
-    """A runtime with an unexpected hash is not unpacked."""
+    """A runtime whose hash differs from the expected one is not unpacked."""
     wrong = tmp_path / "pyodide.tgz"
     wrong.write_bytes(b"x")
     with pytest.raises(ConfigError, match="not that of pyodide"):
@@ -103,7 +103,7 @@ def test_another_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
-    """The exported page plays the run without any server, and says that it is a recording."""
+    """The exported page plays the run without a server, and says that it is a recording."""
     scenario = SCENARIOS["a-zombie-wakes"]
     events = opened(open_scenario(1, scenario))
     file = tmp_path / "run.html"
@@ -118,7 +118,7 @@ def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_path: Path) -> None:
-    """Each export can be used: the page plays, SVG is drawn, JSON Lines are frames and a trace."""
+    """Each export is usable: the page plays, the SVG is drawn, the JSON Lines are valid."""
     one = open_page().go(lab.url + "#scenario=a-consumer-joins")
     saved = {}
     for kind in ("html", "svg", "jsonl", "frames.jsonl"):
@@ -137,7 +137,7 @@ def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_pa
 
 
 def test_both_exports_list_the_same_scripts() -> None:
-    """`site.player` and `exports.js` inline the same files: all scripts of the page."""
+    """`site.player` and `exports.js` inline the same files, namely all scripts of the page."""
     text = (WEB / "exports.js").read_text()
     found = re.search(r"const MODULES = \[(.*?)\]", text)
     assert found is not None

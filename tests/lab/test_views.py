@@ -1,4 +1,4 @@
-"""The views fit windows of three sizes, and the memory of a long live session does not grow."""
+"""The views fit windows of three sizes, and a long live session needs bounded memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VIEWS = {
     "scenario": ("#scenario=a-zombie-wakes&at=60", ".picture"),
     "compare": ("#compare=join;kill g_1&protocols=zookeeper-jvm,zookeeper,consumer", ".protocol"),
 }
-"""Name -> address, and the element that the page shows when it is ready."""
+"""Name -> the address, and the element that the page shows when it is ready."""
 
 
 COVERED = """() => {
@@ -51,7 +51,7 @@ COVERED = """() => {
       wrong.push(`${one.textContent} is cut off`);
   return wrong;
 }"""
-"""Returns what hides a part of the picture."""
+"""Returns the elements that hide a part of the picture."""
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -62,8 +62,8 @@ def test_every_view_fits(
     capsys: pytest.CaptureFixture[str],
     size: str,
 ) -> None:
-    """No view needs horizontal scrolling, and no part of the picture covers another one."""
-    # The screenshots are kept below pytest's directory.
+    """No view needs horizontal scrolling, and no part of the picture covers another part."""
+    # pytest keeps the screenshots in its temporary directory.
     width, height = SIZES[size]
     one = open_page(viewport={"width": width, "height": height})
     for name, (address, ready) in VIEWS.items():
@@ -76,7 +76,7 @@ def test_every_view_fits(
 
 
 GROWTH = 1.5
-"""Limit for the growth of memory while all kept events are replaced by new ones."""
+"""Limit for the growth of memory while new events replace all kept events."""
 
 BYTES_OF_NOISE = 8_000_000
 
@@ -89,14 +89,15 @@ def heap(session: CDPSession) -> int:
 
 
 def resident(process: int) -> int:
-    """Return the bytes of memory that a process uses."""
+    """Return how much memory a process uses, in bytes."""
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * 4096
 
 
 def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page: Open) -> None:
-    """Beyond the limit of kept events, further events need no more memory."""
-    # A group that commits twelve partitions each second produces this many events in half an hour.
+    """When the number of kept events has reached its limit, further events need no memory."""
+    # In half an hour, a group that commits twelve partitions per second produces this number of
+    # events.
     group = f"g{uuid.uuid4().hex[:8]}"
     client = KazooClient(zookeeper.connect)
     client.start()

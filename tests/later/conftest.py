@@ -1,4 +1,4 @@
-"""A member of a coordinated group that a test drives event by event."""
+"""A member of a coordinated group, which a test drives event by event."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from zkconsumer.protocol.later import messages as msg
 
 
 class DrivenMember:
-    """Gives events to a member's state machine, and keeps the commands that the last event
-    caused."""
+    """Gives events to a member's state machine, and keeps the commands of the last event."""
 
-    # Any, because each machine has its own State class
+    # Any, because each machine has its own class of state
     def __init__(self, machine: ModuleType, state: Any) -> None:
         self.machine = machine
         self.state = state
@@ -27,12 +26,12 @@ class DrivenMember:
         return self
 
     def answer(self, response: msg.Response, kind: type[msg.Request]) -> Self:
-        """Answer the pending request of this class."""
+        """Answer the pending request that has this class."""
         sent = self.state.client.sent
         number = next(n for n, one in sent.items() if isinstance(one.request, kind))
         return self.give(ev.Answered, number, response)
 
     def sent(self, kind: type[msg.Request]) -> list[msg.Request]:
-        """Return the requests of this class in the last commands."""
+        """Return those requests of this class that are among the last commands."""
         found = [one.request for one in self.commands if isinstance(one, ev.Send)]
         return [one for one in found if isinstance(one, kind)]

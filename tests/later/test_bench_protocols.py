@@ -35,7 +35,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_bad_input(words: tuple[str, ...], message: str) -> None:
-    """Bad input gives one line and exit code 2, before a server is started."""
+    """For bad input there is one line and exit code 2, before a server is started."""
     done = run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The member of the classic protocol: its commands in answer to each event."""
+"""The member of the classic protocol: the commands that it answers to each event."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COOPERATIVE = ("cooperative-sticky",)
 
 
 class Member(DrivenMember):
-    """A member of the classic protocol, and the situations of the tests."""
+    """A member of the classic protocol, and the situations that the tests need."""
 
     def __init__(self, **properties: object) -> None:
         settings = replace(Settings("g", "c", ("t",), ("range",)), **properties)
         super().__init__(machine, State(settings))
 
     def calls(self) -> list[Callback]:
-        """Return the calls of the listener in the last commands."""
+        """Return the calls of the listener among the last commands."""
         return [one.callback for one in self.commands if isinstance(one, ev.Call)]
 
     # ---- situations ------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Member(DrivenMember):
 
 
 def test_requests_before_the_first_message() -> None:
-    """The member sends FindCoordinator, JoinGroup, SyncGroup, OffsetFetch; then it delivers."""
+    """Before the first message come FindCoordinator, JoinGroup, SyncGroup and OffsetFetch."""
     member = Member().searching()
     assert [one.broker for one in member.commands if isinstance(one, ev.Send)] == [0]
     member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
@@ -97,7 +97,7 @@ def test_the_leader_assigns() -> None:
 
 
 def test_a_restarted_static_leader_keeps_the_assignment() -> None:
-    """With `skip_assignment` a restarted static leader sends no assignment."""
+    """If the reply has `skip_assignment`, a restarted static leader sends no assignment."""
     member = Member(instance="i").joining()
     joined = msg.Joined(
         member="c-1", generation=3, protocol="range", leader="c-1", skip_assignment=True
@@ -116,7 +116,7 @@ def test_a_restarted_static_leader_keeps_the_assignment() -> None:
     ],
 )
 def test_a_member_with_an_eager_assignor_is_eager(assignors: tuple[str, ...], mode: Mode) -> None:
-    """A member is cooperative only if all its assignors are."""
+    """A member is cooperative only if all its assignors are cooperative."""
     assert Settings("g", "c", ("t",), assignors).mode is mode
 
 
@@ -130,7 +130,7 @@ def test_a_member_with_an_eager_assignor_is_eager(assignors: tuple[str, ...], mo
     ],
 )
 def test_a_join_is_repeated(error: Error, again: bool) -> None:
-    """Some errors cause another JoinGroup at once, other errors after a back-off."""
+    """After some errors JoinGroup is repeated at once, after others when a back-off has ended."""
     member = Member().joining().answer(msg.Joined(error, "c-1"), msg.JoinGroup)
     assert bool(member.sent(msg.JoinGroup)) is again
     if not again:
@@ -142,7 +142,7 @@ def test_a_join_is_repeated(error: Error, again: bool) -> None:
     [Error.INCONSISTENT_GROUP_PROTOCOL, Error.FENCED_INSTANCE_ID, Error.GROUP_MAX_SIZE_REACHED],
 )
 def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
-    """`poll` raises the error of a join if a retry cannot succeed."""
+    """If no retry can succeed, `poll` raises the error of the join."""
     member = Member().joining().answer(msg.Joined(error), msg.JoinGroup)
     assert member.state.phase is Phase.FAILED
     assert member.commands == (ev.Fail(error),)
@@ -150,7 +150,7 @@ def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
 
 
 def test_the_coordinator_has_moved_before_the_join() -> None:
-    """After NOT_COORDINATOR the member looks for its coordinator, and then joins there."""
+    """After NOT_COORDINATOR the member looks for the coordinator, and joins the group there."""
     member = Member().joining().answer(msg.Joined(Error.NOT_COORDINATOR), msg.JoinGroup)
     assert member.sent(msg.FindCoordinator)
     member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
@@ -159,7 +159,7 @@ def test_the_coordinator_has_moved_before_the_join() -> None:
 
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_sync_is_refused(error: Error) -> None:
-    """After the end of its generation, the member joins again; if its id is unknown, without it."""
+    """If its generation has ended the member rejoins, and if its id is unknown, without the id."""
     member = Member().joining().completing()
     member.answer(msg.Synced(error), msg.SyncGroup)
     (join,) = member.sent(msg.JoinGroup)
@@ -168,7 +168,7 @@ def test_a_sync_is_refused(error: Error) -> None:
 
 
 def test_the_look_up_backs_off() -> None:
-    """A failed look-up is repeated after 0.1 s, 0.2 s, 0.4 s, and at most 1 s."""
+    """A failed look-up is repeated after 0.1 s, 0.2 s, 0.4 s, and so on, up to 1 s."""
     member, pauses = Member().searching(), []
     for _ in range(6):
         member.answer(msg.FoundCoordinator(Error.COORDINATOR_NOT_AVAILABLE), msg.FindCoordinator)
@@ -207,7 +207,7 @@ def test_a_cooperative_member_keeps_delivering() -> None:
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_lost_generation(error: Error, assignors: tuple[str, ...]) -> None:
-    """A fenced member loses all partitions without a commit (`onPartitionsLost`) and rejoins."""
+    """A fenced member loses all partitions without a commit (`onPartitionsLost`), and rejoins."""
     member = Member(assignors=assignors).stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(error), msg.Heartbeat)
     assert member.calls() == [Callback.LOST] and not member.sent(msg.OffsetCommit)
@@ -215,7 +215,7 @@ def test_a_lost_generation(error: Error, assignors: tuple[str, ...]) -> None:
 
 
 def test_an_old_heartbeat_s_answer_is_ignored() -> None:
-    """UNKNOWN_MEMBER_ID for an earlier membership does not affect the present one."""
+    """UNKNOWN_MEMBER_ID for an earlier membership does not affect the present membership."""
     member = Member().stable().give(ev.Tick, after_s=3.0)
     member.state = replace(member.state, generation=2)
     member.answer(msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID), msg.Heartbeat)
@@ -223,7 +223,7 @@ def test_an_old_heartbeat_s_answer_is_ignored() -> None:
 
 
 def test_a_user_that_does_not_poll_delays_the_join() -> None:
-    """The heartbeat's reply reports the rebalance; the member joins at the user's next poll."""
+    """A heartbeat's reply reports a rebalance; the member joins when the user polls next."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     assert member.commands == ()
@@ -231,14 +231,14 @@ def test_a_user_that_does_not_poll_delays_the_join() -> None:
 
 
 def test_a_user_that_never_polls_is_no_member_any_more() -> None:
-    """After `max.poll.interval.ms` the member leaves; at the next poll all partitions are lost."""
+    """After `max.poll.interval.ms` the member leaves, and loses all partitions at the next poll."""
     member = Member(poll_s=10.0).stable().give(ev.PollReturned).give(ev.Tick, after_s=10.0)
     assert member.sent(msg.LeaveGroup) and member.state.phase is Phase.UNJOINED
     assert member.give(ev.PollStarted).calls() == [Callback.LOST]
 
 
 def test_the_leader_watches_its_topics() -> None:
-    """A leader joins again when its topic has new partitions; other members do not."""
+    """If a topic gets new partitions, the leader joins again, but other members do not."""
     more = (0, 1), {"t": Topic(3)}
     leader = Member().joining().completing(leads=True).assigned(T0, T1)
     assert leader.give(ev.MetadataChanged, *more).state.rejoin
@@ -249,7 +249,7 @@ def test_the_leader_watches_its_topics() -> None:
 
 
 def test_a_lost_connection_ends_no_membership() -> None:
-    """After a lost connection the member looks for its coordinator, and continues to deliver."""
+    """After a lost connection the member looks for its coordinator, but keeps delivering."""
     member = Member().stable().give(ev.Disconnected, 1)
     assert member.sent(msg.FindCoordinator) and member.state.owned == BOTH
     member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
@@ -257,7 +257,7 @@ def test_a_lost_connection_ends_no_membership() -> None:
 
 
 def test_a_coordinator_without_answers_is_looked_up_again() -> None:
-    """Without an answer for a session timeout, the member looks for its coordinator again."""
+    """If nothing answers for a session timeout, the member looks for its coordinator again."""
     member = Member(session_s=10.0).stable()
     for _ in range(3):
         member.give(ev.Tick, after_s=3.0)
@@ -267,7 +267,7 @@ def test_a_coordinator_without_answers_is_looked_up_again() -> None:
 
 
 def test_automatic_commits() -> None:
-    """At each interval the member commits the positions of all its partitions in its generation."""
+    """At each interval the member commits the positions of all partitions, in its generation."""
     member = Member(auto_commit_s=5.0).stable().give(ev.Consumed, T0, 9)
     (commit,) = member.give(ev.Tick, after_s=5.0).sent(msg.OffsetCommit)
     assert isinstance(commit, msg.OffsetCommit) and commit.generation == 1
@@ -282,14 +282,14 @@ def test_without_automatic_commits() -> None:
 
 
 def test_a_commit_of_an_old_generation() -> None:
-    """A commit refused for its old generation ends the membership, and the member joins again."""
+    """If a commit is refused for its old generation, the membership ends; the member rejoins."""
     member = Member(auto_commit_s=2.0).stable().give(ev.Tick, after_s=2.0)
     member.answer(msg.OffsetsCommitted(Error.ILLEGAL_GENERATION), msg.OffsetCommit)
     assert member.calls() == [Callback.LOST] and member.sent(msg.JoinGroup)
 
 
 def test_a_commit_before_a_join_is_repeated() -> None:
-    """If the coordinator moves, the member sends the commit to the new one before it joins."""
+    """If the coordinator moves, the member sends its commit to the new one before it joins."""
     member = Member().stable().give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     member.answer(msg.OffsetsCommitted(Error.NOT_COORDINATOR), msg.OffsetCommit)
@@ -311,19 +311,19 @@ def test_closing() -> None:
 
 
 def test_a_static_member_does_not_leave() -> None:
-    """A static member that is closed sends no LeaveGroup, so it stays until its session ends."""
+    """A static member that is closed sends no LeaveGroup, so its session continues."""
     member = Member(instance="i", auto_commit_s=None).stable().give(ev.CloseRequested)
     assert not member.sent(msg.LeaveGroup) and member.state.phase is Phase.CLOSED
 
 
 def test_closing_without_a_coordinator() -> None:
-    """A closing member tries its last commit for 30 s; then it closes without the commit."""
+    """A member that closes tries its last commit for 30 s, and then closes without it."""
     member = Member().stable().give(ev.Disconnected, 1).give(ev.CloseRequested)
     assert member.state.phase is Phase.STABLE
     assert member.give(ev.Tick, after_s=30.0).state.phase is Phase.CLOSED
 
 
 def test_an_unknown_event() -> None:
-    """An event of an unknown class is a defect of the caller, and raises an error."""
+    """An event of an unknown class is an error of the caller, and raises."""
     with pytest.raises(machine.ImpossibleEventError):
         machine.step(Member().state, ev.Event(0.0))

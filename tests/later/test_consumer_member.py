@@ -1,4 +1,4 @@
-"""The member of KIP-848's protocol: its commands in answer to each event."""
+"""The member of KIP-848's protocol: the commands that it answers to each event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = frozenset({T0, T1})
 
 
 class Member(DrivenMember):
-    """A member of KIP-848's protocol, and the situations of the tests."""
+    """A member of KIP-848's protocol, and the situations that the tests need."""
 
     def __init__(self, **properties: object) -> None:
         settings = replace(Settings("g", "c", ("t",), auto_commit_s=None), **properties)
@@ -35,7 +35,7 @@ class Member(DrivenMember):
         error: Error = Error.NONE,
         same: bool = False,
     ) -> Member:
-        """Answer the pending heartbeat, with a target assignment or, if unchanged, without."""
+        """Answer the pending heartbeat, with a target assignment unless it is unchanged."""
         target = None if same or error is not Error.NONE else frozenset(partitions)
         answer = msg.ConsumerGroupAnswer(
             error=error, member="m", epoch=epoch, heartbeat_interval_s=5.0, assignment=target
@@ -43,7 +43,7 @@ class Member(DrivenMember):
         return self.answer(answer, msg.ConsumerGroupHeartbeat)
 
     def load(self, **offsets: int) -> Member:
-        """Answer the pending OffsetFetch; `p0=7` means offset 7 for partition 0."""
+        """Answer the pending OffsetFetch; `p0=7` means that partition 0 has offset 7."""
         stored = {
             TopicPartition("t", int(name[1:])): OffsetAndMetadata(at)
             for name, at in offsets.items()
@@ -51,13 +51,13 @@ class Member(DrivenMember):
         return self.answer(msg.OffsetsFetched(offsets=stored), msg.OffsetFetch)
 
     def heartbeat(self) -> msg.ConsumerGroupHeartbeat:
-        """Return the only heartbeat in the last commands."""
+        """Return the only heartbeat among the last commands."""
         (one,) = self.sent(msg.ConsumerGroupHeartbeat)
         assert isinstance(one, msg.ConsumerGroupHeartbeat)
         return one
 
     def calls(self) -> list[tuple[Callback, frozenset[TopicPartition]]]:
-        """Return the calls of the listener in the last commands, with their partitions."""
+        """Return the calls of the listener among the last commands, with the partitions of each."""
         return [(one.callback, one.partitions) for one in self.commands if isinstance(one, ev.Call)]
 
     # ---- situations ------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ class Member(DrivenMember):
         return self.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
 
     def stable(self) -> Member:
-        """A member that owns both partitions and has reported this to the coordinator."""
+        """A member that owns both partitions, and has reported this to the coordinator."""
         self.joining().hear(T0, T1).load(p0=7)
         self.hear(same=True)
         assert self.state.phase is Phase.STABLE
         return self
 
     def consumed(self) -> Member:
-        """A member that has delivered messages of both partitions, which it may commit."""
+        """A member that has delivered messages of both partitions, which it can commit."""
         return self.stable().give(ev.Consumed, T0, 9).give(ev.Consumed, T1, 3)
 
 
@@ -83,7 +83,7 @@ class Member(DrivenMember):
 
 
 def test_requests_before_the_first_message() -> None:
-    """The first heartbeat has epoch 0 and all fields; then the member acknowledges the target."""
+    """The first heartbeat has epoch 0 and all fields; the next ones acknowledge the target."""
     member = Member().joining()
     first = member.heartbeat()
     assert (first.epoch, first.topics, first.owned) == (0, ("t",), frozenset())
@@ -91,7 +91,7 @@ def test_requests_before_the_first_message() -> None:
     assert member.calls() == [(Callback.ASSIGNED, BOTH)]
     acknowledged = member.heartbeat()
     assert (acknowledged.epoch, acknowledged.owned) == (1, BOTH)
-    assert acknowledged.topics is None, "the coordinator knows them"
+    assert acknowledged.topics is None, "the coordinator already knows the topics"
     member.load(p0=7)
     assert member.commands == (ev.StartFetching({T0: 7, T1: None}),)
     member.hear(same=True)
@@ -99,7 +99,7 @@ def test_requests_before_the_first_message() -> None:
 
 
 def test_heartbeats_keep_the_interval_of_the_coordinator() -> None:
-    """A stable member sends no heartbeat before the interval ends, and then only changed fields."""
+    """A stable member sends a heartbeat when the interval ends, and only changed fields."""
     member = Member().stable()
     assert not member.give(ev.Tick, after_s=4.9).sent(msg.ConsumerGroupHeartbeat)
     again = member.give(ev.Tick, after_s=0.2).heartbeat()
@@ -107,7 +107,7 @@ def test_heartbeats_keep_the_interval_of_the_coordinator() -> None:
 
 
 def test_one_heartbeat_at_a_time() -> None:
-    """While a heartbeat is not answered, the member sends no other heartbeat."""
+    """While a heartbeat has no answer, the member sends no further heartbeat."""
     member = Member().stable()
     member.give(ev.Tick, after_s=6.0)
     assert not member.give(ev.Tick, after_s=6.0).sent(msg.ConsumerGroupHeartbeat)
@@ -117,7 +117,7 @@ def test_one_heartbeat_at_a_time() -> None:
 
 
 def test_only_reassigned_partitions_are_revoked() -> None:
-    """For a smaller target the listener revokes one partition; the other is still delivered."""
+    """If the target is smaller, only the missing partition is revoked; the other is delivered."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, epoch=1)
     assert (Callback.REVOKED, frozenset({T1})) in member.calls()
     assert ev.StopFetching(frozenset({T1})) in member.commands
@@ -126,7 +126,7 @@ def test_only_reassigned_partitions_are_revoked() -> None:
 
 
 def test_reassigned_partitions_are_committed_before_they_are_revoked() -> None:
-    """With automatic commits the member commits, waits for the answer, and only then revokes."""
+    """With automatic commits, the member revokes only after its commit has been answered."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     (commit,) = member.sent(msg.OffsetCommit)
     assert isinstance(commit, msg.OffsetCommit)
@@ -137,7 +137,7 @@ def test_reassigned_partitions_are_committed_before_they_are_revoked() -> None:
 
 
 def test_a_commit_refused_for_good_is_given_up() -> None:
-    """A commit that the coordinator refuses permanently is dropped, and the member revokes."""
+    """If the coordinator refuses a commit permanently, the member drops it and revokes."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     refused = msg.OffsetsCommitted(error=Error.UNKNOWN_MEMBER_ID)
     member.answer(refused, msg.OffsetCommit)
@@ -145,7 +145,7 @@ def test_a_commit_refused_for_good_is_given_up() -> None:
 
 
 def test_a_commit_with_a_stale_epoch_is_repeated() -> None:
-    """After STALE_MEMBER_EPOCH the member repeats the commit after the back-off."""
+    """After STALE_MEMBER_EPOCH the commit is repeated when the back-off has ended."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.Tick, after_s=6.0).hear(T0)
     member.answer(msg.OffsetsCommitted(error=Error.STALE_MEMBER_EPOCH), msg.OffsetCommit)
     assert member.state.owned == BOTH
@@ -153,7 +153,7 @@ def test_a_commit_with_a_stale_epoch_is_repeated() -> None:
 
 
 def test_nothing_is_revoked_while_the_user_does_not_poll() -> None:
-    """The listener is called in `poll`; until then the member keeps its partitions."""
+    """The listener is called only in `poll`; before that the member keeps its partitions."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0).hear(T0)
     assert member.calls() == [] and member.state.owned == BOTH
     assert member.state.phase is Phase.RECONCILING
@@ -162,7 +162,7 @@ def test_nothing_is_revoked_while_the_user_does_not_poll() -> None:
 
 
 def test_a_newer_target_replaces_one_that_waits() -> None:
-    """The member completes and acknowledges its present target before it starts the next one."""
+    """The member completes and acknowledges its present target before it starts the next."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0).hear(T0)
     member.give(ev.Tick, after_s=6.0).hear(T0, T1, T2, epoch=2)
     member.give(ev.PollStarted)
@@ -173,7 +173,7 @@ def test_a_newer_target_replaces_one_that_waits() -> None:
 
 
 def test_an_unchanged_target_is_acknowledged_without_a_move() -> None:
-    """The epoch increases, no partition moves, and the listener is not called."""
+    """If the target is unchanged the epoch increases, but nothing moves and nothing is called."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, T1, epoch=2)
     assert member.calls() == []
     assert (member.state.phase, member.state.epoch) == (Phase.STABLE, 2)
@@ -193,7 +193,7 @@ def test_a_fenced_member_loses_all_and_joins_again(error: Error) -> None:
 
 
 def test_a_fenced_member_waits_for_the_user() -> None:
-    """While the user does not poll, a fenced member calls no listener and does not join."""
+    """While the user does not poll, a fenced member neither calls its listener nor joins."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0)
     member.hear(error=Error.FENCED_MEMBER_EPOCH)
     assert member.state.phase is Phase.FENCED and member.commands == ()
@@ -203,7 +203,7 @@ def test_a_fenced_member_waits_for_the_user() -> None:
 
 @pytest.mark.parametrize("error", [Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE])
 def test_the_coordinator_has_moved(error: Error) -> None:
-    """When the coordinator moves, the member keeps its partitions and repeats all fields there."""
+    """If the coordinator moves, the member keeps its partitions, and sends all fields again."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(error=error)
     assert member.state.owned == BOTH and member.state.epoch == 1
     member.answer(msg.FoundCoordinator(broker=0), msg.FindCoordinator)
@@ -212,7 +212,7 @@ def test_the_coordinator_has_moved(error: Error) -> None:
 
 
 def test_a_coordinator_that_loads_is_asked_again() -> None:
-    """After COORDINATOR_LOAD_IN_PROGRESS the coordinator gets all fields after the back-off."""
+    """After COORDINATOR_LOAD_IN_PROGRESS all fields are sent again when the back-off has ended."""
     member = Member().stable().give(ev.Tick, after_s=6.0)
     member.hear(error=Error.COORDINATOR_LOAD_IN_PROGRESS)
     assert member.state.client.coordinator == 1 and member.commands == ()
@@ -230,14 +230,14 @@ def test_an_error_that_no_retry_avoids() -> None:
 
 
 def paused_before_the_offsets() -> Member:
-    """A member that was paused past its session before it had the offsets of new partitions."""
+    """A member that was paused for longer than its session, before it had read new offsets."""
     member = Member().joining().hear(T0, T1)
     assert member.sent(msg.ConsumerGroupHeartbeat) and member.sent(msg.OffsetFetch)
     return member.give(ev.Tick, after_s=10.0)
 
 
 def test_poll_raises_if_the_session_ends_before_the_offsets_are_read() -> None:
-    """`poll` raises UNKNOWN_MEMBER_ID, and the next heartbeat's answer lets the member rejoin."""
+    """`poll` raises UNKNOWN_MEMBER_ID; after the next heartbeat's answer the member rejoins."""
     member = paused_before_the_offsets()
     member.answer(msg.OffsetsFetched(error=Error.UNKNOWN_MEMBER_ID), msg.OffsetFetch)
     assert member.commands == (ev.Raise(Error.UNKNOWN_MEMBER_ID),)
@@ -248,7 +248,7 @@ def test_poll_raises_if_the_session_ends_before_the_offsets_are_read() -> None:
 
 
 def test_poll_raises_even_if_the_heartbeat_is_refused_first() -> None:
-    """`poll` waits for the offsets, raises, and calls the listener when the user polls again."""
+    """`poll` raises once the offsets are answered; the listener is called in the next poll."""
     member = paused_before_the_offsets().hear(error=Error.UNKNOWN_MEMBER_ID)
     assert member.commands == ()
     member.answer(msg.OffsetsFetched(error=Error.UNKNOWN_MEMBER_ID), msg.OffsetFetch)
@@ -258,14 +258,14 @@ def test_poll_raises_even_if_the_heartbeat_is_refused_first() -> None:
 
 
 def test_poll_does_not_raise_if_the_offsets_are_known() -> None:
-    """A member whose offsets were read before the pause loses its partitions and joins again."""
+    """If the offsets were read before the pause, the member loses its partitions and rejoins."""
     member = Member().stable().give(ev.Tick, after_s=10.0).hear(error=Error.UNKNOWN_MEMBER_ID)
     assert member.calls() == [(Callback.LOST, BOTH)]
     assert not any(isinstance(one, ev.Raise) for one in member.commands)
 
 
 def test_a_lost_connection_ends_no_membership() -> None:
-    """After a lost connection the member looks for its coordinator, and continues to deliver."""
+    """After a lost connection the member looks for its coordinator, but keeps delivering."""
     member = Member().stable().give(ev.Disconnected, 1)
     assert member.state.owned == BOTH and member.calls() == []
     assert member.sent(msg.FindCoordinator)
@@ -275,7 +275,7 @@ def test_a_lost_connection_ends_no_membership() -> None:
 
 
 def test_a_user_that_never_polls_is_no_member_any_more() -> None:
-    """After `max.poll.interval.ms` the member leaves; at the next poll all partitions are lost."""
+    """After `max.poll.interval.ms` the member leaves, and loses all partitions at the next poll."""
     member = Member(poll_s=10.0).stable().give(ev.PollReturned).give(ev.Tick, after_s=10.0)
     assert member.heartbeat().epoch == msg.LEAVE_EPOCH
     assert member.state.phase is Phase.STALE and member.calls() == []
@@ -284,7 +284,7 @@ def test_a_user_that_never_polls_is_no_member_any_more() -> None:
 
 
 def test_automatic_commits() -> None:
-    """At each interval the member commits the positions of all its partitions with its epoch."""
+    """At each interval the member commits the positions of all partitions, with its epoch."""
     member = Member(auto_commit_s=5.0).consumed().give(ev.Tick, after_s=5.1)
     (commit,) = member.sent(msg.OffsetCommit)
     assert isinstance(commit, msg.OffsetCommit)
@@ -299,7 +299,7 @@ def test_automatic_commits() -> None:
     ("instance", "epoch"), [(None, msg.LEAVE_EPOCH), ("i", msg.LEAVE_STATIC_EPOCH)]
 )
 def test_closing(instance: str | None, epoch: int) -> None:
-    """A closing member commits, calls the listener, and sends the leave epoch of its kind."""
+    """A member that closes commits, calls the listener, and sends the leave epoch of its kind."""
     member = Member(auto_commit_s=60.0, instance=instance).consumed().give(ev.CloseRequested)
     assert member.sent(msg.OffsetCommit) and member.calls() == []
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
@@ -309,14 +309,14 @@ def test_closing(instance: str | None, epoch: int) -> None:
 
 
 def test_closing_without_an_answer() -> None:
-    """A closing member waits 30 s for its last commit; then it closes without an answer."""
+    """A member that closes waits 30 s for its last commit, and then closes without an answer."""
     member = Member(auto_commit_s=60.0).consumed().give(ev.CloseRequested)
     assert not machine.is_over(member.give(ev.Tick, after_s=CLOSE_S - 1).state)
     assert machine.is_over(member.give(ev.Tick, after_s=1.0).state)
 
 
 def test_the_next_deadline() -> None:
-    """A stable member waits for its next heartbeat; a closed member has no deadline."""
+    """A stable member has the deadline of its next heartbeat; a closed member has none."""
     member = Member().stable()
     assert machine.next_deadline(member.state, member.now) == pytest.approx(5.0)
     member.give(ev.CloseRequested)

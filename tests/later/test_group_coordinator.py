@@ -1,4 +1,4 @@
-"""What Kafka's texts say about the group coordinator, as short histories of one group."""
+"""What Kafka's documents say about the group coordinator, as short histories of a group."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DAY_S = 86_400.0
 
 @pytest.fixture(autouse=True)
 def _enforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every change of phase be compared with the table of legal changes."""
+    """Compare every change of a phase with the table of legal changes."""
     monkeypatch.setattr(group_phases, "enforced", True)
 
 
@@ -91,7 +91,7 @@ class Broker:
         return self.number
 
     def ask(self, request: Request) -> Any:
-        """Send a request that is answered at once."""
+        """Send a request that gets its answer at once."""
         return self.answers[self.send(request)]
 
     def until(self, now_s: float) -> None:
@@ -115,7 +115,7 @@ class Broker:
     # ---- what several tests do -------------------------------------------------------------------
 
     def newcomer(self, **fields: Any) -> tuple[str, int]:
-        """Join as a new dynamic member in two steps, of which the second waits for the group."""
+        """Join as a new dynamic member in two steps; the second step waits for the group."""
         asked = self.ask(JoinGroup(GROUP, "", RANGE, **fields))
         assert asked.error is Error.MEMBER_ID_REQUIRED
         return asked.member, self.send(JoinGroup(GROUP, asked.member, RANGE, **fields))
@@ -126,7 +126,7 @@ class Broker:
         return found
 
     def stable(self, **fields: Any) -> tuple[str, str]:
-        """A stable group of a leader and a follower in generation 1."""
+        """A stable group in generation 1, with a leader and a follower."""
         leader, one = self.newcomer(**fields)
         follower, two = self.newcomer(**fields)
         self.until(self.now_s + 10.0)
@@ -147,7 +147,7 @@ def broker() -> Broker:
 
 
 def test_the_first_rebalance_waits_three_seconds(broker: Broker) -> None:
-    """The reply to the first JoinGroup comes after group.initial.rebalance.delay.ms."""
+    """The first JoinGroup is answered after group.initial.rebalance.delay.ms."""
     member, number = broker.newcomer()
     broker.until(2.9)
     assert number not in broker.answers
@@ -158,7 +158,7 @@ def test_the_first_rebalance_waits_three_seconds(broker: Broker) -> None:
 
 
 def test_a_newcomer_extends_the_first_rebalance(broker: Broker) -> None:
-    """A member that joins during the delay adds three seconds, up to the rebalance timeout."""
+    """If a member joins during the delay, the delay grows by 3 s, up to the rebalance timeout."""
     numbers = [broker.newcomer(rebalance_timeout_s=8.0)[1]]
     for at_s in (2.0, 5.0):
         broker.until(at_s)
@@ -170,7 +170,7 @@ def test_a_newcomer_extends_the_first_rebalance(broker: Broker) -> None:
 
 
 def test_a_later_rebalance_waits_for_the_members_only(broker: Broker) -> None:
-    """JoinGroup waits until the last member has joined, without an additional delay."""
+    """JoinGroup waits only until the last member has joined; there is no additional delay."""
     leader, follower = broker.stable()
     _, new = broker.newcomer()
     for member in (leader, follower):
@@ -184,7 +184,7 @@ def test_a_later_rebalance_waits_for_the_members_only(broker: Broker) -> None:
 
 
 def test_a_slow_leader_loses_its_place(broker: Broker) -> None:
-    """After the longest rebalance timeout the group continues without the missing leader."""
+    """After the longest rebalance timeout, the group continues without the leader."""
     leader, follower = broker.stable(session_timeout_s=100.0, rebalance_timeout_s=60.0)
     start_s = broker.now_s
     changed = (Protocol("range", b"changed"),)
@@ -197,7 +197,7 @@ def test_a_slow_leader_loses_its_place(broker: Broker) -> None:
 
 
 def test_a_member_without_a_common_assignor_is_refused(broker: Broker) -> None:
-    """INCONSISTENT_GROUP_PROTOCOL leaves the group unchanged."""
+    """A member gets INCONSISTENT_GROUP_PROTOCOL, and the group does not change."""
     broker.stable()
     before = broker.group
     other = JoinGroup(GROUP, "", (Protocol("sticky"),))
@@ -209,7 +209,7 @@ def test_a_member_without_a_common_assignor_is_refused(broker: Broker) -> None:
 
 
 def test_followers_wait_for_the_leader(broker: Broker) -> None:
-    """SyncGroup of a follower waits; a member that the leader left out gets an empty assignment."""
+    """A follower's SyncGroup waits for the leader; a member that it left out gets nothing."""
     leader, one = broker.newcomer()
     follower, two = broker.newcomer()
     broker.until(10.0)
@@ -221,7 +221,7 @@ def test_followers_wait_for_the_leader(broker: Broker) -> None:
 
 
 def test_a_member_frozen_past_its_session_cannot_commit(broker: Broker) -> None:
-    """A member that was frozen beyond its session cannot overwrite its successor's offsets."""
+    """If a member was frozen beyond its session, it cannot overwrite its successor's offsets."""
     leader, zombie = broker.stable(session_timeout_s=10.0)
     partition = TopicPartition("t", 0)
 
@@ -245,7 +245,7 @@ def test_a_member_frozen_past_its_session_cannot_commit(broker: Broker) -> None:
 
 
 def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
-    """A restarted static member keeps assignment and generation; its old member id is fenced."""
+    """A restarted static member keeps assignment and generation, and its old id is fenced."""
     number = broker.send(JoinGroup(GROUP, "", RANGE, "i1"))
     broker.until(10.0)
     old = broker.joined(number).member
@@ -261,7 +261,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
 
 
 def test_another_broker_continues_with_the_last_stable_generation() -> None:
-    """Waiting requests get NOT_COORDINATOR; generation, assignment and offsets are read again."""
+    """The new coordinator reads generation, assignment and offsets; others get NOT_COORDINATOR."""
     old, new = Broker().start(), Broker()
     leader, follower = old.stable()
     offsets = {TopicPartition("t", 0): OffsetAndMetadata(5)}
@@ -282,7 +282,7 @@ def test_another_broker_continues_with_the_last_stable_generation() -> None:
 
 
 def test_offsets_expire_a_week_after_the_group_is_empty(broker: Broker) -> None:
-    """offsets.retention.minutes counts from the end of the last member, not from the commit."""
+    """offsets.retention.minutes counts from when the last member left, not from the commit."""
     leader, follower = broker.stable(session_timeout_s=1800.0)
     offsets = {TopicPartition("t", 0): OffsetAndMetadata(5)}
     broker.ask(OffsetCommit(GROUP, offsets, leader, 1))
@@ -302,7 +302,7 @@ T = [TopicPartition("t", number) for number in range(4)]
 
 
 def beat(broker: Broker, member: str, epoch: int, **fields: Any) -> ConsumerGroupAnswer:
-    """Send a heartbeat; a heartbeat that joins has all fields."""
+    """Send a heartbeat; if it joins the group, it has all fields."""
     if epoch == JOIN_EPOCH:
         fields = {"rebalance_timeout_s": 30.0, "topics": ("t",), "owned": frozenset(), **fields}
     found = broker.ask(ConsumerGroupHeartbeat(GROUP, member, epoch, **fields))
@@ -312,17 +312,17 @@ def beat(broker: Broker, member: str, epoch: int, **fields: Any) -> ConsumerGrou
 
 @pytest.fixture
 def consumers(broker: Broker) -> Broker:
-    """A KIP-848 group whose first member `a` owns four partitions; `b` has just joined."""
+    """A KIP-848 group: its first member `a` owns four partitions, and `b` has just joined."""
     broker.handle(TopicsChanged({"t": Topic(4, id=(1, 0))}))
     assert beat(broker, "a", JOIN_EPOCH).assignment == frozenset(T)
     assert broker.consumers.phase is ConsumerPhase.STABLE
-    # `a` still holds all partitions.
+    # `a` still has all partitions.
     assert beat(broker, "b", JOIN_EPOCH).assignment == frozenset()
     return broker
 
 
 def test_a_partition_is_given_after_it_was_revoked(consumers: Broker) -> None:
-    """The new member waits without the partition until its owner has reported the revocation."""
+    """A new member gets a partition only after the owner has reported that it revoked it."""
     kept = beat(consumers, "a", 1).assignment
     assert kept is not None and len(kept) == 2
     assert beat(consumers, "b", 2).assignment is None
@@ -334,7 +334,7 @@ def test_a_partition_is_given_after_it_was_revoked(consumers: Broker) -> None:
 
 
 def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
-    """A member that does not revoke within its timeout is fenced, although it sends heartbeats."""
+    """If a member does not revoke in time, it is fenced, although it sends heartbeats."""
     assert beat(consumers, "a", 1).epoch == 1
     consumers.until(29.0)
     assert beat(consumers, "a", 1, owned=frozenset(T)).error is Error.NONE
@@ -344,7 +344,7 @@ def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
 
 
 def test_a_wrong_epoch_is_fenced_unless_a_reply_was_lost(consumers: Broker) -> None:
-    """A heartbeat of another epoch is fenced unless it repeats the join; an old commit is stale."""
+    """A wrong epoch is fenced, unless a heartbeat repeats the join; an old commit is stale."""
     assert beat(consumers, "b", 3).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", 1).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", JOIN_EPOCH).error is Error.NONE
@@ -353,7 +353,7 @@ def test_a_wrong_epoch_is_fenced_unless_a_reply_was_lost(consumers: Broker) -> N
 
 
 def test_a_static_member_that_returns_keeps_its_partitions(broker: Broker) -> None:
-    """Epoch -2 keeps the assignment for the next member of the instance; -1 frees it."""
+    """Epoch -2 keeps the assignment for the instance's next member; epoch -1 frees it."""
     broker.handle(TopicsChanged({"t": Topic(4, id=(1, 0))}))
     beat(broker, "old", JOIN_EPOCH, instance="i1")
     early = beat(broker, "new", JOIN_EPOCH, instance="i1")
@@ -370,7 +370,7 @@ def test_a_static_member_that_returns_keeps_its_partitions(broker: Broker) -> No
 
 
 def test_the_bytes_of_the_members() -> None:
-    """Encoded members are decoded unchanged, and truncated bytes are refused."""
+    """Encoding and decoding leaves members unchanged; truncated bytes are refused."""
     subscription = Subscription(("b", "é"), (T[0], T[2]), 7, "r1")
     data = encode_subscription(subscription, b"user")
     assert decode_subscription(data) == (subscription, b"user")

@@ -1,11 +1,11 @@
 """Groups of real consumers on real brokers go through the states that the model predicts.
 
-The brokers are those of 3.9.1, and one of 4.0.1 for librdkafka's members of KIP-848's protocol.
+The brokers are 3.9.1; for librdkafka's members of KIP-848's protocol there is one of 4.0.1.
 
-Each scenario is a script. First the simulated world performs it, then real consumers do: after each
-step their assignments must become those of the model, and in the end the broker's log must contain
-the model's sequence of states and generations. For KIP-848's protocol, the compared values are the
-epochs of the target assignments, and the epoch, state and partitions of each member.
+Each scenario is a script. The simulated world performs the script first, and then real consumers
+do. After each step the real assignments must become those of the model. In the end the broker's log
+must contain the model's sequence of states and generations. For KIP-848's protocol, the compared
+values are the epochs of the target assignments, and the epoch, state and partitions of each member.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Owned = dict[int, list[int]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A script, and the properties of each member.
+    """A script, and the properties of its members.
 
     Attributes:
         poll_s: `max.poll.interval.ms`, which is also the rebalance timeout of a member.
@@ -71,7 +71,7 @@ class Scenario:
 
     @property
     def session_s(self) -> float:
-        """A static member starts again within its session."""
+        """A static member starts again before its session ends."""
         return 45.0 if self.is_static else SESSION_S
 
 
@@ -98,22 +98,23 @@ SCENARIOS = {
         ("confluent",) * 3,
         (ROUND_ROBIN + RANGE, ROUND_ROBIN + RANGE, RANGE + ROUND_ROBIN),
     ),
-    # Members with both strategies are eager; the last one is cooperative.
+    # A member with both strategies is eager; the last member is cooperative.
     "members change to the cooperative strategy": Scenario(
         ("join 0", "join 1", "leave 0", "join 2", "leave 1"),
         ("jvm",) * 3,
         (RANGE, COOPERATIVE + RANGE, COOPERATIVE),
     ),
     "both clients": Scenario(("join 0", "join 1", "leave 0"), ("jvm", "confluent")),
-    # The restarted leader keeps the stored assignment. Its first metadata already contain the new
-    # partition, so it sees no change and does not rebalance.
+    # The restarted leader keeps the stored assignment. The new partition is already in the leader's
+    # first metadata, so the leader sees no change and does not rebalance.
     "a static leader overlooks a partition": Scenario(
         ("join 0", "join 1", "leave 0", "grow", "revive 0"),
         JVM,
         is_static=True,
         waits=(30.0, 30.0, 1.0, 1.0, 30.0),
     ),
-    # The member stays in the group, but the group continues without it: its generation is fenced.
+    # The member stays in the group, but the group continues without the member: its generation is
+    # fenced.
     "a static member misses a rebalance": Scenario(
         ("join 0", "join 1", "freeze 1", "join 2", "thaw 1"),
         ("jvm",) * 3,
@@ -130,7 +131,8 @@ CONSUMER = {
     "kill": ("join 0", "join 1", "kill 1"),
     "pause": ("join 0", "join 1", "freeze 1", "thaw 1"),
     "pause in the listener": ("join 0", "join 1", "freeze 1", "thaw 1"),
-    # With two members, the order of their random ids would decide who gets the new partition.
+    # With two members, the order of their random ids would decide which member gets the new
+    # partition.
     "partitions are added": ("join 0", "grow"),
 }
 """Scenarios of KIP-848's protocol."""
@@ -142,7 +144,7 @@ NEW_CONSUMER = {
     **{f"{name}, both clients": (name, BOTH) for name in ("join", "leave", "pause")},
     "pause in the listener, both clients": ("pause in the listener", BOTH[::-1]),
 }
-"""Scenarios of KIP-848's protocol on the broker of 4.0.1, with the clients of the members.
+"""Scenarios of KIP-848's protocol on the 4.0.1 broker, with the client of each member.
 
 librdkafka 2.16 sends version 1 of ConsumerGroupHeartbeat, in which a member chooses its member id.
 The JVM client of 3.9.1 sends version 0 to both brokers.
@@ -153,7 +155,7 @@ The JVM client of 3.9.1 sends version 0 to both brokers.
 
 
 class States(Watcher):
-    """Collects the group's states and generations, except states of a rebalance in progress."""
+    """Collects the group's states and generations, except states during a rebalance."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -168,12 +170,12 @@ class States(Watcher):
 
 
 MemberState = tuple[int, str, tuple[int, ...], tuple[int, ...]]
-"""A member's epoch and state, the partitions that it has, and those that it must revoke."""
+"""A member's epoch and state, its partitions, and the partitions that it must revoke."""
 
 
 @dataclass
 class Epochs(Watcher):
-    """Collects the epochs of the target assignments, and the states of each member in turn."""
+    """Collects the epochs of target assignments, and the successive states of each member."""
 
     targets: list[int] = field(default_factory=list)
     members: dict[str, list[MemberState]] = field(default_factory=dict)
@@ -205,7 +207,7 @@ class Epochs(Watcher):
 
 
 def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
-    """Return the model's assignment after each step, and its states."""
+    """Return the model's assignment after each step, and the model's states."""
 
     def settings(one: Settings, who: int) -> Settings:
         return replace(
@@ -222,7 +224,7 @@ def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
     members = len(scenario.clients)
     plan = Plan(scenario.protocol, members=members, partitions=PARTITIONS, settings=settings)
     world = World(plan, states)
-    settled_s = 30.0 if is_classic else 120.0  # the coordinator's session timeout is 45 s
+    settled_s = 30.0 if is_classic else 120.0  # The session timeout of the coordinator is 45 s.
     found = []
     for number, step in enumerate(scenario.steps):
         what, _, who = step.partition(" ")
@@ -311,7 +313,7 @@ class RealGroup:
         return found
 
     def owned(self) -> Owned:
-        """Return the partitions of each member that has not failed and is not frozen."""
+        """Return the partitions of each member that has neither failed nor been frozen."""
         found: Owned = {}
         for who, member in self.members.items():
             events = member.events
@@ -374,7 +376,7 @@ class RealGroup:
 
 
 def follow(group: RealGroup, scenario: Scenario, assignments: list[Owned]) -> None:
-    """Perform the steps; after each one, wait until the real group has the model's assignment."""
+    """Perform the steps; after each, wait until the real group has the model's assignment."""
     for step, wanted in zip(scenario.steps, assignments, strict=True):
         group.perform(step)
         eventually(lambda wanted=wanted: group.owned() == wanted, LIMIT_S)
@@ -386,7 +388,7 @@ Make = Callable[[Scenario, Sandbox | KraftBroker], RealGroup]
 def follow_epochs(
     name: str, clients: tuple[str, ...], group_for: Make, broker: KraftBroker
 ) -> None:
-    """Compare the assignments, the target assignments' epochs and the members' states."""
+    """Compare assignments, epochs of target assignments, and states of members."""
     stops = 1 if "listener" in name else None
     scenario = Scenario(CONSUMER[name], clients, protocol="consumer", stops=stops)
     assignments, epochs = predicted(scenario)
@@ -398,7 +400,7 @@ def follow_epochs(
 
 @pytest.fixture
 def group_for(unique: Callable[[str], str], tmp_path: Path) -> Iterator[Make]:
-    """Creates a group on a topic that only this test uses; ends its members after the test."""
+    """Creates a group on a topic of this test only; ends the members after the test."""
     with ExitStack() as ends:
 
         def make(scenario: Scenario, servers: Sandbox | KraftBroker) -> RealGroup:
@@ -413,7 +415,7 @@ def group_for(unique: Callable[[str], str], tmp_path: Path) -> Iterator[Make]:
 
 @pytest.fixture(scope="module")
 def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
-    """A broker that speaks KIP-848's protocol."""
+    """A broker that supports KIP-848's protocol."""
     with KraftBroker(tmp_path_factory.mktemp("kraft")) as broker:
         yield broker
 
@@ -427,14 +429,14 @@ def new_kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
-    """States, generations and assignments of the real group are those of the model."""
+    """The real group has the states, generations and assignments of the model."""
     scenario = SCENARIOS[name]
     assignments, states = predicted(scenario)
     group = group_for(scenario, sandbox)
     follow(group, scenario, assignments)
     eventually(lambda: group.states() == states, LIMIT_S)
     assert group.errors() == scenario.fails
-    if "overlooks" in name:  # nor does the next read of metadata start one
+    if "overlooks" in name:  # Nor does the next read of metadata start a rebalance.
         wanted, until = (assignments[-1], states), time.monotonic() + 3 * METADATA_S
         eventually(lambda: time.monotonic() > until or (group.owned(), group.states()) != wanted)
         assert (group.owned(), group.states()) == wanted
@@ -443,14 +445,14 @@ def test_a_scenario(name: str, group_for: Make, sandbox: Sandbox) -> None:
 @pytest.mark.server
 @pytest.mark.parametrize("name", CONSUMER)
 def test_kip_848(name: str, group_for: Make, kraft: KraftBroker) -> None:
-    """Epochs, members' states and assignments of the real group are those of the model."""
+    """The real group has the epochs, member states and assignments of the model."""
     follow_epochs(name, JVM, group_for, kraft)
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", NEW_CONSUMER)
 def test_kip_848_of_4_0(name: str, group_for: Make, new_kraft: KraftBroker) -> None:
-    """The model also predicts groups of librdkafka's members, and of both clients, on 4.0.1."""
+    """The model also predicts groups of librdkafka members, and of both clients, on 4.0.1."""
     steps, clients = NEW_CONSUMER[name]
     follow_epochs(steps, clients, group_for, new_kraft)
 
@@ -460,7 +462,7 @@ def test_kip_848_of_4_0(name: str, group_for: Make, new_kraft: KraftBroker) -> N
 def test_a_group_changes_its_protocol(
     clients: tuple[str, ...], group_for: Make, new_kraft: KraftBroker
 ) -> None:
-    """If a member of KIP-848's protocol joins a classic group, the group gets its assignments."""
+    """If a member of KIP-848's protocol joins a classic group, the group gets new assignments."""
     steps = CONSUMER["leave"]
     scenario = Scenario(steps, clients, protocol="consumer", upgraded=1)
     assignments, _ = predicted(scenario)

@@ -11,14 +11,14 @@ TIMES = st.floats(0.0, 1e6)
 
 
 def test_no_lease_before_the_first_answer() -> None:
-    """A member whose `sync` has no reply yet has no lease."""
+    """A member that has had no reply to a `sync` yet has no lease."""
     lease = Lease(6.0).asked(1, 100.0)
     assert not lease.holds(100.0)
     assert lease.deadline == NEVER
 
 
 def test_the_lease_counts_from_the_question() -> None:
-    """The lease lasts two thirds of the timeout from when the `sync` was sent."""
+    """The lease lasts two thirds of the timeout, counted from when the `sync` was sent."""
     lease = Lease(6.0).asked(1, 100.0).granted(100.0)
     assert lease.holds(103.99)
     assert not lease.holds(104.0)
@@ -31,7 +31,7 @@ def test_an_old_answer_does_not_shorten_the_lease() -> None:
 
 
 def test_one_sync_at_a_time() -> None:
-    """No `sync` is due while one has no reply; the next is due a sixth of the timeout later."""
+    """While a `sync` has no reply, none is due; the next is due a sixth of the timeout later."""
     lease = Lease(6.0).asked(1, 100.0)
     assert lease.due_at() == float("inf")
     assert lease.granted(100.0).due_at() == 101.0

@@ -1,4 +1,4 @@
-"""The machine: phases, illegal and stale events, the lease, the session, the end."""
+"""The machine: its phases, illegal and stale events, the lease, the session, and leaving."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ OUTCOMES_BY_TYPE: dict[type[ev.Outcome], ev.Outcome] = {
 
 @pytest.mark.parametrize("phase", ALL, ids=lambda p: p.value)
 def test_every_phase_can_be_reached(phase: Phase) -> None:
-    """Possible events lead a member into each phase."""
+    """A sequence of possible events leads a member into each phase."""
     assert member_in(phase).state.phase is phase
 
 
 @pytest.mark.parametrize("phase", [p for p in ALL if p is not Phase.CLOSED], ids=lambda p: p.value)
 def test_an_event_without_a_row_is_illegal(phase: Phase) -> None:
-    """An event without a handler raises, and the state is unchanged."""
+    """An event without a handler raises an error, and the state is unchanged."""
     member = member_in(phase)
     before = member.state
     with pytest.raises(IllegalTransitionError, match=phase.value):
@@ -70,7 +70,7 @@ def test_an_event_without_a_row_is_illegal(phase: Phase) -> None:
 def test_an_outcome_that_does_not_fit_the_phase_is_illegal(
     phase: Phase, kind: type[ev.Outcome]
 ) -> None:
-    """An outcome that the phase does not expect raises, and the state is unchanged."""
+    """An outcome that the phase does not expect raises an error, and the state is unchanged."""
     member = member_in(phase)
     state = member.state
     legal = {phase, None} & {where for where, outcome in OUTCOME_HANDLERS if outcome is kind}
@@ -102,7 +102,7 @@ def test_the_tables_name_existing_handlers_once() -> None:
 
 
 def test_the_way_from_nothing_to_settled() -> None:
-    """A member registers, reads, claims, reads offsets and fetches: in this order, each once."""
+    """A member registers, reads, claims, loads offsets and fetches: in this order, each once."""
     member = Member()
     member.settle()
     steps = (cmd.Register, cmd.ReadView, cmd.Claim, cmd.LoadOffsets, cmd.StartFetching)
@@ -120,14 +120,14 @@ def test_the_gate_opens_when_registered_and_under_the_lease() -> None:
 
 
 def test_suspension_pauses_at_once() -> None:
-    """A lost connection shuts the gate at once; the member keeps its ownership for now."""
+    """A lost connection shuts the gate at once; the member keeps its partitions for now."""
     member = member_in(Phase.SETTLED)
     assert member.send(ev.Suspended) == (cmd.ShutGate(),)
     assert member.state.owned.keys() == tps(0, 1, 2, 3)
 
 
 def test_the_same_session_reads_back_before_it_delivers() -> None:
-    """After a reconnect the gate opens only after the owner znodes were read back."""
+    """After a reconnect the gate opens only when the owner znodes have been read back."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     assert not of(member.connect(), cmd.OpenGate)
@@ -139,7 +139,7 @@ def test_the_same_session_reads_back_before_it_delivers() -> None:
 
 
 def test_a_dead_client_is_recreated_after_a_back_off() -> None:
-    """Each death of the client doubles the back-off; a connection resets it."""
+    """Each time the client dies the back-off doubles; a connection resets the back-off."""
     member = member_in(Phase.SETTLED)
     for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         done = member.send(ev.ClientDied, reason="no ticket", refused=False)
@@ -158,7 +158,7 @@ def test_a_dead_client_is_recreated_after_a_back_off() -> None:
 
 
 def test_a_credential_that_is_refused_again_and_again_closes_the_member() -> None:
-    """The fifth refused login in a row ends the member; waiting calls fail first."""
+    """After the fifth refused login in a row, the waiting calls fail and the member closes."""
     member = member_in(Phase.SETTLED)
     member.delivered[TopicPartition("t", 0)] = 20
     member.send(ev.Suspended)
@@ -176,7 +176,7 @@ def test_a_credential_that_is_refused_again_and_again_closes_the_member() -> Non
 
 
 def test_a_leaver_does_not_wait_for_another_client() -> None:
-    """If the client dies during the last commit, the member closes and reports it."""
+    """If the client dies during the last commit, the member closes and reports the failure."""
     member = member_in(Phase.LEAVING)
     done = member.send(ev.ClientDied, reason="a bug", refused=False)
     assert one(done, cmd.GiveUp).reason == "a bug"
@@ -184,7 +184,7 @@ def test_a_leaver_does_not_wait_for_another_client() -> None:
 
 
 def test_a_new_session_owns_nothing() -> None:
-    """After an expiry the member stops all delivery, registers and claims again."""
+    """After its session expires, the member stops delivery, registers again and claims again."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
@@ -198,7 +198,7 @@ def test_a_new_session_owns_nothing() -> None:
 
 
 def test_the_session_id_decides_not_the_connection_state() -> None:
-    """A new session id counts as an expiry even without a `Suspended` before it."""
+    """A new session id counts as an expired session even if no `Suspended` event preceded it."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
     assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
@@ -208,7 +208,7 @@ def test_the_session_id_decides_not_the_connection_state() -> None:
 @pytest.mark.parametrize("session", [SESSION, LATER], ids=["same", "new"])
 @pytest.mark.parametrize("phase", RUNNING, ids=lambda p: p.value)
 def test_a_reconnect_in_any_phase_ends_settled(phase: Phase, session: Session) -> None:
-    """A member settles again after a lost connection in any phase, in the old or a new session."""
+    """After a lost connection in any phase the member settles, in the old or a new session."""
     member = member_in(phase)
     member.send(ev.Suspended)
     member.send(ev.Connected, session=session, wall_ms=2)
@@ -218,7 +218,7 @@ def test_a_reconnect_in_any_phase_ends_settled(phase: Phase, session: Session) -
 
 
 def test_a_claim_without_a_reply_is_read_back() -> None:
-    """Owner znodes of a claim without a reply are read back and then delivered."""
+    """If a claim gets no reply, its owner znodes are read back and their partitions delivered."""
     member = member_in(Phase.CLAIMING)
     member.answer(ev.Interrupted())
     member.send(ev.Suspended)
@@ -230,7 +230,7 @@ def test_a_claim_without_a_reply_is_read_back() -> None:
 
 
 def test_a_taken_consumer_id_is_waited_for() -> None:
-    """Another session under this consumer id is reported; the member tries again later."""
+    """If another session has registered this consumer id, the member reports it and retries."""
     member = member_in(Phase.REGISTERING)
     assert one(member.answer(ev.IdTaken(0xC3)), cmd.Notice).kind is cmd.NoticeKind.ID_TAKEN
     gone = member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
@@ -240,7 +240,7 @@ def test_a_taken_consumer_id_is_waited_for() -> None:
 
 
 def test_an_id_taken_after_the_join_releases_everything() -> None:
-    """The member releases everything it owns, reports it, and claims again later."""
+    """If another session takes the id, the member releases everything and claims again later."""
     member = member_in(Phase.SETTLED)
     member.commit(request=7)
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
@@ -264,7 +264,7 @@ def test_an_id_taken_after_the_join_releases_everything() -> None:
 
 
 def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
-    """A refused release is tried again; the partition is claimed again when the id is free."""
+    """A refused release is retried; the partition is claimed again when the id is free."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     member.answer(ev.IdTaken(0xC3))
@@ -286,7 +286,7 @@ def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
 
 
 def test_the_remedy_names_a_persistent_id_node() -> None:
-    """The remedy for a persistent id znode says that no session's end deletes it."""
+    """The remedy for a persistent id znode is to delete it by hand, as no session's end does."""
     member = member_in(Phase.REGISTERING)
     assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
     member = member_in(Phase.REGISTERING)
@@ -294,7 +294,7 @@ def test_the_remedy_names_a_persistent_id_node() -> None:
 
 
 def test_an_id_node_that_vanishes_stops_everything() -> None:
-    """Without its id znode the member registers and reads back before it delivers again."""
+    """If its id znode is deleted, the member registers and reads back before it delivers again."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     assert of(done, cmd.ShutGate)
@@ -319,7 +319,7 @@ WITH_OPERATION = (
 
 @pytest.mark.parametrize("phase", WITH_OPERATION, ids=lambda p: p.value)
 def test_a_missing_id_znode_found_by_a_check_causes_a_registration(phase: Phase) -> None:
-    """An operation that finds the id znode missing leads to a registration."""
+    """If an operation finds that the id znode is missing, the member registers again."""
     member = member_in(phase)
     done = member.answer(ev.MemberNodeGone())
     assert of(done, cmd.ShutGate)
@@ -350,7 +350,7 @@ def test_without_an_answer_there_is_no_second_sync() -> None:
 
 
 def test_nothing_is_committed_after_the_lease() -> None:
-    """A commit requested after the lease's end waits for the next renewal."""
+    """A commit requested after the end of the lease waits until the lease is renewed."""
     member = member_in(Phase.SETTLED)
     member.now += 1.0
     member.send(ev.Tick)
@@ -364,7 +364,7 @@ def test_nothing_is_committed_after_the_lease() -> None:
 
 
 def test_a_clean_leave_commits_the_last_message() -> None:
-    """A leaving member stops delivery, commits everything delivered, and ends the session."""
+    """A member that leaves stops delivery, commits all delivered messages, ends its session."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0), 15)
     member.delivered |= dict.fromkeys(tps(0), 16)
@@ -377,7 +377,7 @@ def test_a_clean_leave_commits_the_last_message() -> None:
 
 
 def test_a_leave_after_an_error_does_not_commit_the_unfinished_message() -> None:
-    """A member that leaves with purpose RELEASE commits finished messages only."""
+    """A member that leaves with purpose RELEASE commits only finished messages."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0), 15)
     member.delivered |= dict.fromkeys(tps(0), 16)
@@ -386,7 +386,7 @@ def test_a_leave_after_an_error_does_not_commit_the_unfinished_message() -> None
 
 
 def test_without_auto_commit_a_leave_commits_nothing() -> None:
-    """With `auto.commit.enable=false` nothing is committed, also at a release or at the end."""
+    """With `auto.commit.enable=false` nothing is committed, not even at a release or a leave."""
     member = member_in(Phase.SETTLED, auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 2), 16)
     member.finished |= dict.fromkeys(tps(0, 2), 16)
@@ -399,14 +399,14 @@ def test_without_auto_commit_a_leave_commits_nothing() -> None:
 
 
 def test_a_leave_waits_no_longer_than_a_session() -> None:
-    """A leaving member waits for its last commit no longer than the session timeout."""
+    """A member that leaves waits at most one session timeout for its last commit."""
     member = member_in(Phase.LEAVING)
     assert not of(member.wait(5.9), cmd.CloseSession)
     assert of(member.wait(0.2), cmd.CloseSession)
 
 
 def test_a_leaver_without_its_id_node_does_not_wait() -> None:
-    """The member closes if the last commit finds the id znode missing or the session is new."""
+    """If the last commit finds no id znode or a new session, the member closes."""
     member = member_in(Phase.LEAVING)
     assert of(member.answer_commit(ev.MemberNodeGone()), cmd.CloseSession)
     member = member_in(Phase.LEAVING)
@@ -416,7 +416,7 @@ def test_a_leaver_without_its_id_node_does_not_wait() -> None:
 
 
 def test_a_leaver_commits_after_a_reconnect() -> None:
-    """A last commit without a reply is sent again in the same session."""
+    """If a last commit gets no reply, it is sent again after a reconnect of the same session."""
     member = member_in(Phase.LEAVING)
     member.send(ev.Suspended)
     assert of(member.connect(), cmd.CommitOffsets)
@@ -425,7 +425,7 @@ def test_a_leaver_commits_after_a_reconnect() -> None:
 
 @pytest.mark.parametrize("phase", RUNNING, ids=lambda p: p.value)
 def test_a_member_can_leave_in_any_phase(phase: Phase) -> None:
-    """A member can leave in any phase; it closes as soon as its commits have ended."""
+    """A member can leave in any phase, and closes as soon as its commits have completed."""
     member = member_in(phase)
     member.send(ev.CloseRequested)
     member.drive()
@@ -501,7 +501,7 @@ HAPPEN: dict[str, Callable[[Member, Any], object]] = {
 
 @given(st.lists(HAPPENINGS, max_size=60), st.sampled_from(["incremental", "eager"]))
 def test_a_member_settles_after_any_events(happenings: list[tuple[str, object]], mode: str) -> None:
-    """The invariants hold after any events in any order, and afterwards the member settles."""
+    """After any events in any order the invariants hold, and the member settles in the end."""
     member = Member(mode=RebalanceMode(mode))
     member.settle()
     for what, how in happenings:
@@ -522,7 +522,7 @@ def test_a_member_settles_after_any_events(happenings: list[tuple[str, object]],
 
 
 def test_the_automatic_commit_collects_positions_of_delivered_partitions() -> None:
-    """The automatic commit collects the positions of exactly the delivered partitions."""
+    """An automatic commit collects the positions of exactly the delivered partitions."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 20)
     done = member.wait(60.0)

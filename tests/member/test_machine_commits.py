@@ -1,4 +1,4 @@
-"""A member's commits: order, lease, other clients' offsets, and the replies to callers."""
+"""A member's commits: their order, the lease, other clients' offsets, and callers' results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(*partitions: TopicPartition, **stored: int) -> ev.Committed:
 
 
 def asking(**settings: object) -> Member:
-    """Return a settled member whose user has received messages up to 20 of every partition."""
+    """Return a settled member that has delivered messages up to offset 20 of each partition."""
     member = member_in(Phase.SETTLED, **settings)
     member.finished |= dict.fromkeys(member.state.owned, 19)
     member.delivered |= dict.fromkeys(member.state.owned, 20)
@@ -39,20 +39,20 @@ def asking(**settings: object) -> Member:
 
 
 def test_an_explicit_commit_covers_everything_handed_out() -> None:
-    """An explicit commit stores the delivered positions, and is answered afterwards."""
+    """An explicit commit stores the delivered positions, and then its caller gets the result."""
     member = asking()
     assert one(member.commit(7), cmd.CommitOffsets).plan.writes[T0] == (20, 3)
     assert one(member.answer_commit(), cmd.AnswerCommit) == cmd.AnswerCommit(7, {})
 
 
 def test_the_automatic_commit_covers_finished_messages() -> None:
-    """The automatic commit does not cover the unfinished message."""
+    """An automatic commit excludes the message that the user is still processing."""
     member = asking()
     assert one(member.wait(60.0), cmd.CommitOffsets).plan.writes[T0] == (19, 3)
 
 
 def test_the_automatic_commit_does_not_go_back() -> None:
-    """An automatic commit after an explicit one writes no lower offset."""
+    """An automatic commit after an explicit commit does not write a lower offset."""
     member = asking()
     member.commit()
     member.answer_commit()
@@ -61,7 +61,7 @@ def test_the_automatic_commit_does_not_go_back() -> None:
 
 
 def test_one_commit_at_a_time_in_order() -> None:
-    """Explicit commits wait while another commit runs, and are then stored as one."""
+    """Explicit commits that wait for a running commit are then stored by one request."""
     member = asking()
     member.commit(1)
     assert not of(member.commit(2), cmd.CommitOffsets)
@@ -75,7 +75,7 @@ def test_one_commit_at_a_time_in_order() -> None:
 
 
 def test_explicit_commits_in_an_outage_are_one() -> None:
-    """60 queued commits keep one map of positions, store it once, and are all answered."""
+    """60 queued commits share one map of positions, are stored once, and are all answered."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     for request in range(1, 61):
@@ -93,7 +93,7 @@ def test_explicit_commits_in_an_outage_are_one() -> None:
 
 
 def test_a_commit_that_timed_out_is_dropped() -> None:
-    """A queued commit is dropped only when all its callers have timed out."""
+    """A queued commit is dropped only when the calls of all its callers have timed out."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     member.delivered[T0] = 101
@@ -108,7 +108,7 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
 
 @pytest.mark.parametrize("late", [1, 2, 3])
 def test_commits_of_given_offsets_are_merged_in_order(late: int) -> None:
-    """Of two waiting explicit commits only the later is stored; other commits keep their order."""
+    """If two commits of named offsets wait, only the later is stored; the queue keeps its order."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     for request, offset in ((1, 50), (2, 40)):
@@ -126,7 +126,7 @@ def test_commits_of_given_offsets_are_merged_in_order(late: int) -> None:
 
 
 def test_the_number_of_waiting_commits_is_bounded() -> None:
-    """Commits beyond the limit of the queue fail at once."""
+    """A commit that exceeds the limit of the queue fails at once."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     at = Position(member.state.owned[T0].epoch, 50)
@@ -143,7 +143,7 @@ def test_the_number_of_waiting_commits_is_bounded() -> None:
 
 
 def test_the_commit_of_a_rebalance_precedes_waiting_commits() -> None:
-    """A rebalance's commit comes before the waiting ones, since other members wait for it."""
+    """A rebalance's commit precedes queued commits, since other members wait for the rebalance."""
     member = asking()
     member.commit(1)
     member.delivered |= dict.fromkeys(tps(0), 30)
@@ -156,7 +156,7 @@ def test_the_commit_of_a_rebalance_precedes_waiting_commits() -> None:
 
 
 def test_the_commit_of_a_rebalance_is_not_lowered_by_an_earlier_one() -> None:
-    """A waiting commit of a lower offset does not undo the later commit that overtakes it."""
+    """A queued commit of a lower offset does not undo a newer commit that was run before it."""
     member = asking()
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.read(TWO)
@@ -170,7 +170,7 @@ def test_the_commit_of_a_rebalance_is_not_lowered_by_an_earlier_one() -> None:
 
 
 def test_automatic_commits_do_not_pile_up() -> None:
-    """During an outage of ZooKeeper one automatic commit waits, not one for each interval."""
+    """While ZooKeeper is unavailable, one automatic commit waits, not one for each interval."""
     member = asking(auto_commit_s=1.0)
     member.send(ev.Suspended)
     for _ in range(5):
@@ -180,7 +180,7 @@ def test_automatic_commits_do_not_pile_up() -> None:
 
 
 def test_a_commit_waits_for_zookeeper() -> None:
-    """A commit that is requested without a connection runs after the read-back."""
+    """A commit that is requested without a connection is run after the read-back."""
     member = asking()
     member.send(ev.Suspended)
     assert not member.commit(1)
@@ -190,7 +190,7 @@ def test_a_commit_waits_for_zookeeper() -> None:
 
 
 def test_a_commit_without_a_reply_is_resolved_by_reading_back() -> None:
-    """A commit without a reply is sent again, and recognises the member's own value."""
+    """A commit without a reply is sent again, and the member recognises the value it wrote."""
     member = asking()
     member.commit(1)
     member.answer_commit(ev.Interrupted())
@@ -204,7 +204,7 @@ def test_a_commit_without_a_reply_is_resolved_by_reading_back() -> None:
 
 
 def test_a_commit_that_an_expiry_overtakes_fails_by_name() -> None:
-    """An explicit commit of lost partitions fails and names each of them."""
+    """An explicit commit of partitions that were lost fails and names each of them."""
     member = asking()
     member.commit(1)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
@@ -223,7 +223,7 @@ def test_a_commit_names_partitions_lost_meanwhile() -> None:
 
 
 def test_a_commit_that_was_stored_before_the_loss_has_not_failed() -> None:
-    """A partition that was stored and then lost before the reply counts as committed."""
+    """A partition whose offset was stored counts as committed, even if it is lost afterwards."""
     member = asking()
     member.commit(1)
     member.send(ev.OwnerNodeChanged, partition=T1)
@@ -231,7 +231,7 @@ def test_a_commit_that_was_stored_before_the_loss_has_not_failed() -> None:
 
 
 def test_a_lower_foreign_offset_is_overwritten_and_reported() -> None:
-    """A lower offset of a former owner is reported, and overwritten by the next attempt."""
+    """A lower offset that a former owner wrote is reported, and the next attempt overwrites it."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(found(T0, value=5, version=9))
@@ -240,7 +240,7 @@ def test_a_lower_foreign_offset_is_overwritten_and_reported() -> None:
 
 
 def test_a_higher_foreign_offset_is_left_and_reported() -> None:
-    """A higher offset of another client is reported once and stays; the commit succeeds."""
+    """A higher offset of another client is reported once and left; the commit succeeds."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(found(T0, value=50, version=9))
@@ -252,7 +252,7 @@ def test_a_higher_foreign_offset_is_left_and_reported() -> None:
 
 
 def test_a_marked_edit_moves_the_position() -> None:
-    """Delivery continues from an operator's edit, which is not overwritten."""
+    """Delivery continues at an operator's edit of the offset, which is not overwritten."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(found(T0, value=5, version=9, mzxid=77))
@@ -263,7 +263,7 @@ def test_a_marked_edit_moves_the_position() -> None:
 
 
 def test_positions_from_before_an_edit_are_forgotten() -> None:
-    """A waiting commit with a position from before the edit does not overwrite the edit."""
+    """A queued commit whose position is older than an edit does not overwrite the edit."""
     member = asking()
     member.commit(1)
     member.delivered |= dict.fromkeys(tps(0), 30)
@@ -276,7 +276,7 @@ def test_positions_from_before_an_edit_are_forgotten() -> None:
 
 
 def test_a_reset_during_a_commit_is_not_forgotten() -> None:
-    """Positions from before `auto.offset.reset` are discarded, in a running or a waiting commit."""
+    """A running or waiting commit discards positions from before an `auto.offset.reset`."""
     member = asking()
     member.commit(1)
     member.commit(2)
@@ -288,7 +288,7 @@ def test_a_reset_during_a_commit_is_not_forgotten() -> None:
 
 
 def test_the_last_commit_keeps_what_was_reset_before() -> None:
-    """A leave stores a position after a reset, even if the reset is reported later."""
+    """A member that leaves stores the position after a reset, even if the report comes later."""
     # 1. A stream resets its position and delivers messages. 2. The member leaves and collects the
     # positions. 3. The report of the reset arrives. 4. The connection breaks before the reply.
     member = asking()
@@ -305,7 +305,7 @@ def test_the_last_commit_keeps_what_was_reset_before() -> None:
 
 
 def test_a_reset_during_a_commit_lowers_no_foreign_offset() -> None:
-    """A reset during a commit does not let the member overwrite another client's higher offset."""
+    """If a reset happens during a commit, another client's higher offset is not overwritten."""
     member = asking()
     member.commit(1)
     member.send(ev.PositionReset, partition=T0, offset=0)
@@ -318,7 +318,7 @@ def test_a_reset_during_a_commit_lowers_no_foreign_offset() -> None:
 
 
 def test_edits_are_noticed_without_new_positions() -> None:
-    """Automatic and explicit commits check the versions of unchanged offsets."""
+    """Automatic and explicit commits check the versions of offset znodes that need no write."""
     member = asking()
     member.commit(1)
     member.answer_commit()
@@ -329,7 +329,7 @@ def test_edits_are_noticed_without_new_positions() -> None:
 
 
 def test_a_commit_against_a_persistent_writer_ends() -> None:
-    """If another client keeps writing, the commit fails after `MAX_TRIES` attempts."""
+    """If another client keeps writing the offset, the commit fails after `MAX_TRIES` attempts."""
     member = asking()
     done = member.commit(1)
     for n in range(MAX_TRIES):
@@ -338,7 +338,7 @@ def test_a_commit_against_a_persistent_writer_ends() -> None:
 
 
 def test_a_refused_offset_does_not_hold_up_the_others() -> None:
-    """A commit without rights on one znode names it, and stores the others."""
+    """If ZooKeeper denies one offset znode, the commit names it and stores the other offsets."""
     member = asking()
     member.commit(1)
     outcome = ev.Committed(dict.fromkeys(tps(1, 2, 3), 4), {}, frozenset(), {T0: "no rights"})
@@ -348,7 +348,7 @@ def test_a_refused_offset_does_not_hold_up_the_others() -> None:
 
 
 def test_a_commit_names_refused_and_foreign_offsets() -> None:
-    """An explicit commit fails for a refused offset and for one that another client wrote."""
+    """An explicit commit fails for a denied offset, and for an offset of another client."""
     member = asking()
     member.commit(1)
     foreign = {T1: StoredOffset(5, 9)}
@@ -358,7 +358,7 @@ def test_a_commit_names_refused_and_foreign_offsets() -> None:
 
 
 def test_a_commit_that_is_refused_as_a_whole_is_answered() -> None:
-    """If ZooKeeper refuses the whole commit, each partition fails with the reason."""
+    """If ZooKeeper refuses a whole commit, the result has the reason for each partition."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(ev.Denied("somewhere", "no rights"))
@@ -367,7 +367,7 @@ def test_a_commit_that_is_refused_as_a_whole_is_answered() -> None:
 
 
 def test_an_unreadable_offset_fails_every_explicit_commit() -> None:
-    """Each commit names an unreadable offset znode until it is corrected."""
+    """Each explicit commit names an unreadable offset znode until it is corrected."""
     member = asking()
     member.commit(1)
     broken = {T0: StoredOffset(None, 9, error="'x' is not an offset")}
@@ -383,7 +383,7 @@ def test_an_unreadable_offset_fails_every_explicit_commit() -> None:
 
 
 def test_a_commit_without_positions_is_done() -> None:
-    """A commit without delivered messages is answered at once, without a request."""
+    """A commit succeeds at once, without a request, if no message was delivered."""
     member = member_in(Phase.WAITING)
     member.finished.clear()
     member.delivered.clear()
@@ -409,7 +409,7 @@ def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Com
 
 
 def test_a_commit_to_kafka_sends_all_that_is_owned() -> None:
-    """With Kafka's storage each commit sends all positions, and writes nothing to ZooKeeper."""
+    """With `offsets.storage=kafka` a commit sends all positions to Kafka, none to ZooKeeper."""
     member = asking(storage=Storage.KAFKA)
     for _ in range(2):
         plan = one(member.commit(1), cmd.CommitOffsets).plan
@@ -419,7 +419,7 @@ def test_a_commit_to_kafka_sends_all_that_is_owned() -> None:
 
 
 def test_dual_commit_is_one_commit_to_both() -> None:
-    """With dual commit one command writes to both storages."""
+    """With dual commit one command writes to both Kafka and ZooKeeper."""
     member = asking(storage=Storage.DUAL)
     plan = one(member.commit(1), cmd.CommitOffsets).plan
     assert plan.writes.keys() == plan.kafka.keys() == KAFKA
@@ -428,7 +428,7 @@ def test_dual_commit_is_one_commit_to_both() -> None:
 
 
 def test_kafka_is_asked_once_others_are_through_with_zookeeper() -> None:
-    """If another client's write stops a commit, the next attempt includes Kafka."""
+    """If a commit finds another client's offsets in ZooKeeper, the next attempt writes to Kafka."""
     member = asking(storage=Storage.DUAL)
     member.commit(1)
     done = member.answer_commit(found(*KAFKA, value=50, version=9))
@@ -438,7 +438,7 @@ def test_kafka_is_asked_once_others_are_through_with_zookeeper() -> None:
 
 
 def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
-    """A commit that Kafka cannot store is retried as often as configured, then fails."""
+    """A commit that Kafka cannot store is retried as often as configured; then it fails."""
     member = asking(storage=Storage.KAFKA, commit_retries=2, channel_backoff_s=1.0)
     member.commit(1)
     for _ in range(2):
@@ -453,7 +453,7 @@ def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
 
 
 def test_a_retry_after_kafkas_failure_reports_zookeepers_refusal() -> None:
-    """With dual commit, the notice of a retry contains the refusals of both storages."""
+    """With dual commit the notice of a retry reports the refusals of both storages."""
     member = asking(storage=Storage.DUAL, commit_retries=2)
     member.commit(1)
     denied = {T1: "access denied"}
@@ -465,7 +465,7 @@ def test_a_retry_after_kafkas_failure_reports_zookeepers_refusal() -> None:
 
 
 def test_the_user_says_how_often_to_try() -> None:
-    """The number of retries given to the call replaces the configured one."""
+    """The number of retries that a call passes replaces the configured number."""
     member = asking(storage=Storage.KAFKA, commit_retries=2)
     positions = {T0: Position(member.state.owned[T0].epoch, 20)}
     member.send(
@@ -476,7 +476,7 @@ def test_the_user_says_how_often_to_try() -> None:
 
 
 def test_a_permanent_refusal_by_kafka_is_not_retried() -> None:
-    """A commit that Kafka refuses for good fails at once, with the reason."""
+    """A commit that Kafka permanently refuses fails at once, with the reason."""
     member = asking(storage=Storage.KAFKA)
     member.commit(1)
     refused = ev.Committed({}, {}, frozenset(), {T0: "another kind"}, KAFKA - {T0})
@@ -486,7 +486,7 @@ def test_a_permanent_refusal_by_kafka_is_not_retried() -> None:
 
 
 def test_a_hand_over_does_not_wait_for_a_retry() -> None:
-    """A rebalance's commit comes before a waiting retry, has one attempt, and then releases."""
+    """A rebalance's commit precedes a pending retry; if it fails, the release continues."""
     member = asking(storage=Storage.KAFKA)
     member.commit(1)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -498,13 +498,13 @@ def test_a_hand_over_does_not_wait_for_a_retry() -> None:
     assert {n.kind for n in of(done, cmd.Notice)} == {cmd.NoticeKind.COMMIT_FAILED}
     assert one(done, cmd.Release).partitions == tps(2, 3)
     assert not of(done, cmd.CommitOffsets)
-    # The retry follows, without the partitions that another member owns by now.
+    # The retry follows; it excludes the partitions that another member owns by now.
     done = member.answer(ev.Released({}))
     assert one(done, cmd.CommitOffsets).plan.kafka.keys() == KAFKA - tps(2, 3)
 
 
 def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
-    """A commit whose back-off ends without a connection is sent after the reconnect."""
+    """If the back-off of a retry ends without a connection, it is sent after the reconnect."""
     member = asking(storage=Storage.KAFKA, auto_commit_s=None)
     member.commit(1)
     member.answer_commit(stored(member, T0))
@@ -517,7 +517,7 @@ def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
 
 @pytest.mark.parametrize("storage", list(Storage))
 def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> None:
-    """Offsets that the user names are stored exactly; automatic commits continue."""
+    """Offsets that the user names are stored exactly, and automatic commits continue."""
     member = asking(storage=storage)
     member.commit(1)
     member.answer_commit(stored(member))
@@ -539,7 +539,7 @@ def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> 
 
 
 def test_offsets_of_just_claimed_partitions_fail_by_name() -> None:
-    """A commit writes nothing for a partition whose stored offset is not known yet."""
+    """A commit fails for a partition whose stored offset the member has not read yet."""
     member = member_in(Phase.LOADING)
     positions = {T0: Position(member.state.owned[T0].epoch, 5)}
     done = member.send(ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=1)
@@ -547,7 +547,7 @@ def test_offsets_of_just_claimed_partitions_fail_by_name() -> None:
 
 
 def test_without_kafkas_offsets_revocations_continue() -> None:
-    """If Kafka returns no offsets, claimed partitions wait for the back-off; revocations do not."""
+    """If Kafka returns no offsets, a back-off delays claimed partitions but no revocation."""
     member = member_in(Phase.LOADING, storage=Storage.KAFKA, channel_backoff_s=1.0)
     done = member.answer(ev.StoreUnavailable("no coordinator"))
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSETS_UNAVAILABLE
@@ -569,7 +569,7 @@ def test_without_kafkas_offsets_revocations_continue() -> None:
 
 
 def test_a_release_waits_for_a_commit_that_touches_it() -> None:
-    """The release waits for a running commit that touches the revoked partitions."""
+    """A release waits until a running commit of the revoked partitions has completed."""
     member = asking(auto_commit_s=None)
     member.commit(1)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)

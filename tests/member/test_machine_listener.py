@@ -1,4 +1,4 @@
-"""The user's rebalance listener: when it is called, with what, and for how long."""
+"""The user's rebalance listener: when it is called, with which arguments, and for how long."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def calls(member: Member, since: int = 0) -> list[tuple[cmd.Callback, dict[Topic
 
 
 def test_without_a_listener_nothing_is_called() -> None:
-    """Without a listener its phases are skipped, and others' assignments are not kept."""
+    """Without a listener its phases are skipped, and other members' assignments are not stored."""
     member = member_in(Phase.SETTLED)
     joined(member)
     member.drive(TWO)
@@ -56,7 +56,7 @@ def test_without_a_listener_nothing_is_called() -> None:
 
 
 def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
-    """The listener is called before the claim and before fetching."""
+    """In the first rebalance the listener is called before the claim and before fetching."""
     member = listening()
     member.register()
     assert one(member.read(TWO), cmd.CallListener).partitions == {}
@@ -72,7 +72,7 @@ def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
 
 
 def test_the_listener_is_called_between_the_commit_and_the_release() -> None:
-    """The listener gets the released partitions, after the commit and before the release."""
+    """The listener gets the revoked partitions after their commit and before their release."""
     member = settled()
     before = len(member.log)
     joined(member)
@@ -110,7 +110,7 @@ def test_an_eager_listener_gets_all_owned_partitions() -> None:
 
 
 def test_the_listener_learns_of_changes_among_other_members() -> None:
-    """The listener learns of an assignment that changes other members only."""
+    """The listener is also called if an assignment changes only other members' partitions."""
     member = settled()
     joined(member, view([ME, PEER], {"t": 1}))
     member.drive(view([ME, PEER], {"t": 1}))
@@ -123,7 +123,7 @@ def test_the_listener_learns_of_changes_among_other_members() -> None:
 
 
 def test_a_reading_without_changes_calls_no_listener() -> None:
-    """The listener is not called if nothing has changed, nor while a partition is blocked."""
+    """The listener is not called for an unchanged group, nor while no broker is found."""
     member = settled()
     before = len(member.log)
     joined(member, view())
@@ -134,7 +134,7 @@ def test_a_reading_without_changes_calls_no_listener() -> None:
 
 
 def test_a_lost_owner_node_is_reported_before_it_is_fetched_again() -> None:
-    """After the loss of an owner znode the listener is called before fetching starts."""
+    """After an owner znode was lost, the listener is called before fetching starts again."""
     member = settled()
     before = len(member.log)
     member.send(ev.OwnerNodeChanged, partition=TopicPartition("t", 0))
@@ -143,7 +143,7 @@ def test_a_lost_owner_node_is_reported_before_it_is_fetched_again() -> None:
 
 
 def test_after_an_expiry_the_listener_gets_the_whole_assignment() -> None:
-    """After an expiry the listener gets no released partition, then the assignment."""
+    """After an expiry the listener gets no partition to release, then the whole assignment."""
     member = settled()
     before = len(member.log)
     member.send(ev.Suspended)
@@ -158,7 +158,7 @@ def test_after_an_expiry_the_listener_gets_the_whole_assignment() -> None:
 
 @pytest.mark.parametrize("auto_commit_s", [60.0, None])
 def test_a_commit_in_the_listener_covers_revoked_partitions(auto_commit_s: float | None) -> None:
-    """A commit in the listener stores the delivered positions of revoked partitions."""
+    """A commit in the listener stores the delivered positions of the revoked partitions."""
     member = settled(auto_commit_s=auto_commit_s)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 15)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
@@ -174,7 +174,7 @@ def test_a_commit_in_the_listener_covers_revoked_partitions(auto_commit_s: float
 
 
 def test_an_edit_found_in_the_listener_is_the_next_owners_start() -> None:
-    """If a commit in the listener finds an operator's edit, the next owner starts there."""
+    """If a commit in the listener finds an operator's edit, the next owner starts at the edit."""
     member = settled(auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
     joined(member)
@@ -205,7 +205,7 @@ def test_a_listener_that_hangs_is_waited_for_no_longer_than_the_grace(phase: Pha
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
 def test_a_listener_that_raises_is_reported_and_the_rebalance_continues(phase: Phase) -> None:
-    """An exception of the listener is reported once, and the rebalance continues."""
+    """An exception that the listener raises is reported once, and the rebalance continues."""
     member = member_in(phase)
     done = member.listened("ValueError: no")
     notice = one(done, cmd.Notice)
@@ -215,7 +215,7 @@ def test_a_listener_that_raises_is_reported_and_the_rebalance_continues(phase: P
 
 
 def test_a_late_exception_is_reported_too() -> None:
-    """An exception is reported even after the rebalance has continued."""
+    """An exception is reported even if the rebalance has continued before it."""
     member = member_in(Phase.BEFORE_START)
     op = member.last(cmd.CallListener).op
     member.wait(1.1)
@@ -241,7 +241,7 @@ def test_after_a_lost_connection_the_listener_is_called_again(session: Any) -> N
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
 def test_leaving_does_not_wait_for_the_listener(phase: Phase) -> None:
-    """A shutdown during the call does not wait, and calls no listener, as in the JVM."""
+    """A shutdown does not wait for a running listener, and calls none, as in the JVM's consumer."""
     member = member_in(phase)
     before = len(member.log)
     member.send(ev.CloseRequested)

@@ -1,4 +1,4 @@
-"""Races that have caused defects: each test repeats the sequence of events."""
+"""Races that have caused defects: each test repeats one sequence of events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_watch_that_fires_during_a_claim_causes_another_claim() -> None:
 
 
 def test_an_abandoned_operation_sends_nothing_more() -> None:
-    """A claim stops when the id znode is lost, because the read-back would miss its writes."""
+    """A claim stops when the id znode is lost, because a read-back would miss later writes."""
     member = member_in(Phase.CLAIMING)
     claim = member.state.op
     assert claim is not None
@@ -36,7 +36,7 @@ def test_an_abandoned_operation_sends_nothing_more() -> None:
 
 
 def test_a_hand_over_without_a_commit_continues_when_the_lease_is_renewed() -> None:
-    """A commit that waits for the lease and has nothing to write does not block the release."""
+    """If a commit that waits for the lease has nothing to write, the release does not wait."""
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # The lease has ended.
     member.send(ev.ReleaseReady, partitions=member.state.revoking)
@@ -51,7 +51,7 @@ def test_a_hand_over_without_a_commit_continues_when_the_lease_is_renewed() -> N
 
 
 def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again() -> None:
-    """If a topic is deleted during a reading, the view of this reading does not revive it."""
+    """If a topic is deleted during a reading, the view of that reading does not restore it."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.send(ev.TopicDeleted, topic="t")
@@ -64,7 +64,7 @@ def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again()
 
 @pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
 def test_an_interrupted_revocation_gives_a_new_token(phase: Phase) -> None:
-    """If a revocation is interrupted and the partition reassigned here, its token changes."""
+    """If a revocation is interrupted and the partition assigned here again, its token changes."""
     member = member_in(phase)
     old = dict(member.state.owned)
     member.send(ev.Suspended)
@@ -76,7 +76,7 @@ def test_an_interrupted_revocation_gives_a_new_token(phase: Phase) -> None:
 
 
 def test_a_reading_ends_the_wait_for_the_watch_of_a_nudge() -> None:
-    """A member registers at once if its id znode is deleted after a nudge whose watch was lost."""
+    """If the watch after a nudge was lost, a deleted id znode is still registered at once."""
     # 1. A nudge deletes and creates the id znode. 2. The connection breaks, so the watch event of
     # the nudge is lost. 3. The member reads the group. 4. Another client deletes the id znode.
     member = Member(nudge_s=2.0, retries=1, backoff_s=1.0)
@@ -111,7 +111,7 @@ def test_a_read_starts_again_after_the_watch_of_a_nudge_that_nobody_awaits() -> 
 
 
 def test_a_release_that_starts_again_reads_the_owners_first() -> None:
-    """A release that was interrupted trusts no watch, since another member may own the znodes."""
+    """A release that was interrupted relies on no watch: another member may own the znodes."""
     # 1. The release deletes the owner znodes. 2. The connection breaks before the reply. 3. Another
     # member claims the partitions. 4. The release starts again before the loss is handled.
     member = member_in(Phase.RELEASING)
@@ -123,7 +123,7 @@ def test_a_release_that_starts_again_reads_the_owners_first() -> None:
 
 
 def test_a_release_reads_the_owner_of_a_znode_that_has_changed() -> None:
-    """If another client deletes the owner znode of a revoked partition, its owner is read first."""
+    """If a revoked partition's owner znode was deleted, the release reads its owner first."""
     member = member_in(Phase.STOPPING)
     (changed, *others) = sorted(member.state.revoking)
     member.send(ev.OwnerNodeChanged, partition=changed)

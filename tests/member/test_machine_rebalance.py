@@ -40,7 +40,7 @@ from zkconsumer.protocol.releases import profile
 
 T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
 FIRST = "g_a"
-"""A member that sorts before `ME`, so this member keeps the last two of four partitions."""
+"""A member that sorts before `ME`, so that `ME` keeps the last two of four partitions."""
 BUSY = tuple(
     p
     for p in Phase
@@ -52,7 +52,7 @@ BUSY = tuple(
 
 
 def test_only_reassigned_partitions_are_released() -> None:
-    """While another member takes two of four partitions, the other two are delivered."""
+    """While another member takes over two of four partitions, the other two are delivered."""
     member = member_in(Phase.SETTLED)
     assert one(joined(member), cmd.AskRelease).partitions == tps(2, 3)
     assert member.state.serving >= tps(0, 1)
@@ -62,7 +62,7 @@ def test_only_reassigned_partitions_are_released() -> None:
 
 
 def test_stop_commit_release_claim_start_in_this_order() -> None:
-    """Revoked partitions are stopped, committed and released before new ones are claimed."""
+    """Revoked partitions stop, commit and are released before new partitions are claimed."""
     member = Member()
     member.settle(view([FIRST, ME]))
     member.finished |= dict.fromkeys(tps(2, 3), 15)
@@ -88,7 +88,7 @@ def test_stop_commit_release_claim_start_in_this_order() -> None:
 
 
 def test_the_hand_over_commits_finished_messages() -> None:
-    """The revoked partitions' finished positions are committed before the release."""
+    """Before the release the finished positions of the revoked partitions are committed."""
     member = member_in(Phase.COMMITTING)
     assert {v[0] for v in member.last(cmd.CommitOffsets).plan.writes.values()} == {15}
     assert not of(member.log, cmd.Release)
@@ -102,7 +102,7 @@ def test_a_failed_commit_does_not_hold_up_a_release() -> None:
 
 
 def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
-    """After `release.grace.ms` a partition is released although a message is unfinished."""
+    """After `release.grace.ms` a partition is released although a message is still unfinished."""
     member = member_in(Phase.STOPPING, grace_s=1.0)
     assert not of(member.wait(0.9), cmd.CollectPositions)
     done = member.wait(0.2)
@@ -123,7 +123,7 @@ def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> 
 
 
 def test_a_release_continues_when_the_last_message_is_finished() -> None:
-    """The rebalance continues as soon as all revoked partitions are finished, not before."""
+    """The rebalance continues only when all revoked partitions are finished, and then at once."""
     member = member_in(Phase.STOPPING)
     assert not member.send(ev.ReleaseReady, partitions=tps(2))
     assert of(member.send(ev.ReleaseReady, partitions=tps(3)), cmd.CollectPositions)
@@ -142,7 +142,7 @@ def test_a_refused_release_does_not_delay_the_others() -> None:
 
 
 def alone_again(member: Member) -> tuple[cmd.Command, ...]:
-    """Refuse the release of the revoked partitions, then assign them again."""
+    """Let ZooKeeper refuse the release of the revoked partitions; then assign them here again."""
     before = len(member.log)
     member.answer(ev.Released(dict.fromkeys(member.state.revoking, "no rights")))
     member.drive(TWO)
@@ -152,7 +152,7 @@ def alone_again(member: Member) -> tuple[cmd.Command, ...]:
 
 
 def test_a_finished_partition_continues_when_its_release_is_refused() -> None:
-    """A finished partition whose release was refused continues from its stored offset."""
+    """A finished partition whose release was refused is served again from its stored offset."""
     member = member_in(Phase.RELEASING)
     done = alone_again(member)
     assert one(done, cmd.LoadOffsets).partitions == tps(2, 3)
@@ -162,7 +162,7 @@ def test_a_finished_partition_continues_when_its_release_is_refused() -> None:
 
 @pytest.mark.parametrize("why", ["in hand", "finished too late", "not stored", "not committed"])
 def test_an_unfinished_partition_is_released_even_if_assigned_again(why: str) -> None:
-    """An unfinished partition whose release was refused is released later and claimed again."""
+    """If the release of an unfinished partition is refused, it is repeated before a new claim."""
     no_commit = {"auto_commit_s": None} if why == "not committed" else {}
     member = member_in(Phase.STOPPING, **no_commit)
     tokens = {tp: member.state.owned[tp].epoch for tp in tps(2, 3)}
@@ -190,7 +190,7 @@ def test_an_unfinished_partition_is_released_even_if_assigned_again(why: str) ->
 @pytest.mark.parametrize("trigger", [ev.Trigger.MEMBERS, ev.Trigger.TOPIC, ev.Trigger.TOPICS])
 @pytest.mark.parametrize("phase", BUSY, ids=lambda p: p.value)
 def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trigger) -> None:
-    """After a trigger in any phase the group is read again before the member settles."""
+    """After a trigger in any phase, the member reads the group again before it settles."""
     member = member_in(phase)
     before = len(of(member.log, cmd.ReadView))
     member.send(ev.Triggered, trigger=trigger)
@@ -202,7 +202,7 @@ def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trig
 
 
 def test_triggers_during_a_reading_are_one() -> None:
-    """Many triggers during a reading cause one more reading."""
+    """Many triggers during a reading cause only one further reading."""
     member = member_in(Phase.READING)
     for _ in range(5):
         member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -212,13 +212,13 @@ def test_triggers_during_a_reading_are_one() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.WAITING])
 def test_a_trigger_at_rest_is_acted_on_at_once(phase: Phase) -> None:
-    """A trigger in SETTLED or WAITING causes a reading at once."""
+    """In SETTLED or WAITING a trigger causes a reading at once."""
     member = member_in(phase)
     assert one(member.send(ev.Triggered, trigger=ev.Trigger.TOPIC), cmd.ReadView)
 
 
 def test_the_death_of_a_broker_causes_no_reading() -> None:
-    """While other brokers are known, only the next reading lists the brokers again."""
+    """If other brokers are known, a broker's death causes no reading of the group."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.Triggered, trigger=ev.Trigger.BROKERS)
     assert not done
@@ -227,7 +227,7 @@ def test_the_death_of_a_broker_causes_no_reading() -> None:
 
 
 def test_a_broker_that_returns_while_none_is_found_is_read() -> None:
-    """A reading that finds no broker is repeated if the watch of the brokers fired meanwhile."""
+    """A reading that found no broker is repeated if the brokers' watch fired in the meantime."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.send(ev.Triggered, trigger=ev.Trigger.BROKERS)
@@ -240,7 +240,7 @@ def test_a_broker_that_returns_while_none_is_found_is_read() -> None:
 
 
 def test_a_join_reads_only_what_is_new() -> None:
-    """The next reading gets the last view, and the znodes whose watches have not fired."""
+    """The next reading reuses the last view, except znodes whose watches have fired."""
     member = member_in(Phase.SETTLED)
     known = one(member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS), cmd.ReadView).known
     assert known.view == view()
@@ -249,7 +249,7 @@ def test_a_join_reads_only_what_is_new() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.READING])
 def test_a_topic_whose_watch_has_fired_is_read_again(phase: Phase) -> None:
-    """A watch that fires before or during a reading excludes its topic from the next one."""
+    """If a topic's watch fires before or during a reading, the next reading reads the topic."""
     member = member_in(phase)
     done = member.send(ev.Triggered, trigger=ev.Trigger.TOPIC, subject="t")
     if phase is Phase.READING:
@@ -259,7 +259,7 @@ def test_a_topic_whose_watch_has_fired_is_read_again(phase: Phase) -> None:
 
 @pytest.mark.parametrize("why", ["reconnect", "expiry", "refresh", "own id znode", "back-off"])
 def test_everything_is_read_after_a_reconnect_or_a_back_off(why: str) -> None:
-    """After a reconnect, an expiry or a back-off, and periodically, everything is read."""
+    """After a reconnect, an expiry or a back-off, and periodically, the whole group is read."""
     member = member_in(Phase.SETTLED, refresh_s=100.0)
     if why == "reconnect":
         member.send(ev.Suspended)
@@ -285,7 +285,7 @@ def test_everything_is_read_after_a_reconnect_or_a_back_off(why: str) -> None:
 
 
 def test_a_vanished_owner_node_stops_that_partition() -> None:
-    """A partition whose owner znode is gone is withdrawn at once and claimed again."""
+    """If an owner znode is deleted, the member stops the partition at once and claims it again."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.OwnerNodeChanged, partition=T0)
     assert one(done, cmd.Withdraw).partitions == {T0}
@@ -298,7 +298,7 @@ def test_a_vanished_owner_node_stops_that_partition() -> None:
 
 
 def test_an_owner_node_that_vanishes_while_it_is_claimed_is_claimed_again() -> None:
-    """The watch on a new owner znode may fire before the claim ends."""
+    """If the watch on a new owner znode fires before the claim ends, the partition is reclaimed."""
     member = member_in(Phase.CLAIMING)
     member.send(ev.OwnerNodeChanged, partition=T0)
     member.claim()
@@ -311,7 +311,7 @@ def test_an_owner_node_that_vanishes_while_it_is_claimed_is_claimed_again() -> N
 
 
 def test_a_partition_lost_during_the_read_back_stays_lost() -> None:
-    """A read-back that started before the owner znode vanished does not restore the partition."""
+    """If an owner znode is deleted during the read-back, the read-back does not restore it."""
     member = member_in(Phase.VERIFYING)
     mine = dict(member.state.owned)
     member.send(ev.OwnerNodeChanged, partition=T0)
@@ -322,7 +322,7 @@ def test_a_partition_lost_during_the_read_back_stays_lost() -> None:
 
 
 def test_the_members_own_release_is_no_loss() -> None:
-    """The watch on an owner znode that this member releases causes nothing."""
+    """When the member deletes its own owner znode, the znode's watch event has no effect."""
     member = member_in(Phase.RELEASING)
     assert not member.send(ev.OwnerNodeChanged, partition=T3)
     member.drive(TWO)
@@ -330,7 +330,7 @@ def test_the_members_own_release_is_no_loss() -> None:
 
 
 def test_a_reading_of_everything_reads_back_what_it_keeps() -> None:
-    """Kept owner znodes are read back; one that another member holds stops its partition."""
+    """Kept owner znodes are read back; if another member holds one, its partition stops."""
     member = member_in(Phase.SETTLED, refresh_s=100.0)
     member.wait(121)
     member.read()
@@ -345,7 +345,7 @@ def test_a_reading_of_everything_reads_back_what_it_keeps() -> None:
 
 
 def test_a_recreated_own_owner_node_restarts_fetching() -> None:
-    """An owner znode with another czxid restarts fetching under the new fencing token."""
+    """If an owner znode was re-created (new czxid), fetching restarts under the new token."""
     member = member_in(Phase.VERIFYING)
     held = dict(member.state.owned) | {T0: Ownership(THREAD, 999)}
     done = member.answer(ev.Verified(held, {}))
@@ -358,14 +358,14 @@ def test_a_recreated_own_owner_node_restarts_fetching() -> None:
 
 
 def test_free_partitions_are_served_while_others_are_blocked() -> None:
-    """A blocked partition does not delay the delivery of the others."""
+    """A blocked partition does not delay the delivery of the other partitions."""
     member = member_in(Phase.WAITING)
     assert member.state.serving == tps(0, 1, 2)
     assert member.state.blocked.partitions.keys() == tps(3)
 
 
 def test_a_vanished_blocker_is_replaced_at_once() -> None:
-    """The watch on the owners causes a claim of the missing partitions, without a reading."""
+    """When owners change, blocked partitions are claimed at once, without reading the group."""
     member = member_in(Phase.WAITING)
     done = member.send(ev.OwnersChanged, topic="t")
     assert one(done, cmd.Claim).partitions == {T3: THREAD}
@@ -377,13 +377,13 @@ def test_a_vanished_blocker_is_replaced_at_once() -> None:
 
 
 def test_changes_of_irrelevant_owners_are_ignored() -> None:
-    """A change of other owners, or one when nothing is blocked, causes nothing."""
+    """A change of owners has no effect on an unrelated topic, or if no partition is blocked."""
     assert not member_in(Phase.WAITING).send(ev.OwnersChanged, topic="other")
     assert not member_in(Phase.SETTLED).send(ev.OwnersChanged, topic="t")
 
 
 def wait_blocked(member: Member, seconds: float, *blocked: TopicPartition) -> list[cmd.Notice]:
-    """Let time pass: after each back-off the member claims again and is blocked again."""
+    """Let time pass; after each back-off the member claims again, and is blocked again."""
     notices: list[cmd.Notice] = []
     end = member.now + seconds
     while member.now < end:
@@ -397,7 +397,7 @@ def wait_blocked(member: Member, seconds: float, *blocked: TopicPartition) -> li
 
 
 def test_a_blocker_is_reported_once_after_retries_times_back_off() -> None:
-    """The blocker is reported once when a JVM member would give up; the claims continue."""
+    """A blocker is reported once, when a JVM member would give up; the claims continue."""
     member = member_in(Phase.WAITING, retries=4, backoff_s=0.5)
     assert not wait_blocked(member, 1.5, T3)
     claims = len(of(member.log, cmd.Claim))
@@ -408,7 +408,7 @@ def test_a_blocker_is_reported_once_after_retries_times_back_off() -> None:
 
 
 def test_many_blocked_partitions_make_one_report() -> None:
-    """One report names all blocked partitions."""
+    """One report names all the partitions that are blocked."""
     member = Member(retries=1, backoff_s=0.5)
     member.register()
     member.read()
@@ -418,7 +418,7 @@ def test_many_blocked_partitions_make_one_report() -> None:
 
 
 def test_the_end_of_a_blockade_is_reported() -> None:
-    """The end of a reported blockade is reported once; a new one is reported again."""
+    """The end of a reported blockade is reported once; a new blockade is reported again."""
     member = member_in(Phase.WAITING, retries=1, backoff_s=0.5)
     wait_blocked(member, 2.0, T3)
     member.send(ev.OwnersChanged, topic="t")
@@ -430,7 +430,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
 
 
 def test_the_remedy_names_a_persistent_owner_node() -> None:
-    """The remedy for a persistent owner znode says that no session's end deletes it."""
+    """The remedy for a persistent owner znode is to delete it by hand, as no session's end does."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
     claim = member.last(cmd.Claim)
     held = {T3: Blocker("by hand", 0)}
@@ -443,7 +443,7 @@ def test_the_remedy_names_a_persistent_owner_node() -> None:
 
 
 def test_a_denied_claim_is_reported_and_retried() -> None:
-    """A claim that ZooKeeper refuses is reported and tried again; the others are delivered."""
+    """A claim that ZooKeeper refuses is reported and retried; other partitions are delivered."""
     member = member_in(Phase.CLAIMING)
     got = {tp: Ownership(THREAD, 9) for tp in tps(0, 1, 2)}
     done = member.answer(ev.Claimed(got, {}, {T3: "no rights"}))
@@ -458,7 +458,7 @@ def test_a_denied_claim_is_reported_and_retried() -> None:
 
 @pytest.mark.parametrize("mode", RebalanceMode)
 def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) -> None:
-    """A settled member reads the group periodically; an unchanged group revokes nothing."""
+    """A settled member reads the group periodically, and revokes nothing if it is unchanged."""
     member = member_in(Phase.SETTLED, mode=mode, refresh_s=100.0)
     assert not of(member.wait(99), cmd.ReadView)
     assert of(member.wait(21), cmd.ReadView)
@@ -467,13 +467,13 @@ def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) 
     member.drive()
     assert (member.state.phase, member.state.serving) == (Phase.SETTLED, tps(0, 1, 2, 3))
     member.wait(1)
-    member.verify()  # kept owner znodes are read back, as after every reading
+    member.verify()  # Kept owner znodes are read back, as after every reading.
     assert of(member.wait(121), cmd.ReadView)
     assert one(member.read(TWO), cmd.AskRelease).partitions >= tps(2, 3)
 
 
 def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
-    """The refresh time is five session timeouts, or a second for each member, plus the spread."""
+    """The refresh time is five session timeouts or a second per member, plus a random spread."""
     pauses = []
     for name in (ME, "g_x"):
         member = Member(consumer=name, refresh_s=0.0)
@@ -493,7 +493,7 @@ def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
 
 
 def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
-    """An eager member releases everything before it claims its new partitions as a whole."""
+    """An eager member releases everything first, and then claims all its partitions or none."""
     member = member_in(Phase.SETTLED, mode=RebalanceMode.EAGER)
     assert one(joined(member), cmd.AskRelease).partitions == tps(0, 1, 2, 3)
     member.drive(TWO)
@@ -504,7 +504,7 @@ def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
 
 
 def test_an_eager_claim_that_could_not_be_undone_is_released_later() -> None:
-    """A claim that could not be undone is owned, reported, and released on revocation."""
+    """A claim that cannot be undone is reported; the partition is served until its revocation."""
     member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
     got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNKNOWN_BLOCKER)
     done = member.answer(ev.Claimed(got, held, {T0: "no rights"}))
@@ -518,7 +518,7 @@ def test_an_eager_claim_that_could_not_be_undone_is_released_later() -> None:
 
 
 def test_eager_does_not_stop_the_world_for_a_retry() -> None:
-    """An eager member that waits for a topic keeps delivering while it reads again."""
+    """While an eager member waits for a missing topic, it reads again but keeps delivering."""
     member = Member(subscription={"t": 1, "u": 1}, mode=RebalanceMode.EAGER)
     member.register()
     member.drive()
@@ -562,7 +562,7 @@ def test_an_unknown_topic_is_a_waiting_state() -> None:
 
 
 def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
-    """If another member's pattern cannot be evaluated, this one keeps its partitions."""
+    """If this member cannot evaluate another member's pattern, it keeps its own partitions."""
     member = member_in(Phase.SETTLED)
     group = view([ME], {"t": 6}, wildcards={"g_w": "over 1 s"})
     notice = one(joined(member, group), cmd.Notice)
@@ -576,7 +576,7 @@ def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
 
 
 def test_a_member_with_a_pattern_follows_the_matching_topics() -> None:
-    """A member with a pattern claims new matching topics, and releases topics that have gone."""
+    """A member with a pattern claims new matching topics and releases deleted ones."""
     member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
     member.register()
     member.drive(view([], {}, wildcards={ME: {}}))
@@ -603,7 +603,7 @@ def test_subscriptions_that_the_release_has_no_assignment_for() -> None:
 
 
 def test_a_malformed_topic_is_named_as_malformed() -> None:
-    """If JVM members cannot read a topic znode, the member keeps its partitions and names it."""
+    """If JVM members cannot parse a topic znode, the member reports it and keeps its partitions."""
     member = member_in(Phase.SETTLED)
     group = view(topics={}, malformed_topics={"t": "no payload"})
     notice = one(joined(member, group), cmd.Notice)
@@ -612,7 +612,7 @@ def test_a_malformed_topic_is_named_as_malformed() -> None:
 
 
 def test_a_malformed_peer_is_skipped_and_named_once() -> None:
-    """A registration that JVM members cannot read gets no partitions, and is reported once."""
+    """A registration that JVM members cannot parse gets no partitions, and is reported once."""
     member = member_in(Phase.SETTLED)
     group = view(malformed={"g_bad": "not JSON"})
     assert one(joined(member, group), cmd.Notice).kind is cmd.NoticeKind.MALFORMED_PEER
@@ -622,7 +622,7 @@ def test_a_malformed_peer_is_skipped_and_named_once() -> None:
 
 
 def test_a_deleted_topic_is_no_longer_fetched() -> None:
-    """A deleted topic is not fetched any more; its owner znodes stay until the next rebalance."""
+    """A deleted topic is no longer fetched; its owner znodes stay until the next rebalance."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.TopicDeleted, topic="t")
     assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
@@ -636,7 +636,7 @@ def test_a_deleted_topic_is_no_longer_fetched() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.READING, Phase.CLAIMING, Phase.LOADING, Phase.VERIFYING])
 def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
-    """A topic's deletion during a rebalance takes effect."""
+    """If a topic is deleted in any phase of a rebalance, its partitions stop in the end."""
     member = member_in(phase)
     member.send(ev.TopicDeleted, topic="t")
     for _ in range(20):
@@ -651,7 +651,7 @@ def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
 
 @pytest.mark.parametrize("between", ["seen absent", "not seen"])
 def test_a_recreated_topic_is_claimed_again_with_a_warning(between: str) -> None:
-    """A topic that was created again is claimed again, with a warning about the old offsets."""
+    """If a topic was re-created, it is claimed again, with a warning about the old offsets."""
     member = member_in(Phase.SETTLED)
     old = dict(member.state.owned)
     member.send(ev.TopicDeleted, topic="t")
@@ -666,7 +666,7 @@ def test_a_recreated_topic_is_claimed_again_with_a_warning(between: str) -> None
 
 
 def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
-    """A partition with an unreadable offset is claimed and reported, never fetched or written."""
+    """If its offset is unreadable, a partition is claimed but neither fetched nor committed."""
     member = member_in(Phase.LOADING)
     offsets = {tp: StoredOffset(5, 1) for tp in tps(0, 1, 2)}
     done = member.answer(
@@ -678,7 +678,7 @@ def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
 
 
 def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
-    """Each rebalance reads an unreadable offset again, and delivers once it is readable."""
+    """Each rebalance reads an unreadable offset again; delivery starts when it is readable."""
     member = member_in(Phase.LOADING)
     bad = StoredOffset(None, 1, error="'x' is not an offset")
     member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad)))
@@ -692,7 +692,7 @@ def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
 
 
 def test_a_session_that_was_settled_stays_so() -> None:
-    """A reading of an unchanged group causes no release, no claim and no new grant."""
+    """If a reading finds the group unchanged, nothing is released, claimed or fetched anew."""
     member = member_in(Phase.SETTLED)
     before = len(member.log)
     joined(member, view())
@@ -703,7 +703,7 @@ def test_a_session_that_was_settled_stays_so() -> None:
 
 
 def test_a_recreated_topic_is_claimed_again_after_a_lost_connection() -> None:
-    """After a lost connection the old claims of a re-created topic are still released."""
+    """After a lost connection, the old claims of a re-created topic are still replaced."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
     member.read(view(czxid=2))
@@ -721,7 +721,7 @@ def test_a_recreated_topic_is_claimed_again_after_a_lost_connection() -> None:
 
 
 def test_a_changed_group_is_read_again_before_a_claim() -> None:
-    """If the group changes during the reading, the member reads again before it claims."""
+    """If the group changes during a reading, the member reads again before it claims."""
     member = member_in(Phase.READING)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     assert one(member.read(), cmd.ReadView)
@@ -745,7 +745,7 @@ def test_a_group_that_changes_all_the_time_does_not_prevent_a_claim() -> None:
 
 
 def test_a_revocation_is_never_postponed() -> None:
-    """However often the group changes, revocations are not postponed."""
+    """Revocations are not postponed, however often the group changes."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)

@@ -1,4 +1,4 @@
-"""The offset ledger: which offsets a commit overwrites, and which offsets it leaves."""
+"""The offset ledger: which stored offsets a commit overwrites, and which it keeps."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def met(
 
 
 def test_a_new_position_is_written_over_the_version_that_was_read() -> None:
-    """A commit replaces exactly the version that was read, or creates a missing znode."""
+    """A commit replaces only the znode version that was read, or creates a missing znode."""
     assert plan(ledger(10, 3), at(12)).writes == {TP: (12, 3)}
     assert plan(ledger(None, None), at(0)).writes == {TP: (0, None)}
 
 
 def test_an_unchanged_position_is_checked() -> None:
-    """An unchanged position is not written, but its version is checked."""
+    """If the position has not changed, a commit writes nothing but checks the znode's version."""
     unchanged = plan(ledger(10, 3), at(10))
     assert (unchanged.writes, unchanged.checks) == ({}, {TP: 3})
 
 
 def test_positions_of_another_ownership_count_for_nothing() -> None:
-    """Positions of another epoch or of a partition that is not owned are left out."""
+    """A commit leaves out positions of an earlier ownership and of partitions not owned."""
     for positions in (at(12, EPOCH - 1), {TopicPartition("t", 1): Position(EPOCH, 5)}):
         asked = plan(ledger(10, 3), positions)
         assert (asked.writes, asked.checks) == ({}, {})
 
 
 def test_the_members_own_commits_never_go_back() -> None:
-    """A commit of finished messages lowers no offset that includes the message in progress."""
+    """After a commit that included the message in progress, no commit writes a lower offset."""
     before = ledger(10, 3)
     after, _ = apply_commit_result(
         before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
@@ -89,7 +89,7 @@ def test_a_reset_may_go_back() -> None:
 
 
 def test_a_lower_foreign_value_is_written_over() -> None:
-    """A lower offset of a former owner is reported, and the next attempt replaces that version."""
+    """A lower offset of a former owner is reported, and the next attempt overwrites the znode."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(5, 4))
     assert findings.overwritten == {TP: (12, 5)}
     assert plan(after, at(12)).writes == {TP: (12, 4)}
@@ -103,7 +103,7 @@ def test_a_deleted_offset_node_is_written_again() -> None:
 
 
 def test_a_higher_foreign_value_is_left_until_the_position_passes_it() -> None:
-    """A higher offset is reported once and stays until the member's position is higher."""
+    """Another client's higher offset is reported, and left until the position is higher."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(20, 4))
     assert findings.left == {TP: (12, 20)}
     assert plan(after, at(15)).writes == plan(after, at(20)).writes == {}
@@ -112,14 +112,14 @@ def test_a_higher_foreign_value_is_left_until_the_position_passes_it() -> None:
 
 
 def test_a_foreign_value_lowered_below_the_position_is_overwritten() -> None:
-    """If another client writes a higher and then a lower offset, the member writes its position."""
+    """If another client's offset falls below the member's position, the member overwrites it."""
     left, _ = met(ledger(10, 3), 12, StoredOffset(100, 4))
     lowered, _ = met(left, 90, StoredOffset(70, 5))
     assert plan(lowered, at(90)).writes == {TP: (90, 5)}
 
 
 def test_a_marked_edit_is_adopted_lower_or_higher() -> None:
-    """An operator's marked edit is adopted, lower or higher, and commits continue from there."""
+    """An operator's marked edit is adopted, lower or higher, and commits continue from it."""
     for to in (2, 50):
         after, findings = met(ledger(10, 3), 12, StoredOffset(to, 4), TP)
         assert findings.edited == {TP: to}
@@ -128,7 +128,7 @@ def test_a_marked_edit_is_adopted_lower_or_higher() -> None:
 
 
 def test_an_own_write_without_a_reply_is_recognised() -> None:
-    """A commit without a reply is recognised by its value and the next version."""
+    """A write without a reply is recognised by its value and by a version that is one higher."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
     after, findings = met(unsure, 15, StoredOffset(12, 4))
@@ -137,7 +137,7 @@ def test_an_own_write_without_a_reply_is_recognised() -> None:
 
 
 def test_a_foreign_write_is_not_taken_for_the_members_own() -> None:
-    """The member's value with a version two higher is another client's write, and is reported."""
+    """If the version is two higher, another client has written the value, and this is reported."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
     _, findings = met(unsure, 15, StoredOffset(12, 5))
@@ -145,7 +145,7 @@ def test_a_foreign_write_is_not_taken_for_the_members_own() -> None:
 
 
 def test_a_malformed_offset_is_never_written_over() -> None:
-    """An unreadable offset is reported, and only checked until it is corrected."""
+    """An unreadable offset is reported; until it is corrected, commits only check its version."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(None, 4, error="no offset"))
     assert findings.malformed == {TP: "no offset"}
     asked = plan(after, at(13))
@@ -155,7 +155,7 @@ def test_a_malformed_offset_is_never_written_over() -> None:
 
 
 def test_results_for_partitions_lost_meanwhile_are_ignored() -> None:
-    """Results for a partition that is no longer in the ledger change nothing."""
+    """Results for a partition that has left the ledger meanwhile change nothing."""
     asked = plan(ledger(10, 3), at(12))
     after, findings = apply_commit_result(
         {}, asked, versions={TP: 4}, foreign={TP: StoredOffset(1, 9)}, marked=frozenset({TP})
@@ -165,7 +165,7 @@ def test_results_for_partitions_lost_meanwhile_are_ignored() -> None:
 
 
 def test_without_takes_positions_away() -> None:
-    """`without` keeps the other partitions' positions."""
+    """`without` removes the positions of the given partitions, and keeps the others."""
     other = TopicPartition("t", 1)
     both = {TP: Position(1, 1), other: Position(1, 2)}
     assert without(both, {TP: None}) == {other: Position(1, 2)}
@@ -205,7 +205,7 @@ class Znode:
 
 @dataclass
 class Owner:
-    """The partition's owner: its ledger, its position, and the effect of its writes."""
+    """The partition's owner: its ledger, its position, and what its writes have caused."""
 
     znode: Znode
     ledger: Ledger = field(default_factory=dict)
@@ -219,7 +219,7 @@ class Owner:
         self.position = self.znode.value or 0
 
     def commit(self, *, in_hand: int = 0, reply_lost: bool = False) -> None:
-        """Commit as `member.commits` does: plan again after each write of another client."""
+        """Commit as `member.commits` does: plan again after another client's write."""
         for _ in range(8):
             asked = plan(self.ledger, at(max(self.position - in_hand, 0)))
             expected = asked.writes[TP][1] if TP in asked.writes else asked.checks.get(TP)
@@ -274,7 +274,7 @@ STEPS = st.lists(
 @settings(max_examples=300)
 @given(STEPS)
 def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]) -> None:
-    """Whatever other clients write: no commit goes back, edits are adopted, commits are stored."""
+    """Whatever others write, offsets never go back, edits are adopted, commits are stored."""
     znode = Znode()
     owner = Owner(znode)
     owner.load()
@@ -297,7 +297,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
             edited = None
         elif what == "foreign":
             znode.write(number)
-            edited = None  # this write hides an edit that the owner has not seen
+            edited = None  # This write hides an edit that the owner has not seen yet.
         elif what == "edit":
             znode.write(number)
             znode.marks.add(znode.mzxid)
@@ -315,7 +315,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
 
 @given(OFFSETS, OFFSETS)
 def test_a_foreign_offset_that_was_left_was_higher(ours: int, theirs: int) -> None:
-    """Another client's offset stays if, and only if, it is not lower than the member's."""
+    """The higher of both offsets stays, and another client's higher offset is reported."""
     znode = Znode()
     znode.write(0)
     owner = Owner(znode)
@@ -331,7 +331,7 @@ def test_a_foreign_offset_that_was_left_was_higher(ours: int, theirs: int) -> No
 
 
 def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Ledger:
-    """Build what Kafka and ZooKeeper store."""
+    """Return a ledger for an offset stored in Kafka and, with `value`, also in ZooKeeper."""
     kafka = OffsetAndMetadata(offset, metadata)
     tracked, _ = starting_offset(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
     return {TP: tracked}
@@ -354,14 +354,14 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
 def test_where_reading_begins(
     storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
 ) -> None:
-    """Dual commit reads from the higher stored offset; `kafka` prefers Kafka's offset."""
+    """Dual commit starts at the higher stored offset; `kafka` prefers the offset in Kafka."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start
 
 
 def test_a_malformed_znode_matters_only_with_dual_commit() -> None:
-    """With Kafka's storage Kafka's offset is enough; dual commit needs both."""
+    """With `offsets.storage=kafka` only Kafka's offset must be readable; dual commit needs both."""
     broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
     assert not starting_offset(Storage.KAFKA, broken, noted, EPOCH)[0].error
     assert starting_offset(Storage.KAFKA, broken, None, EPOCH)[0].error
@@ -369,7 +369,7 @@ def test_a_malformed_znode_matters_only_with_dual_commit() -> None:
 
 
 def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
-    """A commit to Kafka sends the position, or the last committed offset if this is higher."""
+    """A commit to Kafka sends the position, or the last committed offset if that is higher."""
     before = in_kafka(10)
     for position, sent in ((12, 12), (10, 10), (8, 10), (0, 10)):
         asked = plan(before, at(position), Storage.KAFKA)
@@ -380,7 +380,7 @@ def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
 
 
 def test_both_stores_are_written_each_by_its_own_rule() -> None:
-    """A commit raises the storage that has the lower offset."""
+    """With dual commit, only the znode that holds a lower offset is written; Kafka always is."""
     asked = plan(in_kafka(10, value=4), at(10), Storage.DUAL)
     assert (asked.writes, asked.kafka) == ({TP: (10, 3)}, {TP: OffsetAndMetadata(10)})
     asked = plan(in_kafka(4, value=10), at(10), Storage.DUAL)
@@ -388,7 +388,7 @@ def test_both_stores_are_written_each_by_its_own_rule() -> None:
 
 
 def test_metadata_stay_with_their_offset() -> None:
-    """Metadata is kept with an unchanged offset, and dropped with a new one."""
+    """Metadata is kept if the offset stays the same, and dropped if the offset changes."""
     before = in_kafka(10, "note")
     assert plan(before, at(10), Storage.KAFKA).kafka == {TP: (10, "note")}
     assert plan(before, at(8), Storage.KAFKA).kafka == {TP: (10, "note")}
@@ -398,7 +398,7 @@ def test_metadata_stay_with_their_offset() -> None:
 
 
 def test_an_acknowledged_commit_to_kafka_is_remembered() -> None:
-    """Only an acknowledged commit keeps the next one from going back."""
+    """Once a commit to Kafka is acknowledged, the next commit sends no lower offset."""
     before = in_kafka(10)
     asked = plan(before, at(12), Storage.KAFKA)
     none, _ = apply_commit_result(before, asked, versions={}, foreign={}, marked=frozenset())
@@ -410,7 +410,7 @@ def test_an_acknowledged_commit_to_kafka_is_remembered() -> None:
 
 
 def test_offsets_in_kafka_that_may_go_back() -> None:
-    """An offset may go back after a reset, a marked edit, or when the user names a lower one."""
+    """An offset in Kafka may go back after a reset or a marked edit, or if the user asks for it."""
     before = in_kafka(10, value=10)
     edited, _ = apply_commit_result(
         before,

@@ -1,4 +1,4 @@
-"""The table of phase changes: complete, checked by every step, and shown in the documentation."""
+"""The table of phase changes: complete, checked at every step, and shown in the documentation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T3 = TopicPartition("t", 3)
 
 
 def test_the_page_shows_the_table() -> None:
-    """docs/architecture.md contains what `scripts/phases` writes."""
+    """docs/architecture.md contains the output of `scripts/phases`."""
     scripts = str(ROOT / "scripts")
     if scripts not in sys.path:
         sys.path.append(scripts)
@@ -41,7 +41,7 @@ def test_the_page_shows_the_table() -> None:
 
 
 def test_the_later_page_shows_the_group_table() -> None:
-    """docs/later.md contains what `scripts/phases` writes for a classic group."""
+    """docs/later.md contains the output of `scripts/phases` for a classic group."""
     scripts = str(ROOT / "scripts")
     if scripts not in sys.path:
         sys.path.append(scripts)
@@ -52,7 +52,7 @@ def test_the_later_page_shows_the_group_table() -> None:
 
 
 def test_every_phase_but_the_last_can_be_left_and_every_phase_but_the_first_reached() -> None:
-    """No phase is a dead end, and none is unused."""
+    """Every phase but the last can be left, and every phase but the first can be reached."""
     left = {before for row in LEGAL_CHANGES for before in row.before}
     reached = {after for row in LEGAL_CHANGES for after in row.after}
     assert left == set(Phase) - {Phase.CLOSED}
@@ -60,7 +60,7 @@ def test_every_phase_but_the_last_can_be_left_and_every_phase_but_the_first_reac
 
 
 def test_every_cause_is_an_event_that_the_machine_handles() -> None:
-    """A row names an event or outcome that has a handler in its phase, or a deadline."""
+    """The cause in each row is a deadline, or an event or outcome that its phase handles."""
     always = {ev.Committed, ev.Denied, ev.MemberNodeGone, ev.Synced}
     handled = machine.HANDLERS.keys() | machine.OUTCOME_HANDLERS.keys()
     for before, cause in CHANGES:
@@ -70,7 +70,7 @@ def test_every_cause_is_an_event_that_the_machine_handles() -> None:
 
 
 def test_every_deadline_is_a_cause_or_changes_no_phase() -> None:
-    """Every deadline causes a change of phase, except those for work beside the phase."""
+    """Every deadline causes a phase change, except the deadlines of background work."""
     causes = {cause for _, cause in CHANGES if isinstance(cause, Deadline)}
     beside = {Deadline.RECREATE, Deadline.LEASE, Deadline.AUTO_COMMIT, Deadline.PEERS}
     assert causes == set(Deadline) - beside
@@ -90,7 +90,7 @@ def test_every_deadline_is_a_cause_or_changes_no_phase() -> None:
 def test_a_change_that_no_row_covers_is_refused(
     before: Phase, cause: phases.Cause, after: Phase
 ) -> None:
-    """The error names the cause and both phases."""
+    """The error for a change that no row allows names the cause and both phases."""
     with pytest.raises(IllegalPhaseChangeError) as caught:
         check_change(before, (cause,), after)
     text = str(caught.value)
@@ -98,7 +98,7 @@ def test_a_change_that_no_row_covers_is_refused(
 
 
 def test_each_step_checks_its_change_of_phase() -> None:
-    """A handler that skips a phase fails in `step`, and the state is unchanged."""
+    """If a handler skips a phase, `step` raises an error, and the state is unchanged."""
     member = member_in(Phase.SETTLED)
     before = member.state
 
@@ -112,7 +112,7 @@ def test_each_step_checks_its_change_of_phase() -> None:
 
 
 def test_a_tick_causes_what_its_deadlines_cause() -> None:
-    """Only deadlines that have passed and that matter in the phase count."""
+    """A tick causes only those deadlines that have passed and that apply in the phase."""
     member = Member()
     assert machine.causes(member.state, ev.Tick(now=member.now)) == ()
     member = member_in(Phase.SETTLED)
@@ -124,14 +124,14 @@ def test_a_tick_causes_what_its_deadlines_cause() -> None:
 
 
 def _is_rare(before: Phase, cause: phases.Cause, after: Phase) -> bool:
-    """Tell whether only the rows for disturbed rebalances allow this change."""
+    """Return whether only the rows for disturbed rebalances allow this change."""
     usual = (*phases.MAIN_PATH, *phases.DETOURS, *phases.ANY_TIME)
     rows = [one for one in usual if before in one.before and cause in one.causes]
     return not any(after in one.after for one in rows)
 
 
 def test_an_aborted_rebalance_may_revoke_after_a_denied_reading() -> None:
-    """If a watch ends the wait, the partitions are revoked without another reading."""
+    """If an owner changes after a denied reading, the interrupted revocation is resumed."""
     member = Member()
     member.register()
     member.read()
@@ -152,7 +152,7 @@ def test_an_aborted_rebalance_may_revoke_after_a_denied_reading() -> None:
 
 
 def test_a_group_that_changes_all_the_time_may_call_the_listener_again() -> None:
-    """After `MAX_POSTPONED_READS` the loss of an owner znode is handled without a reading."""
+    """After `MAX_POSTPONED_READS`, a lost owner znode is handled without another reading."""
     member = Member(listener_s=1.0)
     member.register()
     for _ in range(MAX_POSTPONED_READS + 1):

@@ -1,4 +1,4 @@
-"""Plays two scenarios at a time, because each mostly waits for a session to expire."""
+"""Plays two scenarios at a time, because a scenario mostly waits for sessions to expire."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AT_ONCE = 2
 RANGE = tuple(GroupSetup((release,)) for release in RELEASES)
 ROUND_ROBIN = tuple(GroupSetup((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
 WILDCARD = tuple(replace(setup, pattern=Pattern.WHITE_LIST) for setup in RANGE + ROUND_ROBIN)
-# In these groups most members subscribe by a pattern, and some by name.
+# In these groups, most members subscribe by a pattern and some by name.
 PATTERN_AND_NAME = tuple(
     replace(setup, pattern=Pattern.WHITE_LIST, by_name=frozenset({OURS, SECOND})) for setup in RANGE
 )
-# Two releases in one group: round-robin has one order up to 0.11, and another from 1.0 on.
+# Two releases in one group: round-robin sorts in one order up to 0.11, and in another from 1.0.
 TWO = (
     GroupSetup(("0.8.2.2", "1.1.1")),
     GroupSetup(("0.9.0.1", "0.11.0.3")),
@@ -50,7 +50,7 @@ OLD_BROKER = tuple(
     if setup.releases == ("0.8.2.2",)
 )
 ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
-# The newest release with each strategy, by name and by pattern; range with both in one group.
+# The newest release with each strategy, by name and by pattern; range with both in a group.
 NEWEST = (
     ROUND_ROBIN[-1],
     replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST),
@@ -82,7 +82,7 @@ PLAYED = pytest.StashKey[dict[str, Outcome]]()
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print the figures of scenarios with `--mixed all`, in the form of docs/compatibility.md."""
+    """With `--mixed all`, print the figures of scenarios in the format of docs/compatibility.md."""
     played = config.stash.get(PLAYED, {})
     if config.getoption("--mixed") == "all" and played:
         terminalreporter.section("mixed groups, beside JVM members alone")
@@ -104,7 +104,7 @@ def pytest_terminal_summary(
 def sandbox_of(
     request: pytest.FixtureRequest, zookeeper_release: str
 ) -> Iterator[Callable[[str, str], Sandbox]]:
-    """Return the servers of these releases; the shared ZooKeeper if its release is empty."""
+    """Return servers of these releases; without a ZooKeeper release, the shared ZooKeeper."""
     with ExitStack() as stack:
 
         @functools.cache
@@ -124,7 +124,7 @@ def plays(
     tmp_path_factory: pytest.TempPathFactory,
     sandbox_of: Callable[[str, str], Sandbox],
 ) -> Iterator[Callable[[GroupSetup], Outcome]]:
-    """Plays the scenarios of the selected tests in their order; a test waits for its scenario."""
+    """Plays the scenarios of the selected tests in order; a test waits for its own scenario."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("setup") for spec in specs if spec is not None]
     setups = dict.fromkeys(setup for setup in params if isinstance(setup, GroupSetup))

@@ -1,4 +1,4 @@
-"""Tests of the helper that adds real JVM consumers to groups."""
+"""Tests for the helper that adds real JVM consumers to groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offset(client: KazooClient, group: str, topic: str) -> int | None:
 def test_a_member_of_each_release(
     release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A JVM member takes the permitted messages, commits, survives an expiry, and leaves."""
+    """A JVM member takes only the messages it may, commits, survives an expiry, and leaves."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)

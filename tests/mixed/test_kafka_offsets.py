@@ -1,4 +1,4 @@
-"""Groups with offsets in Kafka: JVM and zkconsumer members continue from each other's offsets."""
+"""Groups with offsets in Kafka: JVM and zkconsumer members continue each other's work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RELEASES = ("0.8.2.2", "0.9.0.1", "1.1.1")
 ON_THE_NEWEST = tuple((release, NEWEST_BROKER) for release in RELEASES)
 ON_THEIR_OWN = (("0.8.2.2", "0.8.2.2"), ("0.9.0.1", "0.9.0.1"))
 MESSAGES = 30
-# The same settings for both kinds of members: offsets in Kafka, and in Kafka and ZooKeeper.
+# The settings for both kinds of members: offsets in Kafka, or in Kafka and ZooKeeper.
 STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kafka": (
         {"offsets_storage": "kafka", "dual_commit_enabled": False},
@@ -57,7 +57,7 @@ def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def somebody(group: Group) -> Iterator[Foreign]:
-    """A second client that reads and commits the group's offsets."""
+    """A second client, which reads and commits the group's offsets."""
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
         yield one
 
@@ -70,7 +70,7 @@ class Jvm:
         self._number = 0
 
     def take(self, count: int, directory: Path) -> list[int]:
-        """Return the offsets of the delivered messages, which are committed at the return."""
+        """Return the offsets of the delivered messages, which are committed when this returns."""
         self._number += 1
         name = f"j{self._number}"
         member = JvmMember(
@@ -86,7 +86,7 @@ class Jvm:
         try:
             member.wait("joined")
             wait_for(lambda: len(member.delivered) == count, f"{count} messages")
-            # A leaving member empties its streams.
+            # A member that leaves empties its streams.
             taken = [one.offset for one in member.delivered]
             member.tell("commit")
             member.wait("committed")
@@ -98,7 +98,7 @@ class Jvm:
 
 
 def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = "") -> list[int]:
-    """Return the first messages of a zkconsumer member that commits `count` of them and leaves."""
+    """Return the first messages that a zkconsumer member reads; it commits `count` and leaves."""
     one: MemberUnderTest = group.join("ours", auto_commit_enable=False, **settings)
     one.read(count)
     taken = one.readers[0].offsets(0)[:count]
@@ -112,14 +112,14 @@ def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = 
 def test_jvm_and_zkconsumer_members_in_turn(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """JVM and zkconsumer members in turn each start after the last committed message."""
+    """JVM and zkconsumer members, in turn, each start after the last committed message."""
     mine, theirs = STORAGES[storage]
     jvm = Jvm(group, release, theirs)
     assert jvm.take(5, tmp_path) == [*range(5)]
     assert somebody.committed(0) == {0: (5, "")}
     assert ours(group, mine, 6, "a note") == [*range(5, 11)]
     assert somebody.committed(0) == {0: (11, "a note")}
-    # A JVM member ignores the metadata and the NUL after them; its next commit deletes both.
+    # A JVM member ignores metadata and the NUL after it; the member's next commit deletes both.
     assert jvm.take(7, tmp_path) == [*range(11, 18)]
     assert somebody.committed(0) == {0: (18, "")}
     assert ours(group, mine, 8) == [*range(18, 26)]
@@ -131,7 +131,7 @@ def test_jvm_and_zkconsumer_members_in_turn(
 def test_a_group_moves_to_kafka_member_by_member(
     release: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """A group moves from ZooKeeper to both stores to Kafka; nothing is redelivered or skipped."""
+    """A group moves from ZooKeeper to both stores to Kafka; no message repeats or is skipped."""
     assert Jvm(group, release, {}).take(4, tmp_path) == [*range(4)]
     assert ours(group, STORAGES["dual"][0], 5) == [*range(4, 9)]
     assert (group.stored(0), somebody.offsets(0)) == ("9", {0: 9})

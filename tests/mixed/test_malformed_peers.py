@@ -1,4 +1,4 @@
-"""A registration that no JVM consumer can read: its effect on both kinds of members."""
+"""A registration that no JVM consumer can parse: its effect on both kinds of members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_malformed_registration_stalls_only_the_jvm(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A malformed registration fails each rebalance of the JVM member; zkconsumer names it."""
+    """A malformed registration fails each rebalance of the JVM member; zkconsumer reports it."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:

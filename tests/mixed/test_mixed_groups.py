@@ -1,8 +1,8 @@
 """zkconsumer members in a group with JVM consumers, compared with a group of JVM consumers.
 
 `mixed_scenario.py` has the events: joins, clean leaves, SIGKILL of either kind, an expired session,
-a process that is frozen for ten seconds, added partitions, a created topic. After each event both
-groups own what the assignor computes, and all members get messages again.
+a process that is frozen for ten seconds, added partitions, a created topic. After each event, the
+owners in both groups are those that the assignor computes, and all members get messages again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from support.members.mixed_scenario import ALL_OURS, MESSAGES, Outcome
 
 # A JVM member that loses its session commits its old offsets again in the next session. In a
 # scenario this happens twice: after the expiry, and after the freeze. The commit may come before or
-# after the next owner's, also in a group of JVM members only.
+# after the next owner's commit, even in a group of JVM members only.
 STALE_COMMITS = 2
 # In a scenario two members are killed and one is frozen. The messages since the last commit of each
 # are redelivered. Their number depends on the time since that commit. It is high if a new partition
@@ -27,12 +27,12 @@ BACKLOG_S = 0.8
 
 @pytest.fixture(scope="module")
 def outcome(setup: GroupSetup, plays: Callable[[GroupSetup], Outcome]) -> Outcome:
-    """The outcome of the scenario of this set-up."""
+    """Return the outcome of the scenario with this set-up."""
     return plays(setup)
 
 
 def test_nothing_is_lost(outcome: Outcome) -> None:
-    """Every message is delivered, and covered by the stored offsets, despite all events."""
+    """Despite all events, every message is delivered, and the stored offsets cover it."""
     assert outcome.messages >= MESSAGES
     assert outcome.flowed and all(outcome.flowed.values()), outcome.flowed
     assert outcome.mixed.undelivered == 0
@@ -40,12 +40,12 @@ def test_nothing_is_lost(outcome: Outcome) -> None:
 
 
 def test_nothing_is_redelivered_between_zkconsumer_members(outcome: Outcome) -> None:
-    """When a partition moves between zkconsumer members, no message is redelivered."""
+    """If a partition moves between zkconsumer members, no message is redelivered."""
     assert outcome.mixed.between_ours == 0
 
 
 def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
-    """No more messages are redelivered than in the group of JVM members."""
+    """No more messages are redelivered than in a group of JVM members only."""
     since_commit_s = SETTINGS["auto_commit_interval_s"] + BACKLOG_S
     chance = STOPPED * since_commit_s * outcome.messages / outcome.duration_s
     repeated, of_jvm = outcome.mixed.repeated, outcome.jvm.repeated
@@ -53,7 +53,7 @@ def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
 
 
 def test_no_zkconsumer_member_lowers_an_offset(outcome: Outcome) -> None:
-    """Only JVM members' stale writes lower an offset."""
+    """Only stale writes of JVM members lower an offset."""
     moves, of_jvm = outcome.mixed.moves_back, outcome.jvm.moves_back
     assert [move for move in moves if move.consumer in ALL_OURS] == []
     # The partitions vary: a JVM member's timer may commit an offset read before the partition
@@ -63,12 +63,12 @@ def test_no_zkconsumer_member_lowers_an_offset(outcome: Outcome) -> None:
 
 
 def test_no_jvm_member_fails_because_of_zkconsumer(outcome: Outcome) -> None:
-    """A JVM member's rebalances fail only as they do among JVM members alone."""
+    """A JVM member's rebalances fail only in the ways in which they fail among JVM members."""
     assert _kinds(outcome.mixed.trouble) <= _kinds(outcome.jvm.trouble)
 
 
 def test_the_history_equals_the_log_and_the_traces(outcome: Outcome) -> None:
-    """Every table of `zkconsumer history` equals ZooKeeper's log and zkconsumer members' traces."""
+    """Every table of `zkconsumer history` equals ZooKeeper's log and the members' traces."""
     for found in (outcome.mixed.history, outcome.jvm.history):
         assert (found.missed, found.invented) == ([], [])
         assert found.compared["ownership"] and found.compared["commits"]
@@ -76,6 +76,6 @@ def test_the_history_equals_the_log_and_the_traces(outcome: Outcome) -> None:
 
 
 def _kinds(trouble: dict[str, list[str]]) -> set[str]:
-    """Return the kinds of logged failures, without names and numbers."""
+    """Return the kinds of failures that were logged, without names and numbers."""
     said = {line for lines in trouble.values() for line in lines}
     return {re.sub(r"/consumers/\S+/|\[\S*\]|\d+", "", line) for line in said}

@@ -1,4 +1,4 @@
-"""An operator's edits while a real JVM member is live: refused, or overwritten."""
+"""An operator's edits while a real JVM member is live are refused, or are overwritten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """A refused edit has no effect on a JVM member; the member overwrites a forced edit."""
+    """A refused edit does not affect a JVM member, and a forced edit is overwritten by it."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)

@@ -1,4 +1,4 @@
-"""The tools' figures for a group of real JVM members equal those of Kafka's own tool."""
+"""The tools' figures for real JVM members equal those of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ def _ours(sandbox: Sandbox, *arguments: str) -> str:
 
 
 def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """For an owning and an idle JVM member, four commands print the figures of Kafka's own tool."""
+    """For a JVM member that owns and one that is idle, four commands print Kafka's figures."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     # Each partition alone has seven messages: a thread of the JVM member reserves its next message
-    # before it waits for it, and could otherwise reserve the last one at an empty partition.
+    # before it waits for the message, and could otherwise reserve the last one at an empty
+    # partition.
     for number in range(2):
         sandbox.produce(topic, 10, partition=number)
     members = [
@@ -59,8 +60,8 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
             topics=[topic],
             streams=2,
             consume=count,
-            # One thread fetches both partitions: it must not wait for a stream that takes no more
-            # messages.
+            # One thread fetches both partitions, so it must not wait for a stream that takes no
+            # more messages.
             properties={"auto.commit.interval.ms": 60_000, "queued.max.message.chunks": 100},
         )
         for name, count in (("a", 7), ("b", 0))
@@ -87,7 +88,7 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
 
 
 def _compare(theirs: str, sandbox: Sandbox, group: str) -> None:
-    """Compare row by row; Kafka's rows name members, and zkconsumer's rows name threads."""
+    """Compare row by row; Kafka's rows name members, but zkconsumer's rows name threads."""
     rows = [line.split() for line in theirs.splitlines()[2:]]
     owned = [row for row in rows if row[0] != "-"]
     shown: Any = json.loads(_ours(sandbox, "groups", "show", group, "--output", "json"))

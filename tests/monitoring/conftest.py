@@ -13,7 +13,7 @@ import pytest
 def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of `promtool`: the system's, or that of Debian's package `prometheus`.
 
-    The package is unpacked and not installed, because its installation starts a server.
+    The package is only unpacked, because its installation would start a server.
     """
     if found := shutil.which("promtool"):
         return found

@@ -1,4 +1,4 @@
-"""docs/monitoring: the dashboard and the alert rules ask for metrics and labels that exist."""
+"""docs/monitoring: dashboard and alert rules use only metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8
 ALERTS = yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 PAGE = (MONITORING / "README.md").read_text(encoding="utf-8")
-# The values of the labels that have few.
+# The values of those labels that have few values.
 VALUES = {
     "status": {one.value for one in Status},
     "phase": {one.value for one in Phase},
@@ -55,7 +55,7 @@ SAMPLE = MetricsSnapshot(
 
 
 def _metrics() -> dict[str, frozenset[str]]:
-    """Metric -> its labels, as members and the exporter of groups serve them."""
+    """Return metric -> labels, as members and the group exporter serve them."""
     found = {name: frozenset(labels) for name, _, labels in GROUP_GAUGES}
     collector = Collector()
     collector.reads.append(lambda: SAMPLE)
@@ -69,7 +69,7 @@ METRICS = _metrics()
 
 
 def _queries() -> Iterator[tuple[str, str]]:
-    """Each query with its place: those of the alerts, the panels and the variables."""
+    """Return each query of the alerts, panels and variables, with its place."""
     for rule in RULES:
         yield rule["alert"], rule["expr"]
     for panel in DASHBOARD["panels"]:
@@ -87,7 +87,7 @@ QUERIES = [pytest.param(query, id=place) for place, query in _queries()]
 
 
 def _labels_of(node: Any) -> set[str]:
-    """The labels of a query's result; checks the metrics and labels that the query names."""
+    """Return the labels of a query's result; check the metrics and labels that the query uses."""
     match node:
         case promql.VectorSelector():
             return _selected(node)
@@ -135,7 +135,7 @@ def _named(matchers: list[Any]) -> set[str]:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_names_existing_metrics(query: str) -> None:
-    """A query parses, and each of its metrics, labels and values is one that zkconsumer serves."""
+    """Each query parses, and zkconsumer serves each of its metrics, labels and values."""
     _labels_of(promql.parse(query.replace("$__rate_interval", "5m")))
 
 
@@ -149,13 +149,13 @@ def test_a_query_names_existing_metrics(query: str) -> None:
     ],
 )
 def test_a_wrong_query_is_found(query: str) -> None:
-    """A wrong metric, value, or label is an error of the check itself."""
+    """The check itself finds a wrong metric, a wrong value, and a wrong label."""
     with pytest.raises(AssertionError, match=r"no metrics|DEAD|no labels"):
         _labels_of(promql.parse(query))
 
 
 def test_the_texts_name_labels_of_their_query() -> None:
-    """Texts of alerts and legends of panels use only labels that the result has."""
+    """Texts of alerts and legends of panels use only labels that the query's result has."""
     named = 0
     for rule in RULES:
         used = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
@@ -180,7 +180,7 @@ def test_every_alert_and_metric_is_covered() -> None:
 
 
 def test_the_panels_do_not_overlap() -> None:
-    """Each panel has an id and a place of its own, within the 24 columns."""
+    """Each panel has its own id and its own place within the 24 columns."""
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -197,7 +197,7 @@ def test_the_panels_do_not_overlap() -> None:
 
 
 def test_prometheus_accepts_the_rules(tmp_path: Path, promtool: str) -> None:
-    """Prometheus' own tool accepts the rules, and they fire when they should, and only then."""
+    """Prometheus' own tool accepts the rules, which fire exactly when they should."""
     shutil.copy(MONITORING / "alerts.yml", tmp_path)
     cases = shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", cases]):

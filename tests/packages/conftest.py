@@ -8,5 +8,5 @@ from support.packages import Built, build
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build the package once."""
+    """Build the package once for all tests."""
     return build(tmp_path_factory.mktemp("built"))

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry
 from zkconsumer.consumer.metrics import Exports
 Exports(lambda: None).register(CollectorRegistry())
 """
-# Extra -> what fails without its packages. "" is the package without any extra.
+# Extra -> what fails without the extra's packages; "" is the package without extras.
 PROBES = {
     "": "import zkconsumer; zkconsumer.ConsumerConnector",
     "arrow": "import zkconsumer.kafka.columns.from_messages, google_crc32c",
@@ -42,7 +42,7 @@ PROBES = {
 
 
 def test_the_supported_pythons_are_tried() -> None:
-    """At least the Python of this run is tried; the names of the cases say which others are."""
+    """At least the Python of this run is tried; the names of the cases tell which others are."""
     assert PYTHONS
 
 
@@ -52,7 +52,7 @@ def test_the_supported_pythons_are_tried() -> None:
 def test_each_extra_works_without_the_others(
     built: Built, tmp_path: Path, version: str, extra: str
 ) -> None:
-    """The command and the parts that need the extra work with nothing else installed."""
+    """The command, and the parts that need an extra, work if only this extra is installed."""
     environment = tmp_path / "venv"
     subprocess.run([PYTHONS[version], "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin" / "python"

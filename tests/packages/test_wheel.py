@@ -45,7 +45,7 @@ print(json.dumps([*told, *(one.__doc__ for one in LESSONS.values())]))
 
 
 def _source_files() -> set[str]:
-    """The files of the package in the checkout, under their names in the wheel."""
+    """Return the package's files in the checkout, by their names in the wheel."""
     package = ROOT / "zkconsumer"
     found = {
         f"zkconsumer/{path.relative_to(package)}"
@@ -72,20 +72,20 @@ def test_the_wheel_contains_the_package(built: Built) -> None:
 
 
 class _WithoutTexts(ast.NodeTransformer):
-    """Removes docstrings and other statements that are only a constant."""
+    """Removes docstrings, and other statements that consist of a constant."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         return None if isinstance(node.value, ast.Constant) else node
 
 
 def _code(text: bytes) -> tuple[str, list[int]]:
-    """The syntax tree of a module without docstrings, and the line of each of its nodes."""
+    """Return a module's syntax tree without docstrings, and the line of each node."""
     tree = _WithoutTexts().visit(ast.parse(text))
     return ast.dump(tree), [getattr(one, "lineno", 0) for one in ast.walk(tree)]
 
 
 def test_the_modules_of_the_wheel_do_the_same(built: Built) -> None:
-    """A module of the wheel lacks only comments and docstrings, and each line has its number."""
+    """A module of the wheel lacks only comments and docstrings, and its line numbers are kept."""
     shorter = 0
     with zipfile.ZipFile(built.wheel) as archive:
         for name in archive.namelist():
@@ -98,7 +98,7 @@ def test_the_modules_of_the_wheel_do_the_same(built: Built) -> None:
 
 
 def test_the_scripts_of_the_wheel_do_the_same(built: Built) -> None:
-    """A script of the lab lacks only lines that are a comment, and each line has its number."""
+    """A script of the lab in the wheel lacks only comment lines, and keeps its line numbers."""
     with zipfile.ZipFile(built.wheel) as archive:
         names = [one for one in archive.namelist() if one.endswith(".js") and "vendor" not in one]
         assert len(names) > 10
@@ -109,7 +109,7 @@ def test_the_scripts_of_the_wheel_do_the_same(built: Built) -> None:
 
 
 def test_help_shows_the_same(built: Built) -> None:
-    """The public modules of the wheel have all docstrings that `help()` shows."""
+    """In the wheel, public modules have all the docstrings that `help()` shows."""
     with zipfile.ZipFile(built.wheel) as archive:
         for name in ("__init__", "aio", "errors", "config/settings", "consumer/connector"):
             source = (ROOT / "zkconsumer" / f"{name}.py").read_bytes()
@@ -118,7 +118,7 @@ def test_help_shows_the_same(built: Built) -> None:
 
 
 def _docstrings(text: bytes) -> list[tuple[str, str | None]]:
-    """The docstrings of a module and of its public classes and functions."""
+    """Return the docstrings of a module and of its public classes and functions."""
     nodes = [one for one in ast.walk(ast.parse(text)) if isinstance(one, DOCUMENTED)]
     names = [(getattr(one, "name", ""), one) for one in nodes]
     return [(name, ast.get_docstring(one)) for name, one in names if _is_shown(name)]
@@ -129,7 +129,7 @@ def _is_shown(name: str) -> bool:
 
 
 def test_the_sdist_contains_no_tests(built: Built) -> None:
-    """The sdist contains the package, its licence and what builds it."""
+    """The sdist contains the package, its licence, and the files that build it."""
     with tarfile.open(built.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert not {name for name in names if name.startswith(("tests", "docs", "scripts", "docker"))}
@@ -137,7 +137,7 @@ def test_the_sdist_contains_no_tests(built: Built) -> None:
 
 
 def test_the_metadata(built: Built) -> None:
-    """The metadata names the versions of Python, the licence, and each extra for users."""
+    """The metadata names the Python versions, the licence, and each extra for users."""
     found = _metadata(built.wheel)
     assert found["Requires-Python"] == ">=3.11"
     assert found["License-Expression"] == "Apache-2.0"
@@ -150,7 +150,7 @@ def test_the_metadata(built: Built) -> None:
 
 @pytest.fixture(scope="module")
 def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter into whose environment the wheel is installed."""
+    """An interpreter in whose environment the wheel is installed."""
     made = python_without_package(tmp_path_factory.mktemp("installed") / "venv")
     flags = ("--no-deps", "--no-index", "--ignore-installed")
     pip("--python", str(made), "install", *flags, str(built.wheel))
@@ -166,7 +166,7 @@ def test_the_module_and_the_command_run_outside_the_checkout(python: Path, tmp_p
 
 
 def test_the_stories_have_their_lessons(python: Path, tmp_path: Path) -> None:
-    """The lessons of the simulator's stories are docstrings; the wheel has all of them."""
+    """The lessons of the simulator's stories are docstrings, which the wheel must contain."""
     done = outside(tmp_path, python, "-c", STORIES)
     assert done.returncode == 0, done.stderr
     lessons = [one.lesson for one in SCENARIOS.values()]
@@ -176,7 +176,7 @@ def test_the_stories_have_their_lessons(python: Path, tmp_path: Path) -> None:
 
 
 def test_spark_finds_the_installed_sources(python: Path, tmp_path: Path) -> None:
-    """Spark's three names are modules of the installed wheel, and not of the checkout."""
+    """Spark's three names are modules of the installed wheel, and do not come from the checkout."""
     done = outside(tmp_path, python, "-c", PROBE)
     assert done.returncode == 0, done.stderr
     place, version, names = json.loads(done.stdout)

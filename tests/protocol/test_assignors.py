@@ -31,7 +31,7 @@ def _owned(
     sizes: Mapping[str, int],
     key_form: PartitionFormat = BRACKET,
 ) -> Owned:
-    """Return thread -> topic -> partitions for topics with the given numbers of partitions."""
+    """Return thread -> topic -> partitions, for topics of these numbers of partitions."""
     owned: Owned = {}
     for tp, thread in sorted(
         assign(
@@ -94,7 +94,7 @@ def test_textbook_two_topics_of_ten_over_three_threads() -> None:
 
 # ---- golden vectors of the JVM ------------------------------------------------------------------
 
-# topic filters, replaced by the topics that they match
+# topic filters, replaced by their matching topics
 MIXED = {"g_a": {"foo": 2}, "g_b": {"foo": 1}, "g_c": {"foo": 1}}
 UNEQUAL = {"c1": {"topic1": 1, "topic2": 1}, "c2": {"topic1": 1}, "c3": {"topic2": 2}}
 THREE = {f"c{n}": {"topic1": 1} for n in (1, 2, 3)}
@@ -148,7 +148,7 @@ RANGE_VECTORS: list[tuple[Subscriptions, dict[str, int], Owned]] = [
 
 @pytest.mark.parametrize(("subscriptions", "sizes", "owned"), RANGE_VECTORS)
 def test_range_vectors(subscriptions: Subscriptions, sizes: dict[str, int], owned: Owned) -> None:
-    """Range gives what a JVM computed for the same members."""
+    """For the same members, range computes what a JVM computed."""
     assert _owned(RANGE, subscriptions, sizes) == owned
 
 
@@ -241,7 +241,7 @@ BY_FORM += [(form, *vector) for vector in BOTH_FORMS for form in PartitionFormat
 def test_round_robin_vectors(
     form: PartitionFormat, subscriptions: Subscriptions, sizes: dict[str, int], owned: Owned
 ) -> None:
-    """Round-robin gives what JVMs of 0.8.2-0.11 and of 1.0-1.1 computed for the same members."""
+    """Round-robin computes what JVMs of 0.8.2-0.11 and of 1.0-1.1 computed."""
     assert _owned(ROUND_ROBIN, subscriptions, sizes, form) == owned
 
 
@@ -250,7 +250,7 @@ def test_round_robin_vectors(
     [(BRACKET, list(range(20))), (DASH, [*range(10, 20), *range(10)])],
 )
 def test_round_robin_order_of_one_topic(form: PartitionFormat, order: list[int]) -> None:
-    """The text hashed for a partition decides the order of my.topic's twenty partitions."""
+    """The text that is hashed for a partition decides the order of the topic's 20 partitions."""
     dealt = assign(
         ROUND_ROBIN,
         subscriptions={"c": {"my.topic": 1}},
@@ -262,7 +262,7 @@ def test_round_robin_order_of_one_topic(form: PartitionFormat, order: list[int])
 
 # ---- properties ---------------------------------------------------------------------------------
 
-# `Aa` and `BB` have the same hash code.
+# `Aa` and `BB` have equal hash codes.
 TOPICS = st.sampled_from(["Aa", "BB", "t", "topic1", "my.topic", "é"])
 CONSUMERS = st.text("ab1-_Zé￠", min_size=1, max_size=4).map("g_".__add__)
 GROUPS = st.dictionaries(CONSUMERS, st.dictionaries(TOPICS, st.integers(1, 12)), max_size=6)
@@ -275,7 +275,7 @@ FORMS = st.sampled_from(PartitionFormat)
 def test_every_partition_has_exactly_one_owner(
     strategy: Strategy, group: Subscriptions, cluster: dict[str, list[int]], form: PartitionFormat
 ) -> None:
-    """Every partition of a subscribed topic is assigned to exactly one thread of that topic."""
+    """Exactly one thread of a subscribed topic owns each of its partitions."""
     result = assign(strategy, subscriptions=group, partitions=cluster, key_form=form)
     threads: dict[str, set[str]] = {}
     for consumer, counts in group.items():
@@ -295,7 +295,7 @@ def test_order_of_input_does_not_matter(
     form: PartitionFormat,
     chance: random.Random,
 ) -> None:
-    """Members that read the same group in a different order compute the same assignment."""
+    """Members that read the same group in different orders compute the same assignment."""
 
     def shuffled(mapping: Mapping[str, T]) -> dict[str, T]:
         return dict(chance.sample(list(mapping.items()), len(mapping)))
@@ -313,7 +313,7 @@ def test_order_of_input_does_not_matter(
 
 @given(GROUPS, CLUSTERS)
 def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, list[int]]) -> None:
-    """Within a topic, shares differ by at most one and are slices of the sorted partitions."""
+    """Within a topic, shares are slices of the sorted partitions, and differ by at most one."""
     result = assign(RANGE, subscriptions=group, partitions=cluster)
     for topic, numbers in cluster.items():
         owners = [result[tp] for n in sorted(numbers) if (tp := TopicPartition(topic, n)) in result]
@@ -329,7 +329,7 @@ def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, l
 def test_round_robin_of_equals_is_even(
     streams: dict[str, int], cluster: dict[str, list[int]], form: PartitionFormat
 ) -> None:
-    """With equal subscriptions both variants assign alike, and shares differ by at most one."""
+    """With equal subscriptions, both variants agree, and shares differ by at most one."""
     group = {consumer: dict.fromkeys(cluster, count) for consumer, count in streams.items()}
     skipping, identical = (
         assign(ROUND_ROBIN, subscriptions=group, partitions=cluster, key_form=form, variant=v)
@@ -354,7 +354,7 @@ def test_round_robin_of_equals_is_even(
     ],
 )
 def test_old_round_robin_refuses_unequal_subscriptions(group: Subscriptions) -> None:
-    """With two topics, unequal topics or stream counts raise an error, as in Kafka 0.8.2-0.10.1."""
+    """With two topics, unequal topics or numbers of streams raise, as in Kafka 0.8.2-0.10.1."""
     with pytest.raises(ConfigError, match="topics t and u"):
         assign(ROUND_ROBIN, subscriptions=group, partitions={}, variant=RoundRobinRule.IDENTICAL)
 
@@ -362,14 +362,14 @@ def test_old_round_robin_refuses_unequal_subscriptions(group: Subscriptions) -> 
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("group", [{}, {"a": {}}, {"a": {"t": 1}}])
 def test_nothing_to_assign(strategy: Strategy, group: Subscriptions) -> None:
-    """Without members, topics or partitions the assignment is empty, and nothing fails."""
+    """Without members, topics or partitions the assignment is empty."""
     for variant in RoundRobinRule:
         assert assign(strategy, subscriptions=group, partitions={"u": [0]}, variant=variant) == {}
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_ten_thousand_partitions_are_quick(strategy: Strategy) -> None:
-    """The time is not quadratic in the number of partitions, which would take about ten seconds."""
+    """10,000 partitions take much less than the ten seconds of a quadratic algorithm."""
     group = {f"g_{n}": {f"t{n % 2}": 4} | ({"t0": 4, "t1": 4} if n % 3 else {}) for n in range(50)}
     cluster = {"t0": range(5000), "t1": range(5000)}
     start = time.thread_time()

@@ -41,7 +41,7 @@ def test_white_lists_and_internal_topics() -> None:
 
 
 def test_white_list_that_looks_ahead() -> None:
-    """Upstream TopicFilterTest.testWhitelists: a negative lookahead."""
+    """Upstream TopicFilterTest.testWhitelists: a negative lookahead works."""
     topic_filter = white_list(r"test-(?!bad\b)[\w]+")
     assert _allowed(topic_filter, "test-good")
     assert not _allowed(topic_filter, "test-bad")
@@ -106,7 +106,7 @@ def test_constructors_normalise_the_regex() -> None:
 
 @pytest.mark.parametrize("regex", ["[", "{", "a{1,3}", "*", "(?#c)", "a\\"])
 def test_what_java_refuses_is_a_configuration_error(regex: str) -> None:
-    """Constructors and evaluation reject an invalid filter with the JVM's error text."""
+    """A constructor or an evaluation rejects an invalid filter with the JVM's error text."""
     words = re.escape(f"{normalise(regex)} is an invalid regex")
     with pytest.raises(ConfigError, match=words):
         white_list(regex)
@@ -128,13 +128,13 @@ COSTLY, TOPICS = white_list("(a|aa)+b"), [f"{'a' * 200}{n}" for n in range(50)]
 
 
 def test_a_filter_that_takes_too_long_is_given_up() -> None:
-    """The list's time limit ends catastrophic backtracking, and the error names the limit."""
+    """The time limit of a list ends catastrophic backtracking; the error names the limit."""
     with pytest.raises(FilterTooCostlyError, match="more than 1 s on 50 topics"):
         matching(COSTLY, TOPICS, internal=NONE)
 
 
 def test_a_time_out_is_not_remembered() -> None:
-    """A filter that has exceeded its time limit is evaluated again at the next request."""
+    """If a filter exceeded its time limit, the next request evaluates it again."""
     slow, topics = white_list("(a|aa)+b|a+1"), ["a" * 22 + "1"]
     with pytest.raises(FilterTooCostlyError):
         matching(slow, topics, internal=NONE, budget_s=0.000_001)
@@ -143,7 +143,7 @@ def test_a_time_out_is_not_remembered() -> None:
 
 @given(st.lists(st.text(alphabet="ab.-_1", min_size=1, max_size=8), max_size=20))
 def test_a_black_list_is_the_rest_of_a_white_list(topics: list[str]) -> None:
-    """A topic passes the blacklist of a regex if and only if it fails the whitelist."""
+    """A topic passes a blacklist if and only if it fails the whitelist of the same regex."""
     white = matching(white_list("a.*|.*1"), topics, internal=NONE)
     black = matching(black_list("a.*|.*1"), topics, internal=NONE)
     assert sorted(white + black) == sorted(topics)

@@ -10,13 +10,13 @@ from zkconsumer.protocol.java.text import java_hash
 
 
 def test_order_of_a_small_map() -> None:
-    """Keys are sorted by bin; keys of one bin are in the order of insertion."""
+    """Keys are sorted by their bins, and in one bin by the time of their insertion."""
     numbers: HashSet[int] = HashSet(int, elements=[33, 17, 2, 1])
     assert list(numbers) == [33, 17, 1, 2]
 
 
 def test_a_removed_key_returns_at_the_end_of_its_bin() -> None:
-    """A key that is removed and inserted again comes after the other keys of its bin."""
+    """A key that is removed and inserted again becomes the last of its bin."""
     numbers: HashSet[int] = HashSet(int, elements=[1, 17])
     numbers.discard(1)
     numbers.discard(5)
@@ -25,7 +25,7 @@ def test_a_removed_key_returns_at_the_end_of_its_bin() -> None:
 
 
 def test_a_cleared_map_keeps_its_table() -> None:
-    """`clear` does not shrink the table, so 16 and 1 are in different bins afterwards."""
+    """`clear` does not shrink the table: afterwards 16 and 1 are in different bins."""
     grown: HashMap[int, None] = HashMap(int)
     for number in range(13):
         grown[number] = None
@@ -37,7 +37,7 @@ def test_a_cleared_map_keeps_its_table() -> None:
 
 
 def test_trees_hold_what_was_inserted() -> None:
-    """Bins become trees, are split and shrink to lists, without losing a key."""
+    """When bins become trees, are split, or shrink to lists, no key is lost."""
     names = ["".join(parts) for parts in itertools.product(["Aa", "BB", "C#"], repeat=4)]
     assert len({java_hash(name) for name in names}) == 1
     found: StringMap[int] = StringMap()
@@ -52,5 +52,5 @@ def test_trees_hold_what_was_inserted() -> None:
 
 
 def test_strings_are_compared_by_utf16_units() -> None:
-    """A character beyond U+FFFF is smaller than U+FFFF."""
+    """A character beyond U+FFFF sorts before U+FFFF."""
     assert compare_strings("\U0001f600", "\uffff") < 0 < compare_strings("b", "a")

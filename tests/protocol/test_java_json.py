@@ -1,4 +1,4 @@
-"""JSON as the parsers of JVM consumers read it."""
+"""JSON as the parsers of the JVM's consumers read it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_the_jvm_cannot_parse(text: str) -> None:
 
 
 def test_nesting_is_limited() -> None:
-    """MAX_NESTING levels are parsed, one more is rejected; brackets within strings do not count."""
+    """MAX_NESTING levels are parsed, and one more is rejected; brackets in strings do not count."""
     deep = json.MAX_NESTING
     json.parse_scala("[" * deep + "]" * deep)
     json.parse_scala('{"' + "[" * 1000 + '": "\\"[[["}')
@@ -61,7 +61,7 @@ def _write(key: str) -> str:
 
 @given(st.dictionaries(TEXT, TEXT, max_size=5))
 def test_strings_are_read_back(document: dict[str, str]) -> None:
-    """Any string without line feed and U+001A is read back, also with control characters."""
+    """Any string without a line feed and U+001A is read back, even with control characters."""
     text = ",".join(f"{_write(key)}:{_write(value)}" for key, value in document.items())
     assert json.parse_scala(f"{{{text}}}") == document
 
@@ -71,7 +71,7 @@ def test_strings_are_read_back(document: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("number", ["1.5", "1e0", "99999999999", "-2147483649", "9" * 5000])
 def test_numbers_that_scala_would_not_convert(number: str) -> None:
-    """In 0.8-0.11 a number that is not an int32 makes the text invalid; later releases read it."""
+    """In 0.8-0.11 a number that is not an int32 makes the text invalid, but not later."""
     text = f'{{"a": [{number}]}}'
     with pytest.raises(json.NotInt32Error):
         json.parse_scala_int32(text)
@@ -79,7 +79,7 @@ def test_numbers_that_scala_would_not_convert(number: str) -> None:
 
 
 def test_int32_is_what_scala_converts() -> None:
-    """Integers of 32 bits are read, with any blanks around them."""
+    """Integers of 32 bits are accepted, with any blanks around them."""
     assert json.parse_scala_int32('{"a": - 2147483648, "b":\x012147483647}') == {
         "a": -(2**31),
         "b": 2**31 - 1,
@@ -99,7 +99,7 @@ def test_int32_is_what_scala_converts() -> None:
     ],
 )
 def test_what_jackson_takes(text: str, value: object) -> None:
-    """Jackson accepts any value at the top level, and any text behind it."""
+    """Jackson accepts any value at the top level, and ignores text after the value."""
     assert json.parse_jackson(text) == value
 
 
@@ -107,13 +107,13 @@ def test_what_jackson_takes(text: str, value: object) -> None:
     "text", ["", " ", "{", '{"a":1,}', '{"\\d":1}', '{"a\x01":1}', '{"a":NaN}', "\x0b{}", "{'a':1}"]
 )
 def test_what_jackson_cannot_parse(text: str) -> None:
-    """Jackson rejects unknown escapes, raw control characters and blanks that are not JSON's."""
+    """Jackson rejects unknown escapes, raw control characters, and blanks that JSON lacks."""
     with pytest.raises(ValueError):
         json.parse_jackson(text)
 
 
 def test_jackson_twice() -> None:
-    """A text that Jackson cannot parse is parsed again with every backslash doubled."""
+    """If Jackson cannot parse a text, it is parsed again with every backslash doubled."""
     assert json.parse_jackson_twice('{"t\\d":1}') == {"t\\d": 1}
     assert json.parse_jackson_twice('{"\\.\\\\d":1}') == {"\\.\\\\d": 1}
     assert json.parse_jackson_twice('{"\\\\d":1}') == {"\\d": 1}

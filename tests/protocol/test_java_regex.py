@@ -31,7 +31,7 @@ def _matches(pattern: str, *texts: str) -> list[str]:
 
 
 def test_matches_stop_at_the_ends_of_a_topic() -> None:
-    """Anchors, lookarounds and word boundaries stop at a topic's ends, also for an empty text."""
+    """Anchors, lookarounds and word boundaries stop at the ends of a topic, even an empty one."""
     texts = ("", "a", "b", "", "ab", "a")
     assert _matches("^a$", *texts) == ["a", "a"]
     assert _matches(r"(?<!b)a(?!b).*|\b", *texts) == ["a", "a"]
@@ -43,14 +43,14 @@ def test_matches_stop_at_the_ends_of_a_topic() -> None:
 @given(st.lists(st.text(alphabet="ab\u2028\n_", max_size=4), max_size=8), st.integers(0, 7))
 @pytest.mark.parametrize("pattern", [r"\ba.*", "(?m)^a$.*", r".*b\Z", r"(a|b)\1?", r"(?>a*)[^a]*"])
 def test_a_text_matches_alone_as_among_others(pattern: str, texts: list[str], at: int) -> None:
-    """The result for a text is the same whether it is matched alone or in a list of texts."""
+    """A text gives the same result whether it is matched alone or in a list of texts."""
     hits = compile_java(pattern).matches(texts, timeout_s=10.0)
     for text, hit in list(zip(texts, hits, strict=True))[at : at + 1]:
         assert compile_java(pattern).matches([text], timeout_s=10.0) == [hit]
 
 
 def test_any_character_of_a_topic_name() -> None:
-    r"""`\X` matches one character of a topic name, repeated or beside others, not a boundary."""
+    r"""`\X` matches one character of a topic name, repeated or beside others, but no boundary."""
     names = ("a", "ab", "a.b-1_", "", "9")
     assert _matches(r"\X", *names) == ["a", "9"]
     assert _matches(r"\X{2}", *names) == ["ab"]
@@ -106,7 +106,7 @@ def test_any_character_of_a_topic_name() -> None:
     ],
 )
 def test_errors_of_syntax(pattern: str) -> None:
-    """A pattern that Java rejects raises InvalidFilterError with the position."""
+    """A pattern that Java rejects raises InvalidFilterError with the position of the error."""
     with pytest.raises(InvalidFilterError) as raised:
         compile_java(pattern)
     assert raised.value.what == f"{pattern} is an invalid regex"
@@ -138,7 +138,7 @@ def test_errors_of_syntax(pattern: str) -> None:
     ],
 )
 def test_what_cannot_be_done_as_java_does_is_refused(pattern: str) -> None:
-    """A pattern that cannot be matched as in Java raises UnsupportedFilterError."""
+    """A pattern that Python cannot match as Java does raises UnsupportedFilterError."""
     with pytest.raises(UnsupportedFilterError) as raised:
         compile_java(pattern)
     assert raised.value.where
@@ -159,14 +159,14 @@ def test_what_cannot_be_done_as_java_does_is_refused(pattern: str) -> None:
     ],
 )
 def test_limits_are_named(pattern: str, limit: str) -> None:
-    """A pattern beyond a limit is not compiled; the error names the limit."""
+    """A pattern that exceeds a limit is not compiled; the error names the limit."""
     with pytest.raises(FilterTooCostlyError, match=limit) as raised:
         compile_java(pattern)
     assert len(str(raised.value)) < 400
 
 
 def test_what_is_within_the_limits_compiles() -> None:
-    """Patterns just within the limits of size, depth and counts are compiled."""
+    """Patterns just below the limits of size, depth and counts are compiled."""
     assert _matches("(" * MAX_DEPTH + "a" + ")" * MAX_DEPTH, "a", "b") == ["a"]
     assert _matches(f"a{{0,{MAX_COUNT}}}", "a" * 249, "b") == ["a" * 249]
     assert _matches("b" + "|a" * (MAX_ALTERNATIVES - 1), "a", "b", "c") == ["a", "b"]
@@ -250,7 +250,7 @@ def _random_bombs() -> list[str]:
 
 
 def test_hostile_patterns_cost_little() -> None:
-    """150 patterns made to stall a member or fill its memory end in time, in bounded memory."""
+    """150 patterns that were made to use much time or memory end within their limits."""
     topics = ["a" * 249, "a" * 40 + "!", "ab" * 60, "x" * 200, "a.b.c.d" * 20, "t1"] * 20
     bombs = [*_BOMBS, *_random_bombs()]
     assert len(bombs) >= 150
@@ -265,9 +265,9 @@ def test_hostile_patterns_cost_little() -> None:
         except TimeoutError:
             ended += 1
         assert time.process_time() - started < 2.0, bomb[:60]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # Linux reports kB.
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # Linux reports kilobytes.
     assert grown < 200_000
-    assert ended > 5  # Only the time limit can end these patterns.
+    assert ended > 5  # Only the time limit can stop these patterns.
 
 
 @settings(deadline=None, max_examples=300)
@@ -276,13 +276,13 @@ def test_hostile_patterns_cost_little() -> None:
 @example("\\Q\\")
 @example("(?x)#")
 def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
-    """Any text either compiles or raises one of the three errors."""
+    """Any text either compiles as a pattern, or raises one of the three errors."""
     try:
         assert _matches(pattern, "a", "b", "é") is not None
     except (InvalidFilterError, UnsupportedFilterError):
         pass
     except TimeoutError:
-        pytest.fail("a short pattern on short texts")
+        pytest.fail("a short pattern on short texts must not exceed the time limit")
 
 
 @settings(deadline=None)
@@ -298,6 +298,6 @@ def test_quoted_text_matches_itself(text: str) -> None:
     st.lists(st.text(alphabet="ab", max_size=6), max_size=10),
 )
 def test_plain_patterns_match_as_everywhere(parts: list[str], texts: list[str]) -> None:
-    """Patterns that all engines read alike match as in Python's `re`."""
+    """If all engines agree on a pattern, it matches as in Python's `re`."""
     pattern = "".join(parts)
     assert _matches(pattern, *texts) == [text for text in texts if re.fullmatch(pattern, text)]

@@ -1,4 +1,4 @@
-"""Strings and numbers as the JVM treats them."""
+"""Strings and numbers as the JVM handles them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.protocol.java.text import (
     utf16_key,
 )
 
-HASHES = {  # The values were computed by a JVM.
+HASHES = {  # A JVM computed these values.
     "": 0,
     "t-0": 112919,
     "[t,0]": 87540032,
@@ -35,7 +35,7 @@ HASHES = {  # The values were computed by a JVM.
 
 @pytest.mark.parametrize(("text", "expected"), HASHES.items(), ids=ascii)
 def test_hash_code(text: str, expected: int) -> None:
-    """The hash codes are those that a JVM computes, also for surrogates."""
+    """The hash codes equal those that a JVM computes, even for surrogates."""
     assert java_hash(text) == expected
 
 
@@ -46,7 +46,7 @@ def test_hash_code_continues_from_a_prefix(before: str, after: str) -> None:
 
 
 def test_order_is_by_utf16_units() -> None:
-    """Strings sort by code units: digits as text, capitals first, surrogates before U+FFE0."""
+    """Strings sort by UTF-16 code units: digits, then capitals; surrogates before U+FFE0."""
     ordered = ["g_C1", "g_a", "g_a-1-0", "g_c10", "g_c2", "g_é", "g_\U0001f600", "g_￠"]
     assert sorted(reversed(ordered), key=utf16_key) == ordered
     assert sorted(f"c-{n}" for n in range(12))[2:5] == ["c-10", "c-11", "c-2"]
@@ -68,7 +68,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("text", "value"), ACCEPTED.items(), ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_accepts(text: str, value: int) -> None:
-    """What `Long.parseLong` accepts is accepted: signs, leading zeros, digits of any script."""
+    """All texts that `Long.parseLong` accepts are accepted: signs, zeros, digits of any script."""
     assert parse_int64(text) == value
 
 
@@ -79,7 +79,7 @@ REFUSED += ["3\0", "\U0001d7d3", "²", "½"]
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_refuses(text: str) -> None:
-    """Every text that `Long.parseLong` rejects is rejected, even if Python's int() accepts it."""
+    """All texts that `Long.parseLong` rejects are rejected, even if Python's int() accepts them."""
     with pytest.raises(ValueError, match="number"):
         parse_int64(text)
 
@@ -92,7 +92,7 @@ def test_integer_range() -> None:
 
 
 def test_scala_map_order() -> None:
-    """A map of up to four keys keeps their order; a larger one has Scala's hash order."""
+    """A Scala map of up to four keys keeps their order; a larger map sorts keys by their hash."""
     assert scala_map_order(["d", "c", "b", "a"]) == ["d", "c", "b", "a"]
     for keys in (["t1", "t2", "t3", "t4", "t5"], ["t5", "t4", "t3", "t2", "t1"]):
         assert scala_map_order(keys) == ["t4", "t5", "t3", "t2", "t1"]

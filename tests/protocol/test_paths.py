@@ -39,19 +39,19 @@ def test_locate_undoes_the_builders(path: str, located: ParsedPath) -> None:
 
 @pytest.mark.parametrize("path", OTHERS, ids=ascii)
 def test_locate_recognises_unknown_paths(path: str) -> None:
-    """Unknown paths, and partition numbers in another notation, are OTHER."""
+    """Unknown paths, and partition numbers in another notation, have the kind OTHER."""
     assert paths.locate(path) == ParsedPath(Kind.OTHER)
 
 
 @given(st.text() | st.lists(st.text(), max_size=6).map("/".join))
 def test_locate_never_raises(path: str) -> None:
-    """`locate` returns a kind for any text, at least OTHER."""
+    """For any text `locate` returns a kind, at least OTHER."""
     assert isinstance(paths.locate(path), ParsedPath)
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_every_partition_is_found_again(partition: int) -> None:
-    """Every partition number that the JVM can read in a topic is read back from its path."""
+    """Every partition number that the JVM accepts in a topic can be read back from its path."""
     tp = TopicPartition("t", partition)
     assert paths.locate(paths.owner("g", tp)).partition == partition
 
@@ -86,13 +86,13 @@ REFUSED += ["\ud800", "\ue000", "\uf8ff", "\ufff0", "\U0001f600"]
 
 @pytest.mark.parametrize("name", REFUSED, ids=ascii)
 def test_impossible_consumer_ids_are_refused(name: str) -> None:
-    """A consumer id that cannot be the name of a znode is rejected before any request."""
+    """A consumer id that cannot be a znode's name is rejected before any request is sent."""
     with pytest.raises(InvalidNameError, match="consumer id"):
         paths.validate_consumer_id(name)
 
 
 def test_topics_of_two_levels() -> None:
-    """As in the JVM, a topic a/b is a path of two levels; empty levels and ".." are rejected."""
+    """As in the JVM, topic a/b is a path of two levels; empty levels and ".." are rejected."""
     assert paths.znode_fault("a/b") == ""
     for name in ("a//b", "/a", "a/", "a/../b"):
         assert paths.znode_fault(name)

@@ -1,4 +1,4 @@
-"""Payloads of znodes: what the decoders accept and reject, and how much work they do."""
+"""Payloads of znodes: what decoders accept and reject, and how much time they take."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _registration(**fields: object) -> bytes:
 def test_a_registration_is_decoded_to_the_same_value(
     regex: str, streams: int, pattern: Pattern
 ) -> None:
-    """An encoded registration is decoded to the same value, whatever characters it escapes."""
+    """Decoding an encoded registration gives the same value, whatever characters are escaped."""
     subscription = {regex: streams}
     payload = registrations.encode_registration(Registration(subscription, pattern, 1400000000000))
     decoded = registrations.decode_registration(payload, where=WHERE)
@@ -52,7 +52,7 @@ def test_a_registration_is_decoded_to_the_same_value(
 
 
 def test_a_registration_is_written_with_its_time() -> None:
-    """Encoding a registration without a timestamp is a programming error."""
+    """Encoding a registration that has no timestamp is a programming error."""
     with pytest.raises(ValueError, match="time"):
         registrations.encode_registration(Registration({"t": 1}))
 
@@ -71,7 +71,7 @@ def test_empty_subscription_is_static() -> None:
 
 
 def test_wildcards_are_kept() -> None:
-    """For a member with a pattern, only the first entry of the subscription is decoded."""
+    """For a member with a pattern, only the first entry of its subscription is decoded."""
     payload = rb'{"subscription":{"te\\st\d/.*":2,"x":0},"pattern":"black_list"}'
     decoded = registrations.decode_registration(payload, where=WHERE)
     assert decoded == Registration({r"te\st\d/.*": 2}, Pattern.BLACK_LIST)
@@ -82,7 +82,7 @@ def test_wildcards_are_kept() -> None:
     [("1400000000000", 1400000000000), (1400000000000, 1400000000000), ("x", None), (1.5, None)],
 )
 def test_timestamps_are_never_a_fault(timestamp: object, expected: int | None) -> None:
-    """No reader needs the timestamp: any value is accepted, and a valid one is returned."""
+    """No reader needs the timestamp: a valid one is returned, and any other value is ignored."""
     payload = _registration(timestamp=timestamp)
     assert registrations.decode_registration(payload, where=WHERE).timestamp_ms == expected
 
@@ -112,7 +112,7 @@ BAD_REGISTRATIONS = [
 
 @pytest.mark.parametrize("payload", BAD_REGISTRATIONS, ids=lambda p: ascii(p)[:60])
 def test_bad_registrations(payload: bytes | None) -> None:
-    """A registration at which the JVM would fail is rejected with the znode's name and a remedy."""
+    """If the JVM would fail at a registration, the error names its znode and a remedy."""
     with pytest.raises(MalformedZnodeError) as caught:
         registrations.decode_registration(payload, where=WHERE)
     assert caught.value.where == WHERE
@@ -149,7 +149,7 @@ BAD_TOPICS += [b'{"partitions":{"2147483648":[0]}}', b'{"partitions":{"":[0]}}',
 
 @pytest.mark.parametrize("payload", BAD_TOPICS, ids=lambda p: ascii(p)[:60])
 def test_bad_topics(payload: bytes | None) -> None:
-    """A topic for which the JVM throws an exception raises an error."""
+    """A topic znode for which the JVM throws an exception raises an error."""
     with pytest.raises(MalformedZnodeError, match=WHERE):
         payloads.decode_topic(payload, where=WHERE)
 
@@ -171,7 +171,7 @@ BROKERS = {
 
 @pytest.mark.parametrize(("payload", "broker"), BROKERS.items())
 def test_brokers(payload: str, broker: Broker) -> None:
-    """All versions of brokers' registrations are decoded, to the PLAINTEXT listener's address."""
+    """All versions of broker registrations give the address of the PLAINTEXT listener."""
     assert payloads.decode_broker(payload.encode(), where=WHERE) == broker
 
 
@@ -181,7 +181,7 @@ BAD_BROKERS += [b'{"host":"","port":1,"endpoints":[1]}', b'{"host":"h","port":99
 
 @pytest.mark.parametrize("payload", BAD_BROKERS)
 def test_bad_brokers(payload: bytes | None) -> None:
-    """A broker's registration without a usable address is rejected."""
+    """A broker registration without a usable address is rejected."""
     with pytest.raises(MalformedZnodeError, match=WHERE):
         payloads.decode_broker(payload, where=WHERE)
 
@@ -190,7 +190,7 @@ def test_bad_brokers(payload: bytes | None) -> None:
 
 
 def test_owners_are_any_text() -> None:
-    """Any text in an owner znode is a thread id; a missing payload is an empty thread id."""
+    """Any text in an owner znode is read as a thread id; no payload is the empty thread id."""
     assert payloads.decode_owner(payloads.encode_owner("g_é-0"), where=WHERE) == "g_é-0"
     assert payloads.decode_owner(None, where=WHERE) == ""
     assert payloads.decode_owner(b"\xff", where=WHERE) == "\ufffd"
@@ -198,7 +198,7 @@ def test_owners_are_any_text() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_an_offset_is_decoded_to_the_same_value(offset: int) -> None:
-    """Every int64 is encoded and decoded again."""
+    """Every int64 is encoded, and decoded to the same value."""
     assert payloads.decode_offset(payloads.encode_offset(offset), where=WHERE) == offset
 
 
@@ -260,7 +260,7 @@ HOSTILE = {
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda d: d.__name__)
 def test_work_is_bounded(decode: Callable[..., object], payload: bytes) -> None:
-    """Decoding 1 MiB that was made to be slow takes less than two seconds of processor time."""
+    """Decoding 1 MiB that was made to be slow takes less than two seconds of CPU time."""
     start = time.thread_time()
     try:
         decode(payload, where=WHERE)

@@ -1,4 +1,4 @@
-"""Members' registrations by release: how they are written, read, and rejected."""
+"""The registrations of each release: how they are written, read, and rejected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIME = '"timestamp":"1384000000000"'
     ],
 )
 def test_how_each_release_writes(release: str, static: str, regex: str) -> None:
-    """A member writes its release's layout; the layouts of 0.8.0 and 0.8.1 come from no capture."""
+    """A member writes the layout of its release; for 0.8.0 and 0.8.1 there is no capture."""
     assert encode_registration(STATIC, profile=profile(release)).decode() == static
     written = encode_registration(LIST, profile=profile(release)).decode()
     assert f'"subscription":{{{regex}}}' in written
@@ -55,7 +55,7 @@ def test_how_each_release_writes(release: str, static: str, regex: str) -> None:
 @pytest.mark.parametrize("reader", RELEASES)
 @pytest.mark.parametrize("writer", RELEASES)
 def test_every_release_reads_what_every_release_writes(writer: str, reader: str) -> None:
-    """All releases read topic names alike, and also filters without backslash, quote and slash."""
+    """All releases read topic names alike, and filters without backslash, quote or slash."""
     for one in (STATIC, Registration({"a|b.*": 1}, Pattern.BLACK_LIST, 1384000000000)):
         payload = encode_registration(one, profile=profile(writer))
         assert decode_registration(payload, where="", profile=profile(reader)) == one
@@ -75,7 +75,7 @@ def test_every_release_reads_what_every_release_writes(writer: str, reader: str)
     ],
 )
 def test_what_would_be_misread_is_refused(release: str, regex: str, fault: str) -> None:
-    """A filter that members of the release would misread is not registered."""
+    """A filter that members of the release would misread is refused before registration."""
     one = Registration({regex: 1}, Pattern.WHITE_LIST)
     if not fault:
         validate_registration(one, profile=profile(release))
@@ -86,7 +86,7 @@ def test_what_would_be_misread_is_refused(release: str, regex: str, fault: str) 
 
 
 def test_backslashes_are_doubled_only_for_texts_that_fail() -> None:
-    """1.0.0 rejects the text of 0.8.1; 1.0.1 and later double its backslashes and read it."""
+    """1.0.0 rejects the text that 0.8.1 writes; from 1.0.1 on its backslashes are doubled."""
     payload = rb'{"subscription":{"t\d":1},"pattern":"white_list"}'
     with pytest.raises(MalformedZnodeError) as caught:
         decode_registration(payload, where="", profile=profile("1.0.0"))
@@ -97,13 +97,13 @@ def test_backslashes_are_doubled_only_for_texts_that_fail() -> None:
 
 
 def test_of_five_regexes_the_first_in_scalas_order_counts() -> None:
-    """Of a Scala map with five entries, the first in hash order counts, not the first written."""
+    """In a Scala map with five entries the first entry by hash counts, not the first by text."""
     payload = b'{"subscription":{"t1":1,"t2":2,"t3":3,"t4":4,"t5":5},"pattern":"white_list"}'
     assert dict(decode_registration(payload, where="").subscription) == {"t4": 4}
 
 
 def test_a_topic_that_cannot_be_a_path_fails_its_readers() -> None:
-    """0.9 decodes a registration with a topic that cannot be a path; 0.11 fails at it."""
+    """If a topic name cannot be a path, 0.9 decodes the registration, but 0.11 fails."""
     payload = b'{"subscription":{"":1},"pattern":"static"}'
     assert dict(decode_registration(payload, where="", profile=profile("0.9")).subscription)
     with pytest.raises(MalformedZnodeError) as caught:

@@ -1,4 +1,4 @@
-"""Detecting the releases of a group's members from the owner znodes."""
+"""The releases of a group's members, detected from the owner znodes."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def wildcard(regex: str) -> Registration:
 
 
 def part(one: GroupInput, consumer: str, release: Profile) -> MemberAssignment:
-    """Return the partitions that a member of a release would own."""
+    """Return the partitions that a member of this release would own."""
     found = assign_each_member(one, release)[consumer]
     assert not isinstance(found, Failure)
     return found
 
 
 def all_parts(one: GroupInput, release: Profile) -> MemberAssignment:
-    """Return the partitions that all members of a release would own."""
+    """Return the partitions that each member of this release would own."""
     return owned(*(part(one, consumer, release) for consumer in one.registrations))
 
 
@@ -70,7 +70,7 @@ OLD, NEW = profile("0.11"), profile("1.1.1")
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if profile(one).internal_topics])
 def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
-    """From owner znodes alone, a round-robin group is detected as 0.8.2-0.11 or as 1.0-1.1."""
+    """The owner znodes of a round-robin group show whether it is 0.8.2-0.11 or 1.0-1.1."""
     found = detect(TWO, all_parts(TWO, profile(release)))
     assert found.profile.key_form is profile(release).key_form
     assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")
@@ -79,7 +79,7 @@ def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
 
 
 def test_a_detected_profile_keeps_the_default_format() -> None:
-    """A detected profile registers and parses as the default does, which all releases can read."""
+    """A detected profile writes and parses registrations as the default profile does."""
     found = detect(TWO, all_parts(TWO, NEW)).profile
     assert found.layout is DEFAULT.layout
     assert found.parser is DEFAULT.parser
@@ -103,7 +103,7 @@ DEFAULTS: list[tuple[str, GroupInput, MemberAssignment]] = [
 def test_the_default_without_evidence(
     reason: str, one: GroupInput, owners: MemberAssignment
 ) -> None:
-    """If the owner znodes do not show a release, the result is the default and the reason."""
+    """If the owner znodes do not show a release, the result is the default, with the reason."""
     found = detect(one, owners)
     assert found.profile is DEFAULT
     assert reason in found.reason
@@ -111,7 +111,7 @@ def test_the_default_without_evidence(
 
 
 def test_an_owned_internal_topic_means_0_10_or_before() -> None:
-    """A member with a pattern that owns partitions of __transaction_state is 0.10 or older."""
+    """If a member with a pattern owns partitions of __transaction_state, it is 0.10 or older."""
     one = group(RANGE, {"g_a": wildcard(".*")}, {"t": 1, "__transaction_state": 2, INTERNAL: 2})
     found = detect(one, all_parts(one, profile("0.10.2.2")))
     assert found.profile.internal_topics == {INTERNAL}
@@ -119,12 +119,12 @@ def test_an_owned_internal_topic_means_0_10_or_before() -> None:
 
 
 def owned(*held: MemberAssignment) -> MemberAssignment:
-    """Return the owner znodes of members that each own what they computed for themselves."""
+    """Return the owner znodes of members that each own what they compute."""
     return {tp: thread for of_member in held for tp, thread in of_member.items()}
 
 
 def test_round_robin_across_1_0() -> None:
-    """A joining member whose round-robin order differs, so that it owns nothing, is reported."""
+    """If a joining member owns nothing since its round-robin order differs, it is reported."""
     found = detect(TWO, part(TWO, "g_a", OLD))
     assert list(found.disagreements) == ["g_b"]
     assert "1.0-1.1" in found.disagreements["g_b"]
@@ -139,14 +139,14 @@ def test_members_with_another_order_are_reported() -> None:
 
 
 def test_members_of_the_own_release_are_not_reported() -> None:
-    """A member of 1.1.1 reports members with the order of 0.11, and none with its own order."""
+    """A member of 1.1.1 reports members that sort as 0.11 does, but none that sort as 1.1.1."""
     assert not detect(TWO, all_parts(TWO, NEW), own=NEW).disagreements
     found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
     assert "this member follows roundrobin of 1.1.1" in found.disagreements["g_a"]
 
 
 def test_unequal_exclusion_of_internal_topics() -> None:
-    """A member that subscribes to internal topics while the others exclude them is reported."""
+    """A member that subscribes to internal topics is reported if the others exclude them."""
     one = group(RANGE, {"g_a": wildcard(".*"), "g_b": wildcard("t|_.*")}, {"t": 2, INTERNAL: 2})
     taking = assign_each_member(
         GroupInput(RANGE, one.registrations, one.topics, exclude_internal=False), OLD
@@ -159,7 +159,7 @@ def test_unequal_exclusion_of_internal_topics() -> None:
 
 
 def test_another_strategy() -> None:
-    """A group that uses another strategy than this member is detected from the owner znodes."""
+    """If a group uses another strategy than this member, the owner znodes show it."""
     ranged = GroupInput(RANGE, TWO.registrations, TWO.topics)
     found = detect(TWO, all_parts(ranged, OLD))
     assert set(found.disagreements) == {"g_a", "g_b"}
@@ -171,7 +171,7 @@ def test_another_strategy() -> None:
     [(r"t\\\\d+", "escaped twice"), (r"t\.\\d", "one thing to 0.8-0.11"), (r"t\\d+", "")],
 )
 def test_regexes_that_were_written_badly(key: str, said: str) -> None:
-    """Doubled escapes and ambiguous filters are reported even without owners."""
+    """Doubled escapes and ambiguous filters are reported even if there are no owners."""
     payload = f'{{"subscription":{{"{key}":1}},"pattern":"white_list"}}'.encode()
     found = detect(GroupInput(RANGE, {"g_a": payload}, {}), {})
     assert said in found.disagreements.get("g_a", "")
@@ -184,7 +184,7 @@ def _captured() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", _captured(), ids=lambda case: ",".join(case["members"]))
 def test_groups_of_real_members(case: dict[str, Any]) -> None:
-    """In captures of real groups, members that failed or follow other rules are reported."""
+    """In captures of real groups, members that failed or that follow other rules are reported."""
     owners = {
         TopicPartition(name, int(number)): thread
         for key, thread in case["owners"].items()
@@ -204,7 +204,7 @@ def test_groups_of_real_members(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
 def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: str) -> None:
-    """Whatever rules the input assumes, the detected rules give every member what it owns."""
+    """Whatever rules are assumed at first, the detected rules explain every owner."""
     settled = group(strategy, {"g_a": BOTH, "g_b": BOTH}, SIZES)
     owners = all_parts(settled, profile(release))
     for assumed in Strategy:
@@ -214,7 +214,7 @@ def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: 
 
 
 def test_if_no_rules_fit_the_rules_of_most_members_are_returned() -> None:
-    """If no rules fit all owners, those that fit most members win; without owners, the group's."""
+    """If no rules explain all owners, those that explain most win; without owners, the group's."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)
     assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, PartitionFormat.DASH)

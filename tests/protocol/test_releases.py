@@ -1,4 +1,4 @@
-"""The releases, and the behaviour of each."""
+"""The releases of Kafka, and the behaviour of each release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkconsumer.protocol.releases import DEFAULT, RELEASES, Layout, Parser, prof
 
 
 def test_every_release_has_a_profile_of_its_name() -> None:
-    """Each listed release has a profile with its name; the default profile is among them."""
+    """Each listed release has a profile of the same name, and so has the default release."""
     assert [profile(name).release for name in RELEASES] == list(RELEASES)
     assert profile("0.8.2-0.11") is DEFAULT
 
@@ -34,7 +34,7 @@ BRACKET, DASH = PartitionFormat
     ],
 )
 def test_the_profile_at_each_release_boundary(release: str, expected: tuple[object, ...]) -> None:
-    """At each boundary of the version table, the profile changes in the listed fields only."""
+    """At each boundary in the version table, only the listed fields of the profile change."""
     found = profile(release)
     internal = sorted(found.internal_topics)
     assert internal == ["__consumer_offsets", "__transaction_state"][: len(internal)]
@@ -47,13 +47,13 @@ def test_the_profile_at_each_release_boundary(release: str, expected: tuple[obje
     [("0.8.2", "0.8.2.2"), ("0.9", "0.9.0.1"), ("0.11.0", "0.11.0.3"), ("1.1", "1.1.1")],
 )
 def test_a_beginning_that_leaves_no_doubt(beginning: str, release: str) -> None:
-    """A prefix of releases that behave alike means the latest of them."""
+    """A prefix of releases that all behave alike stands for the latest of them."""
     assert profile(beginning).release == release
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.10", "1.0", "1", "0"])
 def test_a_beginning_of_releases_that_differ(release: str) -> None:
-    """A prefix of releases that behave differently is rejected, with a list of them."""
+    """A prefix of releases that behave differently is rejected with a list of the releases."""
     with pytest.raises(ConfigError) as caught:
         profile(release)
     assert all(one.startswith(f"{release}.") for one in caught.value.remedy[11:].split(", "))
@@ -61,13 +61,13 @@ def test_a_beginning_of_releases_that_differ(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["", "0.7.2", "2.0.0", "1.1.", "0.8.2-beta", "auto"])
 def test_a_release_without_this_consumer(release: str) -> None:
-    """A release that never had the old consumer, or a text that is no release, is rejected."""
+    """A release that never had the old consumer, and a text that is no release, are rejected."""
     with pytest.raises(ConfigError, match="not a Kafka release"):
         profile(release)
 
 
 def test_a_release_without_round_robin_deals_in_ranges() -> None:
-    """0.8.0 and 0.8.1 have no round-robin and use range, whatever the property says."""
+    """0.8.0 and 0.8.1 have no round-robin, so they use range whatever the property says."""
     group = {"g_a": {"t": 1}, "g_b": {"t": 1}}
     dealt = assign(
         Strategy.ROUND_ROBIN,

@@ -24,13 +24,13 @@ def test_bad_counts_are_refused(count: object) -> None:
 
 
 def test_bad_topics_are_refused() -> None:
-    """The error for an illegal topic name in the topic counts contains that name."""
+    """The error for an illegal topic name in the topic counts contains the name."""
     with pytest.raises(InvalidNameError, match="'a b'"):
         paths.validate_topic_counts({"a b": 1})
 
 
 def test_generated_suffix() -> None:
-    """The suffix has host, milliseconds, and eight digits of the UUID's half in unpadded hex."""
+    """The suffix has the host, milliseconds, and eight hexadecimal digits of a UUID, unpadded."""
     suffix = paths.default_suffix(hostname="HOST", epoch_ms=5, uuid_msb=0x7B3FD65E_00004000)
     assert suffix == "HOST-5-7b3fd65e"
     short = paths.default_suffix(hostname="h", epoch_ms=5, uuid_msb=0x00003FD6_5E00A000)
@@ -38,7 +38,7 @@ def test_generated_suffix() -> None:
 
 
 def test_consumer_id() -> None:
-    """The id is the group, an underscore and the suffix; impossible ids are rejected."""
+    """A consumer id is the group, an underscore and the suffix; impossible ids are rejected."""
     assert paths.consumer_id("g", "c1") == "g_c1"
     with pytest.raises(InvalidNameError):
         paths.consumer_id("g", "a/b")

@@ -1,4 +1,4 @@
-"""Class-data archives of JVMs: their warnings do not mix with a program's output."""
+"""Class-data archives of JVMs: their warnings do not appear in a program's output."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from zkconsumer.sandbox import jars, server
 from zkconsumer.sandbox.jars import find_java
 
-# The class prints ZooKeeper's version on standard output, and needs only its jar.
+# This class prints ZooKeeper's version on standard output, and needs only ZooKeeper's jar.
 MAIN = "org.apache.zookeeper.Version"
 
 
 def test_the_jvms_warnings_go_to_standard_error(tmp_path: Path) -> None:
-    """A JVM ignores the archive of a jar that has changed, and warns on standard error."""
+    """If a jar has changed, a JVM ignores its archive, and warns on standard error."""
     jar, known = tmp_path / "some.jar", tmp_path / "known.jsa"
     found = jars.resolve("kafka-1.1.1")
     shutil.copy(next(one for one in found if "zookeeper.zookeeper" in one.name), jar)

@@ -1,4 +1,4 @@
-"""`zkconsumer sandbox`: servers that keep running between commands."""
+"""`zkconsumer sandbox`: servers that keep running after the command has ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _zkconsumer(*words: str, typed: str = "") -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of a sandbox that is stopped before the test and at its end."""
+    """The directory of a sandbox, which is stopped before and after the test."""
     path = tmp_path_factory.mktemp("sandbox")
     yield path
     sandbox = Sandbox(path)
@@ -59,7 +59,7 @@ def _ok(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_down_at_first(command: Command) -> None:
-    """Before `up`, status exits with 6, down does nothing, and `topic create` names the remedy."""
+    """Before `up`, status exits with 6, down has no effect, and `topic create` names the remedy."""
     status = command("status")
     assert (status.returncode, "down" in status.stdout) == (6, True)
     assert "no server was running" in _ok(command("down"))
@@ -71,7 +71,7 @@ def test_down_at_first(command: Command) -> None:
 
 
 def test_up_down_and_up_again(command: Command) -> None:
-    """Addresses and data survive up, up, topics, messages, down and up; no process is left."""
+    """Addresses and data survive `down` and `up`, and in the end no process is left."""
     first = json.loads(_ok(command("up", "--output", "json")))
     fits("sandbox", first)
     births = {server["pid"]: start_time(server["pid"]) for server in first["servers"]}
@@ -137,7 +137,7 @@ def test_half_a_sandbox(command: Command, home: Path) -> None:
 
 
 def test_the_zookeeper_release_is_kept(tmp_path: Path) -> None:
-    """`up --zookeeper-release` starts that release, and so does the next `up` without it."""
+    """`up --zookeeper-release` starts this release, and so does a later `up` without it."""
     where = ("--directory", str(tmp_path))
     release = ("--zookeeper-release", ZOOKEEPER_RELEASES[0])
     try:
@@ -154,7 +154,7 @@ def test_the_zookeeper_release_is_kept(tmp_path: Path) -> None:
 
 
 def test_port_in_use(command: Command, zookeeper_port: int) -> None:
-    """If a port is in use, one line says so, the exit code is 1, and no server keeps running."""
+    """If a port is in use, there is one line and exit code 1, and no server keeps running."""
     done = command("up", "--zookeeper-port", str(zookeeper_port))
     assert done.returncode == 1
     assert f"port {zookeeper_port} for ZooKeeper is in use" in done.stderr
@@ -164,7 +164,7 @@ def test_port_in_use(command: Command, zookeeper_port: int) -> None:
 
 @pytest.fixture
 def zookeeper_port(sandbox: Sandbox) -> int:
-    """A port that is in use by another sandbox."""
+    """A port that another sandbox uses."""
     return sandbox.zookeeper.port
 
 
@@ -172,5 +172,5 @@ def zookeeper_port(sandbox: Sandbox) -> int:
     "words", [("up",), ("status",), ("down",), ("topic", "create"), ("topic", "produce")]
 )
 def test_help_has_an_example(words: tuple[str, ...]) -> None:
-    """The help of each command shows an example."""
+    """The help of each command has an example."""
     assert "Example: zkconsumer sandbox" in _ok(_zkconsumer(*words, "--help"))

@@ -24,7 +24,7 @@ NO_NETWORK = {"HTTPS_PROXY": "http://127.0.0.1:1", "https_proxy": "http://127.0.
 
 
 def _silent(line: str) -> None:
-    """A progress function that ignores its lines."""
+    """A progress function that ignores all lines."""
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -36,7 +36,7 @@ def test_locks_are_whole(name: str) -> None:
 
 
 def test_one_version_one_hash() -> None:
-    """Locks that name the same jar agree on its hash, because they share the cache."""
+    """Locks that name the same jar have the same hash for it, because they share the cache."""
     found: dict[str, str] = {}
     for name in LOCKS:
         for jar in jars.read_lock(name):
@@ -44,7 +44,7 @@ def test_one_version_one_hash() -> None:
 
 
 def test_unknown_lock() -> None:
-    """An unknown lock is an error that lists the known ones."""
+    """The error for an unknown lock lists the known locks."""
     with pytest.raises(
         SandboxError, match=r"there is no lock named kafka-4\.0: choose one of .*kafka-3\.9\.1"
     ):
@@ -52,7 +52,7 @@ def test_unknown_lock() -> None:
 
 
 def test_download_and_reuse(tmp_path: Path) -> None:
-    """A jar is downloaded with progress lines, and later taken from the cache without them."""
+    """A jar is downloaded with lines of progress, and later taken from the cache without them."""
     said: list[str] = []
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
     assert said == [f"x: downloading 1 jars to {tmp_path}", "x: 1 of 1 jars"]
@@ -62,7 +62,7 @@ def test_download_and_reuse(tmp_path: Path) -> None:
 
 
 def test_damaged_jar_is_replaced(tmp_path: Path) -> None:
-    """A jar that was altered in the cache is detected and replaced."""
+    """If a jar in the cache was altered, this is detected, and the jar is replaced."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     good = path.read_bytes()
     path.write_bytes(good[:-1])
@@ -71,7 +71,7 @@ def test_damaged_jar_is_replaced(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """Two processes that fill one cache at once both get complete jars and leave no other file."""
+    """If two processes fill a cache at once, both get complete jars and leave no other file."""
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(
             lambda title: jars.resolve_jars(
@@ -84,7 +84,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_a_jar_of_another_process_stays(tmp_path: Path) -> None:
-    """If two processes download a jar, the second process keeps the first one's file."""
+    """If two processes download the same jar, the second one keeps the first one's file."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     before = path.stat()
     scratch = tmp_path / "scratch"
@@ -94,7 +94,7 @@ def test_a_jar_of_another_process_stays(tmp_path: Path) -> None:
 
 
 def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A jar whose hash differs from the lock's is refused and does not reach the cache."""
+    """A jar whose hash differs from the lock is refused, and does not enter the cache."""
     monkeypatch.setattr(jars, "TRIES", 1)
     wrong = replace(SMALL, sha256="0" * 64)
     with pytest.raises(
@@ -105,7 +105,7 @@ def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a network the error is one line with the jar and the remedy."""
+    """Without a network, an error of one line has the jar and the remedy."""
     monkeypatch.setattr(jars, "TRIES", 1)
     for name, value in NO_NETWORK.items():
         monkeypatch.setenv(name, value)
@@ -116,7 +116,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jar_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that the repository does not have is a one-line error."""
+    """If the repository does not have a version, the error is one line."""
     monkeypatch.setattr(jars, "TRIES", 1)
     absent = replace(SMALL, version="0.0.0")
     with pytest.raises(SandboxError, match=r"slf4j-reload4j:0\.0\.0 could not be downloaded"):
@@ -131,7 +131,7 @@ def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_disk_full_while_downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk fills up during a download, the error says so and blames no network."""
+    """If the disk becomes full during a download, the error says so and blames no network."""
 
     def full(jar: jars.Jar, private: Path) -> Path:
         with Path("/dev/full").open("wb", buffering=0) as disk:
@@ -144,7 +144,7 @@ def test_disk_full_while_downloading(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZKCONSUMER_CACHE wins over XDG_CACHE_HOME, which wins over ~/.cache."""
+    """ZKCONSUMER_CACHE overrides XDG_CACHE_HOME, which overrides ~/.cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     monkeypatch.setenv("ZKCONSUMER_CACHE", "/own")
     assert jars.cache_directory() == Path("/own/jars")
@@ -155,7 +155,7 @@ def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_warm_cache_works_offline(tmp_path: Path) -> None:
-    """With a warm cache a server starts without a network and without importing jgo."""
+    """If the cache has all jars, a server starts without a network, and jgo is not imported."""
     jars.resolve("zookeeper-3.8.4")
     code = (
         "import sys\n"
@@ -175,7 +175,7 @@ def test_warm_cache_works_offline(tmp_path: Path) -> None:
 
 
 def test_old_leftovers_are_swept(tmp_path: Path) -> None:
-    """A later download removes the leftovers of a killed one after a day, not earlier."""
+    """A download removes the files of a killed download, but only if they are a day old."""
     old, young = tmp_path / ".part-old", tmp_path / ".part-young"
     for path in (old, young):
         path.mkdir()

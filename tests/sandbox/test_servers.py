@@ -1,4 +1,4 @@
-"""Real servers start, die, restart on the same port, and leave nothing running."""
+"""Real servers start, die, restart on the same port, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _session(connect: str) -> KazooClient:
 
 
 def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
-    """A ZooKeeper that was killed starts again on the same port with the same data."""
+    """If a ZooKeeper was killed, it starts again on the same port with the same data."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         client = _session(server.connect)
         try:
@@ -49,7 +49,7 @@ def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
 def test_a_server_starts_with_the_classes_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server's next start uses the recorded class archive; some runtimes cannot write one."""
+    """The next start of a server uses the class archive, unless the runtime cannot write one."""
     known = tmp_path / "classes" / "known.jsa"
     monkeypatch.setattr(server_module, "archive", lambda *_: known)
     server = ZooKeeperServer(tmp_path / "server")
@@ -65,7 +65,7 @@ def test_a_server_starts_with_the_classes_of_the_one_before(
 
 
 def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:
-    """A paused ZooKeeper accepts connections and answers nothing until it is resumed."""
+    """A paused ZooKeeper accepts connections, but answers nothing until it is resumed."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         server.pause()
         assert server.alive
@@ -75,14 +75,14 @@ def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:
 
 
 def test_paused_server_stops(tmp_path: Path) -> None:
-    """A paused server is stopped like a running one."""
+    """A paused server can be stopped like a running one."""
     with ZooKeeperServer(tmp_path) as server:
         server.pause()
     assert not server.alive
 
 
 def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
-    """A tick of 0.1 s grants sessions of 0.2 s."""
+    """With a tick of 0.1 s, a server grants sessions of 0.2 s."""
     client = KazooClient(zookeeper.connect, timeout=0.1)
     client.start(timeout=60.0)
     try:
@@ -93,7 +93,7 @@ def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_port_in_use(tmp_path: Path) -> None:
-    """A given port on which another process listens is an error that names it; nothing starts."""
+    """If another process listens on a given port, the error names it, and nothing starts."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = ZooKeeperServer(tmp_path, port=port)
@@ -103,7 +103,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other sandbox gets a reserved port; its holder may bind it several times."""
+    """No other sandbox gets a reserved port; its holder may bind the port several times."""
     port = free_port()
     monkeypatch.setattr(ports, "RANGE", range(port, port + 1))
     with pytest.raises(SandboxError, match="no free port"):
@@ -127,7 +127,7 @@ def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_directory_in_use(tmp_path: Path) -> None:
-    """A second server refuses a running server's directory and leaves that server running."""
+    """A second server refuses the directory of a running server, which keeps running."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as first:
         with pytest.raises(SandboxError, match=f"already, pid {first.pid}"):
             ZooKeeperServer(tmp_path).start()
@@ -135,7 +135,7 @@ def test_directory_in_use(tmp_path: Path) -> None:
 
 
 def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
-    """If the pid in a state file belongs to a foreign process now, that process is left alone."""
+    """If the pid in a state file now belongs to another program, that process is left alone."""
     import os  # noqa: PLC0415
 
     (tmp_path / "server.json").write_text(
@@ -147,13 +147,13 @@ def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_unreadable_state_file(tmp_path: Path) -> None:
-    """With a damaged state file, the server counts as not running."""
+    """If the state file is damaged, the server counts as not running."""
     (tmp_path / "server.json").write_text('{"pid": ')
     assert not ZooKeeperServer(tmp_path).attach()
 
 
 def test_a_failed_start_shows_the_last_lines_of_the_log(tmp_path: Path) -> None:
-    """If a server ends at its start, the error contains the reason from its log."""
+    """If a server ends while it starts, the error contains the reason from the log."""
     server = ZooKeeperServer(tmp_path, settings={"tickTime": "nonsense"})
     with pytest.raises(SandboxError, match=r"ended at its start.*nonsense.*see ") as caught:
         server.start()
@@ -168,7 +168,7 @@ def test_unwritable_directory() -> None:
 
 
 def test_full_disk(tmp_path: Path) -> None:
-    """If the disk is full when the server starts, the error says so."""
+    """If the disk is full when a server starts, the error says so."""
     (tmp_path / "server.log").symlink_to("/dev/full")
     (tmp_path / "log4j.properties").symlink_to("/dev/full")
     with pytest.raises(SandboxError, match=r"No space left on device.*free some space"):
@@ -176,7 +176,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
-    """After the leader is killed, another server leads, and the killed one returns as follower."""
+    """If the leader is killed, another server leads; the killed one returns as a follower."""
     old = ensemble.leader()
     assert len(ensemble.followers()) == 2
     client = _session(ensemble.connect)
@@ -195,25 +195,25 @@ def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
 
 
 def test_unknown_release(tmp_path: Path) -> None:
-    """An unknown broker release is an error that lists the known ones."""
+    """The error for an unknown broker release lists the known releases."""
     with pytest.raises(SandboxError, match=r"0\.7\.2: choose one of 0\.8\.2\.2, .*3\.9\.1"):
         BrokerServer(tmp_path, zookeeper_connect="127.0.0.1:1", release="0.7.2")
 
 
 def test_unknown_zookeeper_release(tmp_path: Path) -> None:
-    """An unknown ZooKeeper release is an error that lists the known ones."""
+    """The error for an unknown ZooKeeper release lists the known releases."""
     with pytest.raises(SandboxError, match=r"3\.3\.6: choose one of 3\.4\.6, .*3\.8\.4"):
         ZooKeeperServer(tmp_path, release="3.3.6")
 
 
 def test_zookeeper_3_4_has_no_tls(tmp_path: Path) -> None:
-    """A TLS port is refused for ZooKeeper 3.4, which would start and ignore the setting."""
+    """A TLS port is refused for ZooKeeper 3.4, which would start but ignore the setting."""
     with pytest.raises(SandboxError, match=r"3\.4\.14 has no TLS.*3\.5\.10 or later"):
         ZooKeeperServer(tmp_path, release="3.4.14", settings={"secureClientPort": 2281})
 
 
 def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    """A 0.8.2.2 broker below a chroot handles topics, partitions and messages like a new one."""
+    """A 0.8.2.2 broker below a chroot handles topics, partitions and messages as a new one does."""
     client = _session(zookeeper.connect)
     client.ensure_path("/old")
     client.stop()
@@ -229,9 +229,9 @@ def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
 
 
 def test_sandbox_leaves_nothing() -> None:
-    """A sandbox leaves no process and no temporary directory; two brokers share replicas."""
-    # Not shorter: on a busy machine the other broker's session would expire, and no replica would
-    # be in sync.
+    """A sandbox leaves neither a process nor a directory; two brokers share replicas."""
+    # A shorter time does not suffice: on a busy machine the other broker's session would expire,
+    # and no replica would be in sync.
     fast = {"zookeeper.session.timeout.ms": 5000}
     with Sandbox(brokers=2, tick_time_s=0.3, overrides=fast) as sandbox:
         placement = sandbox.create_topic("t", partitions=3, replicas=2)

@@ -11,7 +11,7 @@ from zkconsumer.sandbox import Sandbox, SandboxError, topics
 
 
 def test_key_decides_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Messages with one key go, in order, to the partition that the Java producer chooses."""
+    """Messages with the same key go, in order, to the partition that the Java producer chooses."""
     name = unique("keys")
     sandbox.create_topic(name, partitions=12)
     placed = sandbox.produce(name, ["a", b"b", None], key="foobar")
@@ -21,7 +21,7 @@ def test_key_decides_partition(sandbox: Sandbox, unique: Callable[[str], str]) -
 
 
 def test_a_count_of_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A count produces that many messages, each with its partition and offset."""
+    """A count produces this number of messages, and each has a partition and an offset."""
     name = unique("count")
     sandbox.create_topic(name, partitions=3)
     placed = sandbox.produce(name, 1000)
@@ -30,7 +30,7 @@ def test_a_count_of_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> 
 
 
 def test_topic_exists(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A topic that exists is not created again."""
+    """If a topic exists, it is not created again."""
     name = unique("twice")
     sandbox.create_topic(name)
     with pytest.raises(SandboxError, match="exists"):
@@ -40,7 +40,7 @@ def test_topic_exists(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 def test_ctrl_c_while_connecting(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while connecting reaches the caller, in place of an error of kazoo."""
+    """Ctrl-C during the connection reaches the caller, instead of an error of kazoo."""
 
     def interrupted(_: ConnectionHandler) -> None:
         raise KeyboardInterrupt
@@ -51,7 +51,7 @@ def test_ctrl_c_while_connecting(
 
 
 def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Partitions can be added but not removed, and new ones have leaders at once."""
+    """Partitions can be added but not removed; new partitions have leaders at once."""
     name = unique("grows")
     sandbox.create_topic(name, partitions=2, config={"retention.ms": 3_600_000})
     assert [p.leader for p in sandbox.add_partitions(name, partitions=4)] == [0, 0, 0, 0]
@@ -61,7 +61,7 @@ def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A deleted topic no longer exists when the call returns."""
+    """When the call returns, the deleted topic no longer exists."""
     name = unique("gone")
     sandbox.create_topic(name)
     assert name in topics.list_topics(sandbox.zookeeper_connect)
@@ -72,7 +72,7 @@ def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_more_replicas_than_brokers(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """More replicas than brokers cannot be placed, and nothing is created."""
+    """If there are more replicas than brokers, there is an error and nothing is created."""
     name = unique("replicas")
     with pytest.raises(SandboxError, match=r"2 replicas .*there is one broker"):
         sandbox.create_topic(name, replicas=2)
@@ -80,7 +80,7 @@ def test_more_replicas_than_brokers(sandbox: Sandbox, unique: Callable[[str], st
 
 
 def test_unknown_topic(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Producing to an unknown topic or partition is an error at once."""
+    """Producing to an unknown topic or partition raises an error at once."""
     with pytest.raises(SandboxError, match=r"does not exist .*: create it first"):
         sandbox.produce(unique("unknown"), ["x"])
     name = unique("one")
@@ -90,6 +90,6 @@ def test_unknown_topic(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_no_zookeeper() -> None:
-    """Without a ZooKeeper the error names the address and the remedy."""
+    """If there is no ZooKeeper, the error names the address and the remedy."""
     with pytest.raises(SandboxError, match=r"127\.0\.0\.1:1\b.*check that the sandbox runs"):
         topics.list_topics("127.0.0.1:1")

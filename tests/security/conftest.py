@@ -1,4 +1,4 @@
-"""Members that authenticate, on the shared servers and on one with TLS and SASL."""
+"""Members that authenticate on the shared servers, and on servers with TLS and SASL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A separate group, and its topic of four partitions with ten messages each."""
+    """A group of its own, with a topic of four partitions of ten messages each."""
     with group_on(sandbox, unique, partitions=4) as one:
         yield one
 
@@ -25,7 +25,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 def secure(
     tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
 ) -> Iterator[SecureZooKeeper]:
-    """A ZooKeeper that requires client certificates, with a broker registered in it."""
+    """A ZooKeeper that requires client certificates, in which a broker is registered."""
     # ZooKeeper 3.4 has no TLS for clients.
     release = DEFAULT_ZOOKEEPER if zookeeper_release.startswith("3.4.") else zookeeper_release
     with SecureZooKeeper(tmp_path_factory.mktemp("secure"), release=release) as server:
@@ -36,7 +36,7 @@ def secure(
 def secure_broker(
     secure: SecureZooKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerServer]:
-    """A broker that is registered in the secure ZooKeeper, through its plain port."""
+    """A broker that is registered in the secure ZooKeeper, to which it connects by a plain port."""
     directory = tmp_path_factory.mktemp("secure-broker")
     with BrokerServer(directory, zookeeper_connect=secure.plain.connect) as broker:
         yield broker
@@ -44,7 +44,7 @@ def secure_broker(
 
 @pytest.fixture
 def clients() -> Iterator[Callable[..., KazooClient]]:
-    """Start clients that are stopped at the end of the test."""
+    """Start clients; they are stopped at the end of the test."""
     with ExitStack() as stack:
 
         def start(connect: str, user: str = "") -> KazooClient:

@@ -1,4 +1,4 @@
-"""Members on brokers that require TLS and SASL, and one sentence for each mistake of a user."""
+"""Members on brokers that require TLS and SASL; each mistake of a user is one sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PARTITIONS, MESSAGES = 2, 10
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Return the broker with a listener; each broker starts when a test first requests it."""
+    """Return the broker with this listener; each broker starts when a test requests it."""
     with ExitStack() as stack:
 
         @cache
@@ -57,7 +57,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def read(
     server: SecureBroker, listener: str, topic: str, kafka: dict[str, Any], **settings: Any
 ) -> list[Message[bytes, bytes]]:
-    """All messages of a topic, read by a group of its name and committed."""
+    """Return all messages of a topic, after a group of the same name has committed them."""
     given = server.settings(listener)
     given["kafka"] = {**given["kafka"], **kafka}
     config = ConsumerConfig(
@@ -89,7 +89,7 @@ def filled(server: SecureBroker, topic: str) -> SecureBroker:
 def test_a_member_reads_and_commits(
     secured: Secured, listener: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On every listener all messages are read, and offsets are committed to Kafka too."""
+    """On every listener all messages are read, and offsets are committed, even to Kafka."""
     server = filled(secured(listener), topic)
     with caplog.at_level(logging.DEBUG):
         found = read(server, listener, topic, {}, offsets_storage="kafka")
@@ -99,7 +99,7 @@ def test_a_member_reads_and_commits(
 
 @pytest.mark.parametrize("listener", RELEASES)
 def test_columns_are_read_on_every_listener(secured: Secured, listener: str, topic: str) -> None:
-    """`poll_arrow` reads all messages; with a mechanism that columns lack, through librdkafka."""
+    """`poll_arrow` reads all messages, through librdkafka if columns lack the mechanism."""
     server = filled(secured(listener), topic)
     given = server.settings(listener)
     config = ConsumerConfig(group_id=topic, auto_offset_reset="smallest", **given)
@@ -114,7 +114,7 @@ def test_columns_are_read_on_every_listener(secured: Secured, listener: str, top
 
 
 def test_columns_refuse_a_mechanism_in_one_sentence(secured: Secured, topic: str) -> None:
-    """With fetch.engine=columns, streams and tasks of Spark name the mechanisms to choose from."""
+    """With fetch.engine=columns, streams and Spark tasks name the mechanisms to choose from."""
     server = filled(secured("OAUTH"), topic)
     given = server.settings("OAUTH")
     told = "fetch.engine=columns does not support the SASL mechanism OAUTHBEARER.*use PLAIN, SCRAM"
@@ -139,7 +139,7 @@ def test_columns_refuse_a_mechanism_in_one_sentence(secured: Secured, topic: str
 def test_a_mistake_is_one_sentence(
     secured: Secured, listener: str, kafka: dict[str, str], told: str, topic: str
 ) -> None:
-    """A wrong password, authority or certificate raises BrokerAccessError from the stream."""
+    """After a wrong password, authority or certificate the stream raises BrokerAccessError."""
     server = filled(secured(listener), topic)
     wrong = {}
     for name, value in kafka.items():
@@ -154,7 +154,7 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_streams_that_share_clients_get_the_error_too(secured: Secured, topic: str) -> None:
-    """A stream that shares broker clients gets the error of a wrong password, with its remedy."""
+    """If its password is wrong, a stream that shares clients gets the error and the remedy."""
     server = filled(secured("SCRAM"), topic)
     given = server.settings("SCRAM")
     given["kafka"]["sasl.password"] = "wrong"
@@ -169,7 +169,7 @@ def test_streams_that_share_clients_get_the_error_too(secured: Secured, topic: s
 
 
 def test_the_error_lists_the_offered_listeners(secured: Secured, topic: str) -> None:
-    """The error for a listener that no broker has lists the listeners that the brokers have."""
+    """If no broker has the configured listener, the error lists the brokers' listeners."""
     server = filled(secured("SCRAM"), topic)
     with pytest.raises(FetchError, match=r"listener .* EXTERNAL .*MTLS://.* \(SSL\)"):
         read(server, "SCRAM", topic, {}, broker_listener="EXTERNAL")
@@ -183,7 +183,7 @@ def test_the_error_lists_the_offered_listeners(secured: Secured, topic: str) -> 
 def test_the_command_line(
     secured: Secured, tmp_path: Path, topic: str, password: str, told: str
 ) -> None:
-    """A `--config` file with `kafka.` properties serves the tools; they name a wrong password."""
+    """The tools accept `kafka.` properties in a `--config` file, and name a wrong password."""
     server = filled(secured("SCRAM"), topic)
     kafka = {**server.settings("SCRAM")["kafka"], "sasl.password": password}
     file = tmp_path / "consumer.properties"
@@ -209,14 +209,14 @@ def test_the_command_line(
     ],
 )
 def test_a_wrong_property_is_found_at_once(kafka: dict[str, str], told: str) -> None:
-    """The connector raises ConfigError before it connects."""
+    """If a property is wrong, the connector raises ConfigError before it connects."""
     config = ConsumerConfig(group_id="g", zookeeper_connect="127.0.0.1:1", kafka=kafka)
     with pytest.raises(ConfigError, match=told):
         ConsumerConnector(config)
 
 
 def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fetch.engine=columns, the connector names the extra that GSSAPI needs."""
+    """With GSSAPI and fetch.engine=columns, the connector names the extra to install."""
     monkeypatch.setattr(client_settings, "find_spec", lambda name: None)
     config = ConsumerConfig(
         group_id="g",
@@ -231,7 +231,7 @@ def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kerberos_does_not_hide_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With GSSAPI through the columnar reader, librdkafka still checks the other properties."""
+    """Even with GSSAPI in the columnar reader, librdkafka checks the other properties."""
     monkeypatch.setattr(client_settings, "find_spec", lambda name: "found")
     config = ConsumerConfig(
         group_id="g",
@@ -244,7 +244,7 @@ def test_kerberos_does_not_hide_other_mistakes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_insecure_properties_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Each start with unchecked certificates logs a warning."""
+    """If certificates are not verified, each start logs a warning."""
     kafka = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
     with pytest.raises(ZooKeeperUnreachableError):
         ConsumerConnector(

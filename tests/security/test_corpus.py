@@ -1,4 +1,4 @@
-"""Generated payloads of hostile or broken clients, in every decoder and in every name."""
+"""Generated payloads of hostile or faulty clients, in every decoder and every name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkconsumer.errors import InvalidNameError, MalformedZnodeError
 from zkconsumer.protocol import paths, payloads, registrations
 
 WHERE = "/the/znode"
-# Limit of processor seconds for one payload in one decoder; a thousandth of it is usual.
+# Maximum of CPU seconds for one payload in one decoder; usually a thousandth of it is enough.
 LIMIT_S = 1.0
 
 VALUES = [
@@ -170,13 +170,13 @@ NO_NAME = [
 
 
 def test_the_corpus_is_large() -> None:
-    """At least 200 payloads, besides those of Hypothesis in the decoders' own tests."""
+    """There are at least 200 payloads, besides those of Hypothesis in the decoders' tests."""
     assert len(JSON) + len(BROKEN) + len(NO_OFFSET) + len(NO_NAME) >= 400
 
 
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda one: one.__name__)
 def test_every_payload_is_decoded_or_named(decode: Callable[..., object]) -> None:
-    """Each decoder raises only MalformedZnodeError, in bounded time and text."""
+    """For any payload a decoder raises only MalformedZnodeError, in bounded time and length."""
     for name, payload in {**JSON, **BROKEN, **{repr(one): one for one in NO_OFFSET}}.items():
         began = time.thread_time()
         try:
@@ -190,14 +190,14 @@ def test_every_payload_is_decoded_or_named(decode: Callable[..., object]) -> Non
 
 @pytest.mark.parametrize("payload", NO_OFFSET, ids=lambda one: ascii(one)[:40])
 def test_what_java_takes_for_no_number_is_no_offset(payload: bytes) -> None:
-    """A text that `Long.parseLong` refuses is refused here, too."""
+    """A text that `Long.parseLong` refuses is refused as an offset, too."""
     with pytest.raises(MalformedZnodeError):
         payloads.decode_offset(payload, where=WHERE)
 
 
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
 def test_what_is_cut_or_damaged_is_refused_or_still_json(payload: bytes) -> None:
-    """A damaged registration is accepted only as valid JSON with equal topics."""
+    """A damaged registration is accepted only if it is valid JSON with the same topics."""
     try:
         found = registrations.decode_registration(payload, where=WHERE)
     except MalformedZnodeError:
@@ -211,7 +211,7 @@ def test_what_is_cut_or_damaged_is_refused_or_still_json(payload: bytes) -> None
     "check", [paths.validate_group, paths.validate_topic], ids=["group", "topic"]
 )
 def test_what_is_no_name_reaches_no_path(check: Callable[[str], str], name: str) -> None:
-    """Groups and topics are validated before they are in a path; the error is printable."""
+    """Names of groups and topics are checked before they enter a path; errors are printable."""
     with pytest.raises(InvalidNameError) as caught:
         check(name)
     assert str(caught.value).isprintable()
@@ -220,6 +220,6 @@ def test_what_is_no_name_reaches_no_path(check: Callable[[str], str], name: str)
 
 @pytest.mark.parametrize("name", NO_NAME, ids=lambda one: ascii(one)[:40])
 def test_any_path_is_located(name: str) -> None:
-    """The path of any watch event is classified without an exception."""
+    """The path of any watch event is classified, and none raises an exception."""
     for path in (name, f"/consumers/{name}", f"/consumers/g/owners/{name}/0", f"/brokers/{name}"):
         paths.locate(path)

@@ -1,4 +1,4 @@
-"""Digest users and the ACLs of a group's znodes, on a real ZooKeeper."""
+"""Digest users, and the access lists of a group's znodes, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config(group: Group, credential: str, **more: Any) -> ConsumerConfig:
 
 @pytest.fixture
 def alice(group: Group) -> Iterator[MemberUnderTest]:
-    """Alice's member, which has read and committed everything."""
+    """Alice's member, which has read and committed all messages."""
     member = MemberUnderTest(config(group, ALICE))
     try:
         member.subscribe(group.topic)
@@ -50,7 +50,7 @@ def _subtree(client: KazooClient, path: str) -> list[str]:
 
 @pytest.mark.usefixtures("alice")
 def test_the_whole_subtree_is_the_creators(group: Group, clients: Clients) -> None:
-    """ZkAuthorizationTest: the group's znodes are its user's alone, and nothing above it is."""
+    """ZkAuthorizationTest: the group's znodes belong to its user alone, those above to nobody."""
     mine = clients(group.sandbox.zookeeper_connect, ALICE)
     root = f"{paths.CONSUMERS}/{group.name}"
     nodes = _subtree(mine, root)
@@ -70,7 +70,7 @@ def test_the_whole_subtree_is_the_creators(group: Group, clients: Clients) -> No
 @pytest.mark.usefixtures("alice")
 @pytest.mark.parametrize("credential", [BOB, "alice:wrong"])
 def test_a_wrong_credential_is_noticed_at_the_start(group: Group, credential: str) -> None:
-    """Another user or a wrong password, which ZooKeeper accepts, is refused."""
+    """ZooKeeper accepts another user or a wrong password, but the member refuses it."""
     with pytest.raises(AccessDeniedError) as caught:
         ConsumerConnector(config(group, credential))
     assert caught.value.where == f"{paths.CONSUMERS}/{group.name}"
@@ -79,7 +79,7 @@ def test_a_wrong_credential_is_noticed_at_the_start(group: Group, credential: st
 
 
 def test_two_members_of_one_user_share(group: Group, alice: MemberUnderTest) -> None:
-    """A second member with the same credential gets its half."""
+    """A second member with the same credential gets half of the partitions."""
     second = MemberUnderTest(config(group, ALICE))
     try:
         second.subscribe(group.topic)
@@ -94,7 +94,7 @@ def test_two_members_of_one_user_share(group: Group, alice: MemberUnderTest) -> 
 def test_a_group_that_was_open_before_is_warned_of(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`creator` does not close existing open znodes; a warning names them."""
+    """`creator` does not restrict existing open znodes; a warning names them."""
     root = f"{paths.CONSUMERS}/{group.name}"
     group.admin.ensure_path(root)
     with caplog.at_level(logging.WARNING, "zkconsumer"):
@@ -103,7 +103,7 @@ def test_a_group_that_was_open_before_is_warned_of(
 
 
 def test_a_user_who_sees_no_hash_is_accepted(group: Group) -> None:
-    """A user who may read but not administer sees no hash, and is accepted."""
+    """If a user may read but not administer, no hash is visible, and the user is accepted."""
     acl = [
         make_digest_acl(*ALICE.split(":"), read=True, create=True, write=True, delete=True),
         make_digest_acl(*BOB.split(":"), all=True),
@@ -116,7 +116,7 @@ def test_a_user_who_sees_no_hash_is_accepted(group: Group) -> None:
     "connect", ["10.0.0.1:2181", "zk.example.com:2181", "127.0.0.1:2181,zk2:2181", "[fe80::1]:2181"]
 )
 def test_a_password_in_clear_text_is_refused(connect: str) -> None:
-    """Digest without TLS is only sent to this machine, unless a property permits it."""
+    """Digest without TLS is sent only to this machine, unless a property permits more."""
     how: dict[str, Any] = {
         "group_id": "g",
         "zookeeper_connect": connect,

@@ -1,4 +1,4 @@
-"""Text of other clients is escaped and truncated wherever it is displayed."""
+"""Text from other clients is escaped and truncated wherever it is displayed."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ HOSTILE = {
     "large": "x" * LARGE,
 }
 IN_A_PATH = {name: text for name, text in HOSTILE.items() if name in ("turned round", "invisible")}
-"""ZooKeeper refuses the other texts in the name of a znode."""
+"""In names of znodes, ZooKeeper refuses the other texts."""
 
 
 def assert_harmless(text: str, limit: int = 50_000) -> None:
-    """Check that a text has no control character, no forged line, and bounded length."""
+    """Check that a text has no control character and no forged line, and is not too long."""
     assert text.isprintable(), ascii(text[:300])
     assert len(text) <= limit
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_displayed_is_printable_and_short(text: str) -> None:
-    """Hostile characters are escaped, and the rest of a long text is counted."""
+    """Hostile characters are escaped; of a long text, the omitted characters are counted."""
     assert_harmless(escaped_and_cut(text), 10 * MAX_DISPLAYED)
     error = ZkConsumerError(text, where=text, remedy=text)
     for part in (error.what, error.where, error.remedy, str(error), *error.args):
@@ -58,7 +58,7 @@ def test_what_is_displayed_is_printable_and_short(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Owners, ids, topics, threads, offsets, hosts and metadata in log, errors and status."""
+    """A member's log, errors and status show owners, ids, topics, offsets and hosts safely."""
     caplog.set_level(logging.DEBUG)
     member = Member(retries=1, backoff_s=0.1)
     journal = JvmLogWriter(ME).observe
@@ -111,7 +111,7 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_the_page_of_a_trace_is_harmless(text: str) -> None:
-    """Paths, owners and notes of a trace cannot break out of the page or reverse its text."""
+    """Paths, owners and notes of a trace can neither break out of the page nor reverse its text."""
     tag = f"<script>alert(1)</script>{text}"
     entries = [
         {"t": 0.0, "note": tag},
@@ -127,7 +127,7 @@ def test_the_page_of_a_trace_is_harmless(text: str) -> None:
 
 
 def test_hostile_znodes_reach_no_terminal(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """With hostile znodes on a real server, every line of a member and the tools is safe."""
+    """If a server has hostile znodes, every line of a member and of the tools is safe."""
     caplog.set_level(logging.DEBUG, "zkconsumer")
     admin, name = group.admin, group.name
     sound = registrations.encode_registration(Registration({group.topic: 1}, Pattern.STATIC, 1))

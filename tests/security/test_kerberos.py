@@ -48,12 +48,12 @@ PASSWORD = {
     "kafka.sasl.username": "bob",
     "kafka.sasl.password": "@password",
 }
-# The tickets of this user last for so short that a test can wait for their end.
+# The tickets of this user last so briefly that a test can wait for their end.
 HASTY, HASTY_LIFE = "hasty", "3 seconds"
 
 
 class Cluster:
-    """A ZooKeeper and a broker that accept tickets of a realm, and the members' processes."""
+    """A ZooKeeper and a broker that accept the tickets of a realm, and the member processes."""
 
     def __init__(self, directory: Path, realm: Realm, packages: Path, *, release: str) -> None:
         self.realm, self._packages = realm, packages
@@ -102,7 +102,7 @@ class Cluster:
         errors: int | IO[bytes] = subprocess.PIPE,
         **environment: object,
     ) -> subprocess.Popen[bytes]:
-        """Start a member that writes the topic's messages to `output`."""
+        """Start a member that writes the messages of the topic to `output`."""
         given = [f"--property={name}={value}" for name, value in properties.items()]
         command = ["-g", topic, "-t", topic, "-z", self.sandbox.zookeeper_connect, *given]
         return subprocess.Popen(
@@ -130,7 +130,7 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
 def kerberized(
     tmp_path_factory: pytest.TempPathFactory, realm: Realm
 ) -> Iterator[Callable[[str], Cluster]]:
-    """Return the cluster with a release of the broker; each starts when it is first requested."""
+    """Return the cluster with this broker release; each part starts when it is first requested."""
     packages = tmp_path_factory.mktemp("packages")
     install_packages(packages)
     with ExitStack() as stack:
@@ -151,7 +151,7 @@ def topic(unique: Callable[[str], str]) -> str:
 
 
 def of_keytab(keytab: object, cache: object = "MEMORY:") -> dict[str, object]:
-    """Return the variables with which Kerberos itself takes tickets from a keytab."""
+    """Return the variables with which Kerberos itself gets tickets from a keytab."""
     return {"KRB5_CLIENT_KTNAME": keytab, "KRB5CCNAME": cache}
 
 
@@ -165,7 +165,7 @@ def filled(cluster: Cluster, topic: str) -> Cluster:
 def test_a_member_reads_and_commits(
     kerberized: Callable[[str], Cluster], release: str, topic: str
 ) -> None:
-    """With keytabs, a member reads everything, and others cannot read its znodes."""
+    """With keytabs a member reads all messages, and other users cannot read its znodes."""
     cluster = filled(kerberized(release), topic)
     keytab = cluster.keytabs[USER]
     own = {"kafka.sasl.kerberos.keytab": keytab, "kafka.sasl.kerberos.principal": USER}
@@ -232,7 +232,7 @@ def test_a_mistake_is_one_sentence(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """No ticket, a wrong keytab, principal, service or mechanism end the command with one line."""
+    """A missing ticket, or a wrong keytab, principal, service or mechanism, gives one line."""
     cluster = filled(kerberized(RELEASES[-1]), topic)
     keytab = str(cluster.keytabs[USER])
     (tmp_path / "password").write_text("canary")
@@ -250,7 +250,7 @@ def test_a_mistake_is_one_sentence(
 def test_a_keytab_outlives_its_tickets(
     kerberized: Callable[[str], Cluster], topic: str, tmp_path: Path
 ) -> None:
-    """After the end of its ticket, a member with a keytab logs in at a restarted ZooKeeper."""
+    """After its ticket has ended, a member with a keytab logs in at a restarted ZooKeeper."""
     cluster = filled(kerberized(RELEASES[-1]), topic)
     cache = tmp_path / "ticket"
     with running(cluster, topic, tmp_path, **of_keytab(cluster.keytabs[HASTY], cache)) as member:
@@ -265,7 +265,7 @@ def test_a_keytab_outlives_its_tickets(
 def test_a_renewed_ticket_lets_a_member_log_in_again(
     kerberized: Callable[[str], Cluster], topic: str, tmp_path: Path
 ) -> None:
-    """Without a keytab, a member whose ticket has expired continues when there is a new ticket."""
+    """If its ticket has expired, a member without a keytab continues once there is a new one."""
     cluster = filled(kerberized(RELEASES[-1]), topic)
     cache = tmp_path / "ticket"
     cluster.realm.get_ticket(USER, cache, life="1d")
@@ -282,7 +282,7 @@ def test_a_renewed_ticket_lets_a_member_log_in_again(
 
 @dataclass
 class Running:
-    """A member's process, the file of its messages, and the file of its log."""
+    """The process of a member, the file of its messages, and the file of its log."""
 
     process: subprocess.Popen[bytes]
     file: Path
@@ -290,12 +290,12 @@ class Running:
 
     @property
     def count(self) -> int:
-        """The number of messages that the member has written."""
+        """Return the number of messages that the member has written."""
         return len(self.file.read_bytes().splitlines())
 
     @property
     def errors(self) -> str:
-        """What the member has logged."""
+        """Return what the member has logged."""
         return self.log.read_text()
 
 
@@ -303,7 +303,7 @@ class Running:
 def running(
     cluster: Cluster, topic: str, directory: Path, **environment: object
 ) -> Iterator[Running]:
-    """Run a member that logs in at ZooKeeper only; end it after the block."""
+    """Run a member that logs in at ZooKeeper only, until the block ends."""
     file, log = directory / "messages", directory / "log"
     with file.open("wb") as output, log.open("wb") as errors:
         process = cluster.member(topic, AT_ZOOKEEPER, output=output, errors=errors, **environment)

@@ -1,4 +1,4 @@
-"""A password is sent to ZooKeeper only: no log, repr, error, trace or output contains it."""
+"""A password is sent only to ZooKeeper: no log, repr, error, trace or output contains it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import ZkConsumerError
 
 CANARY = "canary-5e1f"
-# kazoo logs below DEBUG as well.
+# kazoo also logs below the level DEBUG.
 EVERYTHING = 1
 LIMIT_S = 60
 
@@ -33,7 +33,7 @@ def _digest(group: Group, **more: Any) -> ConsumerConfig:
 def test_nothing_shows_a_digest_password(
     group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A member's whole life with all logs at their lowest level, and its trace."""
+    """In a member's life, no log at its lowest level and no trace shows the password."""
     trace = tmp_path / "trace.jsonl"
     config = _digest(group, trace_file=str(trace))
     with caplog.at_level(EVERYTHING):
@@ -44,7 +44,7 @@ def test_nothing_shows_a_digest_password(
         status = member.status
         member.close()
     logged = [f"{one.getMessage()} {one.exc_text or ''}" for one in caplog.records]
-    assert any("scheme='digest'" in line for line in logged), "kazoo logs what it sends"
+    assert any("scheme='digest'" in line for line in logged), "kazoo logged no request"
     for shown in (*logged, repr(config), repr(status), repr(vars(config)), trace.read_text()):
         assert CANARY not in shown
 
@@ -66,7 +66,7 @@ def test_nothing_shows_a_digest_password(
 def test_no_error_shows_a_password(
     change: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No error, cause or warning about a wrong setting contains the password."""
+    """If a setting is wrong, no error, cause or warning contains the password."""
     settings = {
         "group.id": "g",
         "zookeeper.connect": "127.0.0.1:1",
@@ -87,7 +87,7 @@ def test_no_error_shows_a_password(
 def test_nothing_shows_a_key_or_a_sasl_password(
     secure: SecureZooKeeper, caplog: pytest.LogCaptureFixture, password: str
 ) -> None:
-    """A session over TLS with SASL, and a refused one."""
+    """Neither a session over TLS with SASL nor a refused session shows a secret."""
     config = ConsumerConfig(
         group_id="g",
         zookeeper_auth_scheme="sasl",
@@ -112,7 +112,7 @@ def test_nothing_shows_a_key_or_a_sasl_password(
 def test_no_output_of_the_command_line_shows_a_password(
     group: Group, tmp_path: Path, credential: str
 ) -> None:
-    """No output of `zkconsumer consume` contains the file's credential."""
+    """No output of `zkconsumer consume` contains the credential from the file."""
     file, trace = tmp_path / "c.properties", tmp_path / "trace.jsonl"
     file.write_text(
         f"group.id={group.name}\nzookeeper.connect={group.sandbox.zookeeper_connect}\n"

@@ -1,4 +1,4 @@
-"""TLS with certificates on both sides, and SASL, on a real ZooKeeper."""
+"""TLS with certificates of both sides, and SASL, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _config(secure: SecureZooKeeper, group: str, **more: Any) -> ConsumerConfig:
 
 
 def _refused(secure: SecureZooKeeper, **more: Any) -> str:
-    """The error of a member that cannot connect."""
+    """Return the error of a member that cannot connect."""
     with pytest.raises(ZooKeeperUnreachableError) as caught:
         ConsumerConnector(_config(secure, "g", zookeeper_connection_timeout_s=4.0, **more))
     return str(caught.value)
@@ -45,7 +45,7 @@ def test_a_member_joins_over_tls(
     unique: Callable[[str], str],
     auth: dict[str, Any],
 ) -> None:
-    """Over TLS, with SASL or without, a member owns all partitions and commits."""
+    """Over TLS, with or without SASL, a member owns all partitions and commits."""
     topic, group = unique("topic"), unique("group")
     create_topic(secure.plain.connect, topic, partitions=3)
     assert secure_broker.alive
@@ -63,14 +63,14 @@ def test_a_member_joins_over_tls(
 
 
 def test_a_server_of_an_unknown_authority_is_refused(secure: SecureZooKeeper) -> None:
-    """A certificate of another authority gives no session; the error says so."""
+    """If another authority signed the server's certificate, there is no session but an error."""
     said = _refused(secure, zookeeper_ssl_ca=str(secure.stranger.file))
     assert "TLS" in said
     assert "verify failed" in said or "unable to get" in said or "self-signed" in said
 
 
 def test_a_server_of_another_name_is_refused(secure: SecureZooKeeper) -> None:
-    """A certificate for another host is refused, unless the name check is off."""
+    """A certificate for another host is refused, unless the check of names is switched off."""
     port = secure.connect.rpartition(":")[2]
     other = f"localhost:{port}"
     assert "mismatch" in _refused(secure, zookeeper_connect=other)
@@ -79,7 +79,7 @@ def test_a_server_of_another_name_is_refused(secure: SecureZooKeeper) -> None:
 
 
 def test_verification_can_be_switched_off_by_name(secure: SecureZooKeeper) -> None:
-    """`insecure.skip.verify` accepts any certificate."""
+    """With `insecure.skip.verify` any certificate is accepted."""
     skip = {
         "zookeeper_ssl_ca": str(secure.stranger.file),
         "zookeeper_ssl_insecure_skip_verify": True,
@@ -88,7 +88,7 @@ def test_verification_can_be_switched_off_by_name(secure: SecureZooKeeper) -> No
 
 
 def test_a_client_without_a_certificate_is_refused(secure: SecureZooKeeper) -> None:
-    """Without a client certificate the server grants no session."""
+    """If a client has no certificate, the server grants no session."""
     none = dict.fromkeys(
         ("zookeeper_ssl_certificate", "zookeeper_ssl_key", "zookeeper_ssl_key_password")
     )
@@ -96,7 +96,7 @@ def test_a_client_without_a_certificate_is_refused(secure: SecureZooKeeper) -> N
 
 
 def test_plain_text_to_the_tls_port_is_refused(secure: SecureZooKeeper) -> None:
-    """Without TLS the TLS port gives no session."""
+    """Without TLS, a client gets no session on the TLS port."""
     plain = ConsumerConfig(
         group_id="g", zookeeper_connect=secure.connect, zookeeper_connection_timeout_s=1.0
     )
@@ -114,7 +114,7 @@ PLAIN = [
 def test_tls_to_a_plain_port_names_the_server_s_release(
     zookeeper_of: Callable[[str], ZooKeeperServer], release: str, said: str
 ) -> None:
-    """TLS to ZooKeeper 3.4 or a plain port is a ConfigError in every client."""
+    """TLS to ZooKeeper 3.4 or to a plain port is a ConfigError in every client."""
     config = ConsumerConfig(
         group_id="g",
         zookeeper_connect=zookeeper_of(release).connect,
@@ -130,7 +130,7 @@ def test_tls_to_a_plain_port_names_the_server_s_release(
 
 
 def test_a_wrong_sasl_password_is_named_at_the_start(secure: SecureZooKeeper) -> None:
-    """A wrong SASL password is an error at once, which does not contain it."""
+    """A wrong SASL password causes an error at once, which does not contain the password."""
     wrong = {**SASL, "zookeeper_auth_credential": f"{USER}:canary-wrong"}
     with pytest.raises(AccessDeniedError) as caught:
         ConsumerConnector(_config(secure, "g", **wrong))
@@ -138,7 +138,7 @@ def test_a_wrong_sasl_password_is_named_at_the_start(secure: SecureZooKeeper) ->
 
 
 def test_digest_md5_to_a_server_in_fips_mode_names_the_mode(tmp_path: Path) -> None:
-    """ZooKeeper 3.9 refuses DIGEST-MD5 by default: the error names FIPS mode."""
+    """ZooKeeper 3.9 refuses DIGEST-MD5 by default; the error names FIPS mode."""
     fips = {"zookeeper.fips-mode": "true"}
     with (
         SecureZooKeeper(tmp_path, release="3.9.6", properties=fips) as secure,
@@ -160,7 +160,7 @@ def test_digest_md5_to_a_server_in_fips_mode_names_the_mode(tmp_path: Path) -> N
 def test_files_that_cannot_be_used_are_named(
     secure: SecureZooKeeper, change: dict[str, Any]
 ) -> None:
-    """A missing or wrong file, or a wrong key password, is a ConfigError."""
+    """A missing or wrong file, or a wrong password of a key, is a ConfigError."""
     with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.") as caught:
         ConsumerConnector(_config(secure, "g", **change))
     assert Path(caught.value.where).suffix in (".pem", ".py")
@@ -183,7 +183,7 @@ def test_files_that_cannot_be_used_are_named(
     ],
 )
 def test_settings_that_do_not_go_together(bad: dict[str, Any]) -> None:
-    """TLS settings without TLS and halves of pairs are refused, without a secret."""
+    """TLS settings without TLS and incomplete pairs are refused, and no secret is shown."""
     with pytest.raises(ConfigError) as caught:
         ConsumerConfig(group_id="g", zookeeper_connect="localhost", **bad)
     assert "canary" not in str(caught.value)
@@ -195,7 +195,7 @@ def test_settings_that_do_not_go_together(bad: dict[str, Any]) -> None:
 def test_sasl_without_its_package(
     package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a package for SASL is missing, the connector names the extra of zkconsumer to install."""
+    """If a package for SASL is missing, the connector names zkconsumer's extra to install."""
     monkeypatch.setattr(credentials, "find_spec", lambda name: None if name == package else "found")
     config = ConsumerConfig(
         group_id="g",

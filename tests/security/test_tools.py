@@ -1,4 +1,4 @@
-"""The operator's commands on a protected ZooKeeper: digest ACLs, TLS, and TLS with SASL."""
+"""The operator's commands on a protected ZooKeeper: digest, TLS, and TLS with SASL."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ CHANGING = (
 class World:
     """A group in a protected ZooKeeper.
 
-    `settings` are those of an authorised client, `config` is its file; `stranger` are those of a
-    client without rights.
+    `settings` and the file `config` are those of an authorised client; `stranger` has the settings
+    of a client without rights.
     """
 
     group: str
@@ -96,7 +96,7 @@ class World:
         return str(self.settings["zookeeper_connect"])
 
     def run(self, command: str, *more: str, config: Path | None = None) -> Result:
-        """Run a command, with the group's and the topic's names, as an authorised user."""
+        """Run a command as an authorised user, with the names of the group and the topic."""
         named = {"C": str(self.config), "T": self.topic, "Z": self.connect}
         words = []
         for word in command.split():
@@ -113,13 +113,13 @@ class World:
         return ZooKeeperClient(ConsumerConfig(group_id=self.group, **self.settings))
 
     def rights(self, group: str) -> set[tuple[Right, ...]]:
-        """Every access control list below a group."""
+        """Return every access control list below a group."""
         with self.connection() as zk:
             found = zk.rights(zk.tree(paths.group(group)))
         return {one for one in found.values() if isinstance(one, tuple)}
 
     def member(self) -> MemberUnderTest:
-        """A member owns both partitions, and has committed all ten messages of each."""
+        """Return a member that owns both partitions, and has committed ten messages of each."""
         own = ConsumerConfig(group_id=self.group, **{**SETTINGS, **self.settings})
         member = MemberUnderTest(own)
         member.subscribe(self.topic)
@@ -156,7 +156,7 @@ def world(
         plain = secure.plain.connect
         open_to = ("zookeeper_connect", "zookeeper_ssl_enable", "zookeeper_ssl_ca")
         settings, stranger = secure.settings, {name: secure.settings[name] for name in open_to}
-    if request.param == "sasl":  # `creator` lets clients with the same certificate in
+    if request.param == "sasl":  # `creator` gives clients with the same certificate access.
         settings = {**settings, **SASL}
         other = secure.authority.issue(unique("other"))
         stranger |= {
@@ -174,7 +174,7 @@ def world(
 
 @pytest.fixture
 def live(world: World) -> Iterator[World]:
-    """The world with a working member."""
+    """The world with a member that works."""
     member = world.member()
     try:
         member.settled(0, 1)
@@ -191,7 +191,7 @@ def idle(world: World) -> World:
 
 
 def test_reading(live: World) -> None:
-    """Every reading command, old tools included, shows the state of a live group."""
+    """Every command that reads, even an old tool, shows the state of a live group."""
     for command in READING:
         result = live.run(command, "-o", "json")
         assert result.exit_code == Exit.OK, (command, result.output)
@@ -208,7 +208,7 @@ def test_reading(live: World) -> None:
 
 
 def test_changing(idle: World) -> None:
-    """Every kind of change and its undo; created znodes belong to the group's owner."""
+    """Every kind of change can be undone, and created znodes belong to the group's owner."""
     whose = idle.rights(idle.group)
     assert len(whose) == 1
     for command in CHANGING:
@@ -233,7 +233,7 @@ def test_changing(idle: World) -> None:
 
 
 def test_a_user_without_rights(idle: World, tmp_path: Path) -> None:
-    """Without the right the error names the znode, exit code 1; without a login it is 3."""
+    """Without the right the error names the znode (exit code 1); without a login it is 3."""
     file = _file({"group_id": idle.group, **idle.stranger}, tmp_path / "stranger.properties")
     if "zookeeper_ssl_ca" in idle.stranger and "zookeeper_ssl_key" not in idle.stranger:
         for command in ("groups list", "offsets set -g G T:0=3 --execute"):

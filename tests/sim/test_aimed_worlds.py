@@ -1,4 +1,4 @@
-"""Random runs whose faults hit the members in one phase, and pairs said not to occur."""
+"""Random runs that inject faults in a chosen phase, and pairs that are declared impossible."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from zkconsumer.sim.world import World
 
 SEEDS = range(12)
 MOST_SEEDS = 300
-"""Upper bound of the seeds of a test that ends at the first seed that shows its case."""
+"""Upper bound of the seeds for a test that stops at the first seed that shows its case."""
 
 FEWEST = 6
-"""Minimum number of kinds of faults that these seeds inject into one phase."""
+"""Minimum number of kinds of faults that these seeds inject in the chosen phase."""
 
 
 def run_aimed(seed: int, phase: Phase, reached: Coverage) -> None:
-    """Run an aimed world that keeps its promises, and count the pairs that it reaches."""
+    """Run a world with faults in this phase, and count the pairs that it reaches.
+
+    The run must keep all promises. A pair is a phase and an event or fault in it.
+    """
 
     def make(plan: Plan, monitor: Monitor) -> World:
         return world_of(plan, Watchers(monitor, reached))
@@ -46,7 +49,7 @@ def run_aimed(seed: int, phase: Phase, reached: Coverage) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.OFFLINE, Phase.RELEASING, Phase.LEAVING])
 def test_faults_hit_brief_phases(phase: Phase) -> None:
-    """A dozen runs that aim at a brief phase hit it with several faults, and no promise breaks."""
+    """A dozen runs inject several faults in a chosen brief phase, and no promise is broken."""
     reached = Coverage()
     for seed in SEEDS:
         run_aimed(seed, phase, reached)
@@ -56,7 +59,7 @@ def test_faults_hit_brief_phases(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.LOADING, Phase.WAITING])
 def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
-    """In aimed runs, a preempted user's thread reports its release in the phase aimed at."""
+    """In runs aimed at a phase, a user's thread that was preempted reports its release in it."""
     reached = Coverage()
     for seed in range(MOST_SEEDS):
         run_aimed(seed, phase, reached)
@@ -66,7 +69,7 @@ def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
 
 
 def test_the_last_reply_to_a_diagnosis() -> None:
-    """A diagnosis ends with the reply that aimed runs take for its last one."""
+    """The reply that ends a diagnosis is the one that aimed runs take for the last reply."""
     settings = Settings(group="g", consumer="g_0", subscription={"t": 1})
     diagnosis = diagnose(MemberIdentity.of(settings, 1))
     batch, answered = next(diagnosis), 0
@@ -78,7 +81,7 @@ def test_the_last_reply_to_a_diagnosis() -> None:
 
 
 def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that reaches an excluded pair ends with violation COVERAGE: the pair and its reason."""
+    """A run that reaches an excluded pair ends with a COVERAGE violation: pair and reason."""
     pair = Pair(Phase.READING.value, "ViewRead")
     assert not excluded(pair)
     wrong = {(frozenset({pair.phase}), frozenset({pair.what})): "this test says so"}
@@ -92,7 +95,7 @@ def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.Monke
 
 
 def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
-    """A member whose id another client takes releases its partitions, and gets them back later."""
+    """If another client takes a member's id, the member releases its partitions for some time."""
 
     def hasty(one: Settings) -> Settings:
         return replace(one, backoff_s=0.5)

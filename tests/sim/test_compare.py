@@ -1,4 +1,4 @@
-"""One script run by each protocol: partitions that move, stop, and have no owner."""
+"""One script under each protocol: partitions that move, stop, or have no owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATER = ("classic-eager", "classic-cooperative", "consumer")
 
 
 def costs(script: str, members: int = 3, partitions: int = 12) -> dict[str, Cost]:
-    """Return protocol -> the costs of the script."""
+    """Return protocol -> the costs of the script under this protocol."""
     steps = read_script(script, members)
     found = compare(steps, members=members, partitions=partitions, protocols=PROTOCOLS)
     by_protocol = {one.protocol: one for one in found}
@@ -39,7 +39,7 @@ def test_a_join() -> None:
 
 
 def test_a_kill() -> None:
-    """The partitions of a killed member have no owner until its session ends, after 6 s or 45 s."""
+    """The partitions of a killed member have no owner until its session expires (6 s or 45 s)."""
     for name, one in costs("kill c2").items():
         session_s = 45.0 if name in LATER else 6.0
         assert session_s - 5.0 <= one.settled_s <= session_s + 10.0, name
@@ -47,7 +47,7 @@ def test_a_kill() -> None:
 
 
 def test_a_freeze() -> None:
-    """A freeze shorter than the session moves no partition; a longer freeze removes the member."""
+    """A freeze moves partitions only if it lasts longer than the protocol's session timeout."""
     found = costs("freeze c1 10s", members=2, partitions=4)
     for name in LATER:
         assert (found[name].moved, found[name].unowned_s) == (0, pytest.approx(20.0, abs=0.1))
@@ -56,18 +56,18 @@ def test_a_freeze() -> None:
 
 
 def test_the_last_member_leaves() -> None:
-    """An empty group owns no partition, and the next member gets all."""
+    """An empty group owns no partition; the next member to join gets all partitions."""
     for name, one in costs("leave c1; join", members=1, partitions=4).items():
         assert (one.moved, one.without_need) == (4, 0), name
 
 
 def test_a_script_is_the_same_each_time() -> None:
-    """Two runs of one script are equal."""
+    """Two runs of the same script are equal."""
     assert costs("join; kill c1") == costs("join; kill c1")
 
 
 def test_the_meter() -> None:
-    """A gap before another owner counts as unowned, a gap before the same owner as stopped."""
+    """A gap counts as unowned before another owner, and as stopped before the same owner."""
     meter = Meter()
     p, q = TopicPartition("t", 0), TopicPartition("t", 1)
     meter.observe(0.0, {p: 0, q: 0}, ())
@@ -78,7 +78,7 @@ def test_the_meter() -> None:
 
 
 def test_the_fewest_moves() -> None:
-    """The fewest moves are those that a balanced assignment requires; an empty group needs none."""
+    """`fewest_moves` counts the moves that a balanced assignment requires; 0 for an empty group."""
     owners = {TopicPartition("t", n): one for n, one in enumerate((0, 0, 0, 1, 1, 1))}
     assert fewest_moves(owners, {0, 1, 2}, 6) == 2
     assert fewest_moves(owners, {0}, 6) == 3
@@ -86,7 +86,7 @@ def test_the_fewest_moves() -> None:
 
 
 def test_growth() -> None:
-    """Requests grow with n in the classic protocol, and with n squared for JVM members."""
+    """Requests grow with n members in the classic protocol, and with n squared for JVM members."""
     found = list(growth(("classic-eager", "zookeeper-jvm"), (2, 5, 10, 20, 40)))
     formulae = {(one.protocol, one.what): one.formula for one in laws(found)}
     assert formulae["classic-eager", "requests"] == "5 n + 5"
@@ -95,7 +95,7 @@ def test_growth() -> None:
 
 
 def test_formulae() -> None:
-    """A parabola is recognised, and a line has no square term."""
+    """The fit recognises a parabola, and finds no square term in a line."""
     assert fitted([(x, 3 * x * x + 2 * x + 1) for x in (1.0, 2.0, 5.0, 9.0)]) == (
         "3 n^2 + 2 n + 1",
         0.0,
@@ -106,7 +106,7 @@ def test_formulae() -> None:
 
 
 def test_split_brain() -> None:
-    """Offsets go back only with JVM members; coordinators refuse the commits of frozen members."""
+    """Offsets go back only with JVM members; coordinators refuse commits of frozen members."""
     found = {one.protocol: one for one in split_brain(PROTOCOLS)}
     assert [name for name, one in found.items() if one.moved_back] == ["zookeeper-jvm"]
     assert all(found[name].refused and found[name].late for name in LATER)
@@ -123,12 +123,12 @@ def test_split_brain() -> None:
     ],
 )
 def test_bad_scripts(script: str, message: str) -> None:
-    """A script with a mistake is an error that shows the step."""
+    """The error for a mistake in a script shows the step that contains it."""
     with pytest.raises(ConfigError, match=message):
         read_script(script, 5)
 
 
 def test_a_script_as_text() -> None:
-    """Each step's text is its notation in a script."""
+    """The text of each step is its notation in a script."""
     text = "join; leave c1; kill c2; freeze c3 2.5s"
     assert "; ".join(map(str, read_script(text, 5))) == text

@@ -37,7 +37,7 @@ def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_no_promise_is_broken(protocol: str) -> None:
-    """A fixed set of seeds keeps every promise, and the group delivers messages."""
+    """The runs of a fixed set of seeds keep every promise and deliver messages."""
     found = [run(seed, protocol) for seed in FIXED]
     assert [one for one in found if one.violation] == []
     assert all(one.deliveries for one in found)
@@ -45,7 +45,7 @@ def test_no_promise_is_broken(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_fresh_seeds(protocol: str) -> None:
-    """New seeds keep every promise; a failure names its seed."""
+    """Runs of new seeds keep every promise; a failure names its seed."""
     first = time.time_ns() % 10**9
     found = [run(seed, protocol) for seed in range(first, first + FRESH)]
     broken = [one.seed for one in found if one.violation]
@@ -59,7 +59,7 @@ def test_a_coordinator_that_returns_within_its_loading_time(seed: int) -> None:
 
 
 def test_a_seed_determines_its_run() -> None:
-    """Two runs of a seed are equal."""
+    """Two runs of the same seed are equal."""
     assert run(7) == run(7)
 
 
@@ -96,14 +96,14 @@ def _continue(world: World, script: random.Random) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: str(one.name))
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    """Each planted fault breaks the promise that it names, within 40 seeds."""
+    """Within 40 seeds, each planted fault breaks the promise that it is meant to break."""
     found = mutant.caught(range(40))
     assert found is not None and found.invariant == mutant.promise
 
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
-    """The numbers that a seed draws repeat its run."""
+    """The numbers that a run has drawn from its seed repeat the run."""
     numbers, result = run_recorded(3, protocol)
     assert result == run(3, protocol)
     again = replay(protocol, numbers)
@@ -111,7 +111,7 @@ def test_a_run_is_repeated_from_its_numbers(protocol: str) -> None:
 
 
 def test_a_failing_seed_is_shrunk() -> None:
-    """Fewer numbers break the same promise; the report has the actions and the promise."""
+    """A failing run is shrunk to fewer numbers; the report shows the actions and the promise."""
     mutant = next(one for one in MUTANTS if one.name == "assigns before the release")
     with mutant.planted():
         seed = next(n for n in range(40) if run(n, mutant.protocol).violation)

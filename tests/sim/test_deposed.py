@@ -1,4 +1,4 @@
-"""The guarantee of the lease while a leader that has lost its quorum still answers `sync`."""
+"""The lease while a leader that has lost its quorum still answers `sync`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from zkconsumer.sim.world import World
 
 SESSION_S = 6.0
 MARGIN_S = (1 - SHARE_OF_TIMEOUT) * SESSION_S
-"""Seconds of a 6 s session that remain after the lease: its margin."""
+"""The margin of the lease: the seconds of a 6 s session that remain after the lease ends."""
 
 
 def take_over(answers_for_s: float) -> Stage:
-    """Run until the peer owns the partitions of the member behind the deposed leader.
+    """Run until another member owns the partitions of the member that the old leader serves.
 
     The new leader is elected at once. The old leader answers `sync` for `answers_for_s` more
     seconds.
@@ -41,15 +41,15 @@ def take_over(answers_for_s: float) -> Stage:
 
 @pytest.mark.parametrize("answers_for_s", [0.0, MARGIN_S / 2, MARGIN_S - 0.1])
 def test_within_a_third_of_the_session_only_one_member_delivers(answers_for_s: float) -> None:
-    """The lease's margin covers a deposed leader that answers for T/3 after the election."""
+    """The lease's margin covers an old leader that answers for T/3 after the election."""
     on = take_over(answers_for_s)
     assert on.owned_by(1) == 2
 
 
 def test_beyond_a_third_of_the_session_two_members_may_deliver() -> None:
-    """A deposed leader that answers for 12 s (syncLimit 5 of 2 s) breaks the promise."""
-    # 1. The new leader expires the session after 6 s; 2. the peer claims the partition; 3. the
-    # member behind the deposed leader still delivers under its old fencing token.
+    """An old leader that answers for 12 s (syncLimit 5 of 2 s) breaks the promise."""
+    # 1. The new leader expires the session after 6 s. 2. Another member claims the partition. 3.
+    # The member that the old leader serves still delivers under its old fencing token.
     with pytest.raises(InvariantViolation) as caught:
         take_over(12.0)
     assert str(caught.value).startswith("I2")

@@ -1,4 +1,4 @@
-"""The exhaustive search of a small world: a part of it, and the keys of its states."""
+"""The exhaustive search of a small world: a part of the search, and the keys of states."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from zkconsumer.sim.plan import Action, ActiveFaults, Do, Link
 from zkconsumer.sim.zookeeper import SimZooKeeper
 
 LIMIT_S = 200.0
-"""Seconds after which a search fails. On an idle machine 2,500 states take 2 to 6 s."""
+"""Time limit of a search in seconds. On an idle machine 2,500 states take 2 to 6 s."""
 
 
 @pytest.mark.parametrize(("faults", "states"), [(1, 2_500), (2, 2_500)])
 def test_no_promise_is_broken(faults: int, states: int) -> None:
-    """No order of operations and faults within the searched part breaks a promise."""
+    """In the searched part, no order of operations and faults breaks a promise."""
     found = explore(Scope(faults=faults), max_states=states, max_s=LIMIT_S)
     assert found.violation is None, [*map(str, found.path)]
     assert found.complete or found.states >= states
 
 
 def test_a_join_without_faults_is_explored_to_the_end() -> None:
-    """A member joins a settled one: the search is complete, and every settled state converges."""
+    """When a member joins, the search is complete, and every settled state converges."""
     found = explore(Scope(faults=0))
     assert found.violation is None
     assert found.complete
@@ -60,7 +60,7 @@ def played(*actions: Action) -> tuple[SmallWorld, Monitor]:
 
 
 def joined(who: int) -> tuple[Action, Action]:
-    """Connect a member, and let it send its first requests."""
+    """Connect a member and let it send its first requests."""
     return Action(Do.JOIN, who), Action(Do.RECEIVE, who)
 
 
@@ -75,7 +75,7 @@ def test_commuting_actions_lead_to_one_state() -> None:
 
 
 def test_a_copy_is_the_same_state() -> None:
-    """A copied world has the original's key and continues independently."""
+    """A copied world has the key of the original, and continues independently of it."""
     canon = WorldKeys()
     world, monitor = played(*joined(0))
     twin = monitor.copy()
@@ -86,7 +86,7 @@ def test_a_copy_is_the_same_state() -> None:
 
 
 def walk(start: float) -> list[int]:
-    """Return the keys along one run of two members with a fault; the run begins at `start`."""
+    """Return the keys along a run of two members with one fault; the run begins at `start`."""
     monitor, canon = Monitor(), WorldKeys()
     world = SmallWorld(Scope(settled=0, faults=1), monitor)
     world.now, keys = start, []
@@ -100,12 +100,12 @@ def walk(start: float) -> list[int]:
 
 
 def test_keys_do_not_depend_on_the_time_of_day() -> None:
-    """The run at another time of day has the same keys, since times in a key are relative."""
+    """A run at another time of day has the same keys, since times in a key are relative."""
     assert walk(0.0) == walk(64.0)
 
 
 def test_every_moment_counts_from_now() -> None:
-    """Every float field in a key is a time listed in MOMENTS, or a duration."""
+    """Every float field in a key is a duration, or a time that MOMENTS lists."""
     told = {"settings": core_state.Settings, "plan": plan.Plan, "judged": plan.Delivered}
     kinds = [
         kind
@@ -241,7 +241,7 @@ OF_NO_MATTER = {
 
 
 def under_way(world: SmallWorld) -> None:
-    """Let the first member wait for the replies to a batch of two requests."""
+    """Bring the first member into a state in which it waits for the replies to two requests."""
     one = world.members[0]
     one.running[1] = Running(1, 1, Replayed(commands.ReadView(2), ME, 0.0, (), None))
     one.session.submit([SyncLeader("/a"), SyncLeader("/b")], Done(1, one.post))
@@ -251,7 +251,7 @@ def under_way(world: SmallWorld) -> None:
     "whose", ["world", "member", "loop", "executor", "session", "streams", "monitor"]
 )
 def test_every_part_of_a_world_is_in_the_key(whose: str) -> None:
-    """Each other field of a world, member or monitor changes the key, or is listed as excluded."""
+    """Every other field of a world, member or monitor changes the key or is listed as excluded."""
     world, monitor = played(Action(Do.JOIN, 0))
     while not world.members[0].settled:
         world.act(world.choices()[0])

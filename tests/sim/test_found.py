@@ -1,4 +1,4 @@
-"""Defects that the simulator found in the production code, as tests or as replayed runs."""
+"""Defects that the simulator found in the production code, as tests or recorded runs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 
 def patient(one: Settings) -> Settings:
-    """Return a configuration whose back-offs outlast the run, so that watches must report each
-    change."""
+    """Return settings whose back-offs outlast the run, so that only watches report changes."""
     return replace(one, backoff_s=1_000.0)
 
 
 def until(world: World, condition: Callable[[], bool]) -> None:
-    """Perform ordinary actions; advance the time when there is no other action."""
+    """Perform ordinary actions until a condition holds; if there is none, advance the time."""
     for turn in range(5_000):
         if condition():
             return
         actions = [action for action in world.enabled() if action.do is not Do.TIME]
         world.act(actions[turn % len(actions)] if actions else world.enabled()[-1])
-        assert world.now < 60, "the condition is not reached"
-    raise AssertionError("the condition is not reached")
+        assert world.now < 60, "the condition was not reached"
+    raise AssertionError("the condition was not reached")
 
 
 def test_a_broker_ends_between_the_reads_of_the_list_and_of_its_znode() -> None:
-    """If the last broker ends during the read, the member watches for its return."""
+    """If the last broker ends during the read, the member still watches for its return."""
     monitor = Monitor()
     world = World(Plan(members=1, partitions=1, settings=patient), monitor)
     member = world.members[0]
@@ -51,13 +50,13 @@ def test_a_broker_ends_between_the_reads_of_the_list_and_of_its_znode() -> None:
 
 
 def alone(world: World, who: int, condition: Callable[[], object]) -> None:
-    """Let only one member act."""
+    """Let only one of the members act."""
     for _ in range(500):
         if condition():
             return
         mine = [action for action in world.enabled() if action.who == who]
         world.act(mine[0] if mine else Action(Do.TIME))
-    raise AssertionError("the condition is not reached")
+    raise AssertionError("the condition was not reached")
 
 
 def releases(request: rq.Request, path: str) -> bool:
@@ -66,9 +65,9 @@ def releases(request: rq.Request, path: str) -> bool:
 
 
 def test_an_owner_znode_is_deleted_during_its_release() -> None:
-    """Another client deletes an owner znode during its release; the next owner must claim twice."""
-    # The running release deletes the next owner's znode, because ZooKeeper cannot distinguish the
-    # two. The exhaustive search found this with one fault and 59 actions.
+    """If another client deletes an owner znode during its release, the next owner claims twice."""
+    # The running release deletes the next owner's znode, because ZooKeeper cannot distinguish it
+    # from the old one. The exhaustive search found this sequence with one fault and 59 actions.
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2), monitor)
     first, second = world.members
@@ -91,13 +90,13 @@ FOUND = sorted(Path(__file__).with_name("found").glob("*.txt"))
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_a_recorded_violation_does_not_recur(trace: Path) -> None:
-    """The recorded decisions of a run that once broke a promise break no promise now."""
+    """The recorded decisions of a run that once broke a promise now keep every promise."""
     assert run(Decisions(load(trace))).violation is None
 
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
-    """Without its fix, the recorded run breaks the promise that its file names."""
+    """Without the fix, the recorded run breaks the promise that its file names."""
     with REGRESSIONS[trace.stem].planted():
         found = run(Decisions(load(trace))).violation
     assert found is not None
@@ -105,12 +104,12 @@ def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
 
 
 def test_two_background_operations_get_their_own_replies() -> None:
-    """A topic is watched again while members are diagnosed: each operation gets its own reply."""
+    """If a topic is watched again during a diagnosis, each operation gets its own reply."""
     assert run(Decisions(random.Random(3501242)), draw=draw_plan).violation is None
 
 
 def test_a_refused_release_with_an_unfinished_message() -> None:
-    """After a refused release with an unfinished message, no message repeats under one token."""
+    """If a release with an unfinished message is refused, no token delivers a message twice."""
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2, messages=3), monitor)
     first, second = world.members
@@ -153,5 +152,5 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
     ],
 )
 def test_runs_that_break_no_promise(seed: int) -> None:
-    """These runs, which earlier rules of the monitor reported, keep all promises."""
+    """Runs that earlier rules of the monitor reported as violations keep all promises."""
     assert run(Decisions(random.Random(seed))).violation is None

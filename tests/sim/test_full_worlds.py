@@ -1,4 +1,4 @@
-"""Random runs of production streams and of Spark's queries keep the promises."""
+"""Random runs with production streams and Spark queries keep the promises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = range(100)
 
 
 class Acts(Watcher):
-    """Counts the actions of the run, and those of its queries."""
+    """Counts the actions of a run, and the actions of its queries."""
 
     def __init__(self) -> None:
         self.acts: Counter[Do] = Counter()
@@ -35,7 +35,7 @@ class Acts(Watcher):
 
 @pytest.fixture(scope="module")
 def runs() -> tuple[Acts, Coverage]:
-    """Run several seeds, none of which breaks a promise."""
+    """Run several seeds; none of the runs breaks a promise."""
     acts, coverage = Acts(), Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
@@ -48,7 +48,7 @@ def runs() -> tuple[Acts, Coverage]:
 
 
 def test_users_and_faults_do_everything(runs: tuple[Acts, Coverage]) -> None:
-    """Users poll, pause, seek and commit; clients die; retention deletes; queries start again."""
+    """Users poll, pause, seek and commit; clients die; retention deletes; queries restart."""
     acts, _ = runs
     wanted = {
         *USER_ACTIONS,
@@ -72,7 +72,7 @@ def test_no_excluded_pair_is_reached(runs: tuple[Acts, Coverage]) -> None:
 
 
 def test_a_query_that_was_killed_runs_its_batch_again() -> None:
-    """A restarted query repeats the checkpoint's batch, and then its group continues."""
+    """A restarted query repeats the batch of its checkpoint, and then reads on with its group."""
     monitor = Monitor()
     plan = Plan(members=1, partitions=1, messages=6, streams=True, queries=1)
     world = StreamWorld(plan, monitor)

@@ -1,5 +1,4 @@
-"""The hand-over of messages between the user's thread and others, in every interleaving of the
-code."""
+"""Every interleaving of the threads that hand messages over between a stream and its user."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from zkconsumer.sim.handover import (
 )
 
 LIMIT_S = 600.0
-"""Seconds after which a search fails. On an idle machine a search takes a few seconds."""
+"""Time limit of a search in seconds. On an idle machine a search takes a few seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def code() -> InstrumentedModules:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
 def test_no_interleaving_breaks_a_promise(case: Case, code: InstrumentedModules) -> None:
-    """No interleaving of the threads' shared accesses breaks a promise."""
+    """No order of the threads' accesses to shared attributes breaks a promise."""
     found = explore(case, code, max_s=LIMIT_S)
     assert found.violation is None, found.path
     assert found.complete
@@ -38,7 +37,7 @@ TINY = Case("tiny", (("seek", 0, 1),), ((("ask_release", 0),),), granted=(0,))
 
 
 def test_pruning_visited_states_loses_no_result(code: InstrumentedModules) -> None:
-    """A small case ends in the same states with and without pruning, which saves schedules."""
+    """With and without pruning a small case ends in the same states; pruning saves schedules."""
     cut, whole = explore(TINY, code), explore(TINY, code, prune=False)
     assert cut.complete
     assert whole.complete
@@ -49,19 +48,19 @@ def test_pruning_visited_states_loses_no_result(code: InstrumentedModules) -> No
 
 @pytest.mark.parametrize("mutant", HAND_OVER, ids=lambda one: one.name)
 def test_a_mutant_of_the_hand_over_is_caught(mutant: HandOverMutant) -> None:
-    """Within 2,000 schedules the search finds one in which the mutant breaks a promise."""
+    """Within 2,000 schedules the search finds a schedule in which the mutant breaks a promise."""
     found = mutant.caught(LIMIT_S)
     assert isinstance(found.violation, HandOverViolation)
     assert found.schedules <= 2_000
 
 
 def test_every_shared_attribute_has_a_point() -> None:
-    """The search switches threads at every attribute that the hand-over accesses."""
+    """The search can switch threads at every attribute that the hand-over accesses."""
     assert {"unfinished", "granted", "has_changed", "last", "start", "deadline", "closed"} <= SHARED
     assert {"_wanted", "_paused", "_releases", "_failures", "_token", "failure"} <= SHARED
 
 
 def test_an_edit_that_fits_nowhere_is_refused() -> None:
-    """An edit whose text does not occur in the sources is an error, not an uncaught mutant."""
+    """A mutant whose text does not occur in the sources is an error, not a mutant that survived."""
     with pytest.raises(ValueError, match="exactly once"):
         InstrumentedModules([("this text stands nowhere", "")])

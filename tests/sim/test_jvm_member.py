@@ -1,4 +1,4 @@
-"""Mixed groups: zkconsumer's members keep their promises together with JVM members."""
+"""Mixed groups: zkconsumer members keep their promises in a group with JVM members."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = range(40)
 
 
 def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
-    """A mixed group in a simulated world, with its monitor."""
+    """A mixed group in a simulated world, with the monitor of the world."""
     plan = Plan(
         members=members,
         partitions=4,
@@ -49,13 +49,13 @@ def member(on: Stage, who: int) -> JvmMember:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_mixed_groups(seed: int) -> None:
-    """For every seed, zkconsumer's members keep their promises together with JVM members."""
+    """For every seed, zkconsumer members keep their promises in a group with JVM members."""
     result = run(Decisions(random.Random(seed)))
     assert result.violation is None, f"seed {seed}: {result.violation}"
 
 
 def test_a_jvm_peer_joins_and_leaves() -> None:
-    """Both kinds of members compute the same assignment and hand partitions over to each other."""
+    """Members of both kinds compute the same assignment and hand over partitions to each other."""
     on = group(1)
     on.join(0)
     on.rest()
@@ -69,7 +69,7 @@ def test_a_jvm_peer_joins_and_leaves() -> None:
 
 
 def test_a_jvm_peer_gives_up_and_is_woken() -> None:
-    """A JVM member gives up after four attempts; the group's next change makes it try again."""
+    """A JVM member gives up after four attempts; the next change of the group restarts it."""
     on = group(1, members=3, backoff_s=0.5)
     on.join(0)
     on.rest()
@@ -102,7 +102,7 @@ class Nudges(Watcher):
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_nudge_is_no_loss(foreign: bool) -> None:
-    """A nudge wakes an idle JVM peer and reports no loss; a deleted id is registered again."""
+    """A nudge wakes an idle JVM member without a reported loss; a deleted id is registered."""
     nudges = Nudges()
     plan = Plan(
         members=2,
@@ -133,7 +133,7 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
 
 
 def test_a_jvm_zombie() -> None:
-    """A JVM member frozen beyond its session's end still delivers partitions of other owners."""
+    """A JVM member that is frozen beyond its session still delivers another owner's partitions."""
     on = group(1)
     on.join(0, 1)
     on.rest()
@@ -151,7 +151,7 @@ def test_a_jvm_zombie() -> None:
 
 
 def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
-    """A member whose id is taken releases its partitions; its peer reads all of them."""
+    """If another session takes a member's id, its peer takes over and reads all partitions."""
     nudges = Nudges()
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=4, messages=3)

@@ -1,4 +1,4 @@
-"""Random runs with offsets in Kafka, which has no compare-and-set, keep the promises."""
+"""Random runs keep the promises with offsets in Kafka, which has no compare-and-set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SEEDS = range(60)
 def stored_in(
     storage: Storage, drawn: Callable[[Settings], Settings]
 ) -> Callable[[Settings], Settings]:
-    """Return the drawn settings with this offset storage."""
+    """Return random settings, with the given storage of offsets."""
     return lambda one: replace(drawn(one), storage=storage)
 
 
 @pytest.mark.parametrize("storage", [Storage.DUAL, Storage.KAFKA])
 def test_no_invariant_is_broken_with_offsets_in_kafka(storage: Storage) -> None:
-    """Without edits of offsets, no message is skipped and no unfinished message is committed."""
+    """Without edits of offsets no message is skipped, and no unfinished message is committed."""
     kept: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:
@@ -41,4 +41,4 @@ def test_no_invariant_is_broken_with_offsets_in_kafka(storage: Storage) -> None:
         plan = replace(plan, settings=stored_in(storage, plan.settings), faults=faults)
         result = run_plan(plan, decide, length=length, rarity=rarity, make=make)
         assert result.violation is None, f"seed {seed}: {result.violation}"
-    assert sum(map(bool, kept)) > len(SEEDS) / 2, "too few offsets were stored in Kafka"
+    assert sum(map(bool, kept)) > len(SEEDS) / 2, "the runs stored too few offsets in Kafka"

@@ -1,4 +1,4 @@
-"""The figures of the lessons agree with their texts."""
+"""The figures that the lessons compute agree with their texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from zkconsumer.sim.lessons import herd_effect
 
 
 def test_the_herd_effect() -> None:
-    """All JVM members are notified; their reads grow faster than the number of members."""
+    """All JVM members are notified, and their reads grow faster than the number of members."""
     *_, lesson = herd_effect((2, 5, 10, 20))
     sizes = [row[0] for row in lesson.rows]
     notified = [row[lesson.head.index("JVM notifications")] for row in lesson.rows]
@@ -18,5 +18,5 @@ def test_the_herd_effect() -> None:
 
 
 def test_a_lesson_grows() -> None:
-    """Rows are yielded one at a time, so that each is shown while the next one is computed."""
+    """Each row of a lesson is yielded when computed, so it is shown before the next row."""
     assert [len(lesson.rows) for lesson in herd_effect((2, 5))] == [1, 2, 2]

@@ -1,4 +1,4 @@
-"""Random runs with a rebalance listener that returns in time or too late keep the promises."""
+"""Random runs keep the promises, whether a rebalance listener returns in time or too late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(60)
 
 @pytest.mark.parametrize("grace_s", [1.0, 0.0])
 def test_no_invariant_is_broken(grace_s: float) -> None:
-    """Promises hold whether members wait up to a second for a listener or not at all."""
+    """Promises hold whether members wait up to a second for a listener or do not wait at all."""
 
     def listening(plan: Plan, monitor: Monitor) -> World:
         drawn = plan.settings

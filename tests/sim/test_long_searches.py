@@ -1,4 +1,4 @@
-"""Long searches of the simulator: their worker processes end with the command."""
+"""Long searches of the simulator: the worker processes end together with the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "_bench_sim.py"
 
 
 def test_workers_end_when_the_command_is_ended() -> None:
-    """SIGTERM to the command that searches schedules also ends its two worker processes."""
+    """SIGTERM to a command that searches schedules also ends its two worker processes."""
     command = [sys.executable, str(SCRIPT), "--case=swarm", "--processes=2", "--schedules=1000000"]
     search = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:

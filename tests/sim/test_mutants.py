@@ -1,4 +1,4 @@
-"""Planted faults that the monitor must detect, so that its silence is evidence."""
+"""Planted faults that the monitor must detect: without them, its silence proves nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LIMIT = 2_000
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    """Within 2,000 schedules the monitor finds the broken promise of each mutant."""
-    # Start at the seed of the recorded run, which counts from seed 0.
+    """Within 2,000 schedules the monitor reports the promise that the mutant breaks."""
+    # Start at the seed of the recorded run, which is counted from seed 0.
     assert schedules_to_catch(mutant, limit=LIMIT, first=mutant.near) is not None
 
 
@@ -25,7 +25,7 @@ def test_there_are_enough_mutants() -> None:
 
 @pytest.mark.parametrize("name", ["release before stop", "deaf to members"])
 def test_the_exhaustive_search_finds_a_mutant(name: str) -> None:
-    """The exhaustive search of the small world also finds the violation and the path to it."""
+    """The exhaustive search of the small world finds the violation and a path to it."""
     mutant = next(one for one in mutants.MUTANTS if one.name == name)
     with mutant.planted():
         found = explore(Scope(faults=0), max_states=20_000)

@@ -1,4 +1,4 @@
-"""Random runs of the production code: no promise is broken, and every run can be replayed."""
+"""Random runs of the production code: no promise is broken, and each run can be replayed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_invariant_is_broken(first: int) -> None:
 
 
 def _holds(seed: int) -> None:
-    """Run a seed; a failure shows the shrunk run as decisions and as a story."""
+    """Run a seed; if it fails, show the shrunk run as decisions and as a story."""
     result = run(Decisions(random.Random(seed)))
     if result.violation is not None:
         told = report(result.decisions, name=f"seed {seed}")
@@ -43,7 +43,7 @@ def _holds(seed: int) -> None:
 def test_no_invariant_is_broken_by_fresh_seeds(
     pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each run of the suite explores new seeds for some seconds, and prints them."""
+    """Each run of the suite explores new seeds for some seconds, and prints the seeds."""
     first = random.SystemRandom().randrange(10**9, 10**12)
     seed, end = first, time.monotonic() + lanes.FRESH_SEEDS_S[lanes.of_run(pytestconfig)]
     while time.monotonic() < end:
@@ -54,7 +54,7 @@ def test_no_invariant_is_broken_by_fresh_seeds(
 
 
 def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
-    """A seed that breaks a promise fails with its shrunk decisions and its story in columns."""
+    """A failure shows the shrunk decisions, and a story with one column for each member."""
     mutant = next(one for one in mutants.MUTANTS if one.name == "release before stop")
     with mutant.planted():
         seed = next(n for n in range(100) if run(Decisions(random.Random(n))).violation)
@@ -78,13 +78,13 @@ def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
 )
 @given(st.data())
 def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
-    """Decisions that Hypothesis draws break no promise."""
+    """Decisions that Hypothesis draws do not break a promise."""
     result = run(Decisions(lambda below: data.draw(st.integers(0, below - 1))))
     assert result.violation is None
 
 
 def test_a_run_is_its_decisions() -> None:
-    """The recorded decisions of a seed repeat its run, entry for entry."""
+    """The recorded decisions of a seed repeat its run, entry by entry."""
     first, story, _ = record(Decisions(random.Random(7)))
     again, same_story, _ = record(Decisions(first.decisions))
     assert (again, same_story) == (first, story)
@@ -99,7 +99,7 @@ def fingerprint(seed: int) -> str:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
-    """Two processes with different hash seeds write the same trace bytes for one seed."""
+    """For one seed, two processes with different hash seeds write the same bytes of a trace."""
     seeds = range(400, 404)
     done = subprocess.run(
         [sys.executable, __file__, *map(str, seeds)],
@@ -113,7 +113,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 
 def test_a_failing_run_is_shrunk_and_saved(tmp_path: Path) -> None:
-    """A failing run is saved with fewer decisions and a story, and replays from the file."""
+    """A failing run is saved with fewer decisions and a story, and the file can be replayed."""
     mutant = next(one for one in mutants.MUTANTS if one.name == "release before stop")
     with mutant.planted():
         found = next(

@@ -1,4 +1,4 @@
-"""The simulation's replicas, quorum and restarts behave like a real ensemble."""
+"""The simulated replicas, quorum and restarts behave like a real ensemble."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
 
 LIMIT_S = 60.0
-# Seconds without a reply that count as silence: longer than any reply takes here, and less than the
-# 3 s after which a follower abandons its leader and disconnects its clients.
+# Seconds without a reply that count as silence. Any reply takes less time here, and a follower
+# abandons its leader and disconnects its clients only after 3 s.
 SILENCE_S = 1.0
 # Number of attempts: on a busy machine a reply may take longer than `SILENCE_S`.
 TRIES = 10
@@ -28,7 +28,7 @@ TRIES = 10
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    """Three servers for all tests of this module; each test leaves them running."""
+    """Three servers for all tests of this module; each test leaves all three running."""
     with ZooKeeperEnsemble(tmp_path_factory.mktemp("replicas")) as running:
         yield running
 
@@ -49,7 +49,7 @@ def _client(address: str, *, timeout_s: float = 10.0) -> Iterator[KazooClient]:
 
 
 def _is_silent(result: Any) -> bool:
-    """Return whether a request gets no reply."""
+    """Return whether a request gets no reply within `SILENCE_S`."""
     try:
         result.get(timeout=SILENCE_S)
     except KazooTimeoutError:
@@ -58,9 +58,9 @@ def _is_silent(result: Any) -> bool:
 
 
 def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | None:
-    """Return the answers to reads, to a sync, and to a read behind the sync.
+    """Return the answers to reads, to a sync, and to a read sent after the sync.
 
-    None means that the follower has abandoned its leader; then it follows another leader and
+    None means that the follower has abandoned its leader; then it follows another leader, and
     answers every request.
     """
     leader, follower = servers.leader(), servers.followers()[0]
@@ -86,7 +86,7 @@ def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | Non
 
 
 def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeperEnsemble) -> None:
-    """A follower without its leader answers reads, but no sync and no read behind a sync."""
+    """Without its leader a follower answers reads, but neither a sync nor reads sent after it."""
     tries = (_answers_without_leader(servers) for _ in range(TRIES))
     found = next((one for one in tries if one is not None), None)
     assert found is not None, "the follower abandoned its leader in each attempt"
@@ -111,7 +111,7 @@ def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeper
 def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """Without a leader no session expires; under a new leader each has its whole timeout again."""
+    """Without a leader no session expires; a new leader gives each its whole timeout again."""
     with _client(servers.connect, timeout_s=2.0) as client:
         client.create("/id", ephemeral=True)
         number = client.client_id[0]
@@ -168,7 +168,7 @@ def test_a_session_moves_between_servers_and_leaves_its_watches(
 
 
 def test_a_server_that_is_behind_refuses_the_client(servers: ZooKeeperEnsemble) -> None:
-    """A server refuses a client that has seen a later zxid; the client's session continues."""
+    """A server refuses a client that has seen a later zxid, but the client's session continues."""
     with _client(servers.servers[0].address) as client:
         number = client.client_id
         ahead = KazooClient(servers.servers[1].address, timeout=10.0, client_id=number)
@@ -192,7 +192,7 @@ def test_a_server_that_is_behind_refuses_the_client(servers: ZooKeeperEnsemble) 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_restart_of_all_servers_keeps_a_session(replicas: int) -> None:
-    """As on a real ensemble, an outage of all servers ends no session."""
+    """As on a real ensemble, no session ends because all servers were stopped."""
     sim = SimZooKeeper(replicas=replicas)
     session = sim.connect(now=0.0, timeout_s=2.0)
     assert session is not None

@@ -1,4 +1,4 @@
-"""Operations get the same replies from kazoo's session and from the simulation."""
+"""Operations get the same replies from a kazoo session and from the simulation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def real(zookeeper: ZooKeeperServer) -> Iterator[Real]:
 
 
 def _below(base: str, request: Any) -> Any:
-    """Return the request with its paths below a directory of this example."""
+    """Return the request with its paths moved below a directory of this example."""
     if isinstance(request, rq.Multi):
         return rq.Multi(tuple(_below(base, write) for write in request.writes))
     fields = {name: getattr(request, name) for name in request.__slots__}
@@ -133,16 +133,16 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
     if isinstance(request, rq.Children) and not isinstance(value, str):
         return sorted(value)
     if isinstance(request, rq.Multi) and not isinstance(value, int):
-        return len(value)  # The contents are not compared.
+        return len(value)  # The contents of the replies are not compared.
     return value.removeprefix(base) if isinstance(value, str) else value
 
 
-# kazoo's threads use `random` for jitter while a strategy draws; the strategies do not use it.
+# kazoo's threads draw jitter from `random` while a strategy draws; the strategies do not.
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=st.lists(batches, min_size=5, max_size=15))
 def test_operations_are_answered_alike(
     real: Real, story: list[tuple[int, list[rq.Request]]]
 ) -> None:
-    """Code and value of every reply are equal, for pipelined batches of two members."""
+    """Each reply has the same code and value in both, for pipelined batches of two members."""
     assert _replies(real, story) == _replies(Simulated(), story)

@@ -1,5 +1,4 @@
-"""The simulated ZooKeeper's replicas, quorum, time and keys, which a single real server cannot
-show.
+"""The simulated ZooKeeper: behaviour of replicas, quorum and time that no single server has.
 
 The contract suite and `test_zookeeper_like_real` test what both can show.
 """
@@ -46,7 +45,7 @@ def two_replicas() -> tuple[SimZooKeeper, int, int]:
 
 
 def test_a_replica_that_lags_serves_an_older_state() -> None:
-    """Clients of a lagging replica read an older prefix of the log until it catches up."""
+    """Clients of a replica that lags read an older prefix of the log until it catches up."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 2)
     listings = []
@@ -60,7 +59,7 @@ def test_a_replica_that_lags_serves_an_older_state() -> None:
 
 @pytest.mark.parametrize("request_", [rq.SyncLeader("/"), rq.Create("/mine")])
 def test_a_sync_or_a_write_brings_its_replica_up_to_date(request_: rq.Request) -> None:
-    """After a reply from the leader, a client reads all earlier writes."""
+    """Once the leader has replied to a client, the client reads all earlier writes."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 10)
     ask(sim, writer, rq.Create("/a"))
@@ -68,11 +67,11 @@ def test_a_sync_or_a_write_brings_its_replica_up_to_date(request_: rq.Request) -
     ask(sim, reader, request_)
     assert ask(sim, reader, rq.Exists("/a")).value is not None
     ask(sim, writer, rq.Create("/b"))
-    assert ask(sim, reader, rq.Exists("/b")).value is None  # the replica lags again
+    assert ask(sim, reader, rq.Exists("/b")).value is None  # The replica lags again.
 
 
 def test_a_transaction_is_applied_whole() -> None:
-    """A replica that lags by one transaction shows no part of it."""
+    """A replica that lags by one transaction shows no part of the transaction."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 1)
     ask(sim, writer, rq.Multi((rq.Create("/a"), rq.Create("/b"))))
@@ -82,7 +81,7 @@ def test_a_transaction_is_applied_whole() -> None:
 
 
 def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
-    """A client of a lagging replica gets events late, and then reads what they reported."""
+    """A replica that lags sends watch events late; the client then reads what they report."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, reader, rq.Exists("/a", watch=True))
@@ -94,7 +93,7 @@ def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
 
 
 def test_a_session_never_goes_back() -> None:
-    """A replica behind what the client has seen refuses the connection; the session continues."""
+    """A replica refuses a client that has seen a later zxid; the client's session continues."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -106,7 +105,7 @@ def test_a_session_never_goes_back() -> None:
 
 
 def test_a_client_that_missed_its_reply_may_read_the_past() -> None:
-    """After a lost reply, a lagging replica shows the claim as absent; it appears later."""
+    """After a lost reply, a replica that lags does not show the claim yet, but shows it later."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     seen = sim.zxid(writer)
@@ -119,7 +118,7 @@ def test_a_client_that_missed_its_reply_may_read_the_past() -> None:
 
 
 def test_a_new_session_finds_its_replica_up_to_date() -> None:
-    """Opening a session is a transaction: its replica applies all earlier transactions first."""
+    """Since opening a session is a transaction, the replica first applies all earlier ones."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -127,7 +126,7 @@ def test_a_new_session_finds_its_replica_up_to_date() -> None:
 
 
 def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
-    """A replica without its leader answers reads; a write and later requests get no answer."""
+    """A replica without its leader answers a client's reads until the client sends a write."""
     sim, writer, reader = two_replicas()
     ask(sim, writer, rq.Create("/a"))
     sim.cut_off(1)
@@ -144,7 +143,7 @@ def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
 
 
 def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
-    """The replica answers reads and pings as before, but not the sync."""
+    """A replica without its leader answers reads and pings as before, but not a sync."""
     sim, _, reader = two_replicas()
     sim.cut_off(1)
     assert sim.ping(reader, 0.0)
@@ -153,7 +152,7 @@ def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
 
 
 def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None:
-    """The leader gets no pings and expires the session; the cut-off replica shows its znodes."""
+    """A session expires at the leader although its cut-off replica still answers its pings."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.cut_off(1)
@@ -170,7 +169,7 @@ def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None
 
 
 def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -> None:
-    """A session that has ended cannot write, also at a replica that still shows its znodes."""
+    """A session that has ended cannot write, even at a replica that still shows its znodes."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.set_lag(1, 5)
@@ -182,7 +181,7 @@ def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -
 
 
 def test_no_client_connects_to_a_replica_without_a_leader() -> None:
-    """A replica without a leader or quorum accepts no session, whether new or existing."""
+    """A replica without a leader or a quorum accepts neither new nor existing sessions."""
     sim, writer, _ = two_replicas()
     sim.cut_off(1)
     for session in (0, writer):
@@ -212,7 +211,7 @@ def test_without_a_quorum_no_write_succeeds_and_no_session_expires() -> None:
 
 
 def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
-    """A restart restarts all timeouts: a session survives an outage longer than its timeout."""
+    """A restart restarts all timeouts, so a session survives an outage of any length."""
     sim, writer, reader = two_replicas()
     sim.cut_off(1)
     ask(sim, writer, claim("/p0"))
@@ -241,7 +240,7 @@ def test_a_session_expires_at_the_tick_after_its_timeout(
 
 
 def test_every_request_is_a_sign_of_life() -> None:
-    """A client that sends requests needs no ping."""
+    """A client that sends requests needs to send no pings."""
     sim = SimZooKeeper()
     session = connect(sim)
     for second in range(5):
@@ -251,7 +250,7 @@ def test_every_request_is_a_sign_of_life() -> None:
 
 
 def test_an_expired_session_is_broken_for_good() -> None:
-    """After a session's end its requests are refused, and its number is not used again."""
+    """After its end a session gets only refusals, and its id is not used again."""
     sim = SimZooKeeper()
     session = connect(sim)
     sim.expire(session)
@@ -261,7 +260,7 @@ def test_an_expired_session_is_broken_for_good() -> None:
 
 
 def test_a_session_that_moves_leaves_its_watches() -> None:
-    """When a session moves, its old connection ends together with all events queued for it."""
+    """When a session moves, its old connection ends with all the events that are queued for it."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, rq.Exists("/a", watch=True))
     connect(sim, 0, session=reader)
@@ -273,7 +272,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 
 
 def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
-    """Rights on a subtree are withdrawn from all clients but the operator's, and granted again."""
+    """Rights on a subtree are withdrawn from all clients but the operator, then granted again."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
     ask(sim, anyone, rq.Create("/owners"))
@@ -286,7 +285,7 @@ def test_permissions_are_withdrawn_and_granted_during_a_session() -> None:
 
 
 def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
-    """As with kazoo's session, a create that is too large gets TOO_LARGE; the connection stays."""
+    """As in kazoo, a create that is too large gets TOO_LARGE, and the connection stays open."""
     sim = SimZooKeeper()
     session = connect(sim)
     large = rq.Create("/a", b"x" * (rq.MAX_PAYLOAD_BYTES + 1))
@@ -295,7 +294,7 @@ def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
 
 
 def test_the_history_names_the_author_of_each_change() -> None:
-    """The history has one entry with its session for each changed znode, and none for a refusal."""
+    """The history has one entry, with the session, for each changed znode; none for a refusal."""
     sim = SimZooKeeper()
     session = connect(sim)
     multi = rq.Multi((rq.Create("/a", b"1"), rq.SetData("/a", b"2", 0), rq.Check("/a", 1)))
@@ -363,7 +362,7 @@ runs = st.lists(acts, max_size=30)
 
 
 def play(sim: SimZooKeeper, run: list[tuple[int, Any]], now: float) -> list[Any]:
-    """Return all answers of the ensemble, without zxids."""
+    """Return all answers of the ensemble, without their zxids."""
     answers: list[Any] = []
     for session, act in run:
         now += 0.125
@@ -409,7 +408,7 @@ def test_a_copy_is_independent(before: Any, left: Any, right: Any) -> None:
 @settings(max_examples=200, deadline=None)
 @given(wasted=st.integers(0, 3), before=runs, after=runs)
 def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
-    """Only the order of zxids counts: changes that were undone do not change the key."""
+    """States whose zxids have the same order have equal keys, and afterwards behave alike."""
     plain, other = _started(), _started()
     for _ in range(wasted):
         other.write(rq.Create("/wasted"))
@@ -423,7 +422,7 @@ def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
 
 
 def test_a_key_tells_states_apart() -> None:
-    """The key contains data, versions, watches, lag, connections and the order of zxids."""
+    """The key depends on data, versions, watches, lag, connections, and the order of zxids."""
 
     def state(*acts: Any) -> Any:
         sim = _started()
@@ -454,7 +453,7 @@ def enumerate_at_1(acts: Any) -> Any:
 
 
 def test_ranks_may_be_given_for_all_that_holds_zxids() -> None:
-    """Zxids that a caller keeps are ranked with the ensemble's; equal ones have equal ranks."""
+    """The zxids that a caller keeps can be ranked together with the zxids of the ensemble."""
     sim = SimZooKeeper()
     sim.write(rq.Create("/a"))
     sim.write(rq.Create("/b"))

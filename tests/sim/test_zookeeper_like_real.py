@@ -1,4 +1,4 @@
-"""The simulated server and a real server give the same answers to the same random requests."""
+"""A simulated and a real server give the same answers to the same random requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ paths = st.sampled_from(["", "/a", "/b", "/a/x", "/a/y", "/a/x/z"]).map(lambda e
 data = st.sampled_from([b"", b"1", b"2"])
 versions = st.sampled_from([-1, -1, -1, 0, 1, 2])
 kinds = st.sampled_from(["persistent", "persistent", "ephemeral"])
-# All rights except one or two; without any rights no test could read a tree.
+# All rights except one or two; with fewer rights a test could not read its tree.
 acls = st.sets(st.sampled_from(RIGHTS), max_size=2).map(
     lambda denied: tuple(right for right in RIGHTS if right not in denied)
 )
@@ -57,12 +57,12 @@ WEIGHTED = (
 )
 by_weight = [strategy for weight, strategy in WEIGHTED for _ in range(weight)]
 steps = st.tuples(st.integers(0, SLOTS - 1), st.sampled_from(by_weight).flatmap(lambda it: it))
-# Shrink a failing example by simpler steps, not by leaving steps out.
+# Shrink a failing example by making its steps simpler, not by leaving steps out.
 stories = st.lists(steps, min_size=30, max_size=50)
 
 
 class Noting(Watch):
-    """Return a watch that adds its events to the session's list."""
+    """Return a watch function that adds its events to the list of the session."""
 
     def __init__(self, fired: list[tuple[str, str, int]], label: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Slot:
     sent: int = 0
 
     def sent_since(self) -> int:
-        """Return how many events arrived since the last call."""
+        """Return how many events have arrived since the last call."""
         before, self.sent = self.sent, self.proxy.received.count("event")
         return self.sent - before
 
@@ -92,7 +92,7 @@ class Slot:
 class Real:
     """Sessions on a real server."""
 
-    events_to_settle = 1  # `settle` causes one event, that of its marker.
+    events_to_settle = 1  # `settle` causes one event, the event of its marker.
 
     _directories = itertools.count(1)
 
@@ -104,7 +104,7 @@ class Real:
         self._proxies = [stack.enter_context(Proxy(address)) for _ in range(SLOTS)]
 
     def open(self) -> list[Slot]:
-        """Return a slot for each proxy, in a directory that no other example has used."""
+        """Return a session for each proxy, in a directory that no other example has used."""
         self.directory = f"/like-real-{next(self._directories)}"
         self._admin.create(self.directory)
         return [Slot(self.session(proxy), proxy, []) for proxy in self._proxies]
@@ -164,7 +164,7 @@ class Run:
     def _step(self, number: int, slot: Slot, step: tuple[Any, ...]) -> None:
         kind, *arguments = step
         if kind in ("close", "expire", "cut"):
-            # The order in which a session's znodes are deleted is not specified.
+            # The order in which ZooKeeper deletes a session's znodes is not specified.
             self._hear(in_order=True)
             getattr(self, f"_{kind}")(slot)
             self._name_sessions()
@@ -207,13 +207,13 @@ class Run:
             fired, slot.fired[:] = list(slot.fired), []
             if not in_order:
                 fired.sort()
-                sent = 0  # a session may or may not get the events of its own end
-            # Clients get the same event in any order.
+                sent = 0  # A session may get the events of its own end, or not.
+            # Clients may get the same event in any order.
             told = [sorted(same) for _, same in itertools.groupby(fired, lambda it: it[:2])]
             self.answers.append((told, sent))
 
     def _with_names(self, answer: Any) -> Any:
-        """Return the answer with a name for the session that is the same on both servers."""
+        """Return the answer with names for sessions that are the same on both servers."""
         if isinstance(answer, Stat):
             return replace(answer, ephemeral_owner=self._owners[answer.ephemeral_owner])
         if isinstance(answer, tuple):
@@ -226,7 +226,7 @@ class Run:
 
 
 def _with_ranks(answers: list[Any]) -> list[Any]:
-    """Return the answers with zxids numbered by their order."""
+    """Return the answers with their zxids numbered in their order."""
     parts = [part for it in answers for part in (it if isinstance(it, tuple) else (it,))]
     stats = [part for part in parts if isinstance(part, Stat)]
     zxids = sorted({zxid for stat in stats for zxid in (stat.czxid, stat.mzxid)})
@@ -249,7 +249,7 @@ def real(zookeeper: ZooKeeperServer) -> Iterator[Real]:
 
 @pytest.mark.parametrize("examples", [15, 60])
 def test_random_requests_are_answered_alike(real: Real, examples: int) -> None:
-    """Results, refusals, stats and watch events are the same on both servers, step by step."""
+    """Results, refusals, stats and watch events are the same on both servers at each step."""
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(steps=stories)
@@ -263,12 +263,13 @@ def test_random_requests_are_answered_alike(real: Real, examples: int) -> None:
 
 @pytest.mark.parametrize("name", ["real", "simulated"])
 def test_the_largest_request_has_the_same_size(real: Real, name: str) -> None:
-    """Both servers accept a write up to the same size, and refuse one byte more."""
+    """Both servers accept a write of the same maximum size, and refuse one more byte."""
     side = real if name == "real" else Simulated()
     slots = side.open()
     session = slots[0].session
     session.create("/a")
-    # Besides path and data: 8 bytes of header, 12 of lengths and version, 18 around each element.
+    # Besides path and data there are 8 bytes of header, 12 bytes of lengths and version, and 18
+    # bytes around each element.
     room = MAX_REQUEST_BYTES - 20 - len(f"{side.directory}/a")
     for write, size in (
         (lambda data: session.set("/a", data), room),

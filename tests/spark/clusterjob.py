@@ -2,11 +2,11 @@
 
     clusterjob.py '{"zookeeper": ..., "topic": ..., "checkpoint": ..., "way": ...}'
 
-The last line is one JSON object. `batch` and `stream` contain the messages of each. `retried`
-contains those of a batch read whose tasks each failed once, with the number of the attempt.
-`executors` contains the executors' directories, and `package` the paths of the package on driver
-and executors. If the package was not sent to the executors, the object contains only `error`, the
-text that the user sees.
+The last line is one JSON object. `batch` and `stream` contain the messages that the two read.
+`retried` contains the messages of a batch read in which each task failed once, with the number of
+the attempt. `executors` contains the directories of the executors; `package` contains the paths of
+the package on the driver and the executors. If the package was not sent to the executors, the
+object contains only `error`, the text that the user sees.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any
 
         spark.dataSource.register(ZkConsumerSource)
     options = {"zookeeper": zookeeper, "subscribe": topic, "startingOffsets": "earliest"}
-    options["minPartitions"] = "4"  # few messages would share one task
+    options["minPartitions"] = "4"  # Without this, the few messages would share one task.
     rows = spark.read.format("zkconsumer").options(**options).load()
     if way == "not sent":
         try:

@@ -14,15 +14,15 @@ from zkconsumer.sandbox import spark as sparks
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not collect the tests that need another Spark unless they are requested."""
+    """Do not collect tests that need another Spark version, unless these tests are requested."""
     is_other = collection_path.name == "test_kafka_source.py"
     return True if is_other and not config.getoption("--kafka-source") else None
 
 
 # Spark's error if a Python worker takes longer than ten seconds to start. Spark has no setting for
-# this limit, and on a busy machine it can be too short, which is not a defect of zkconsumer.
+# this limit. On a busy machine the limit can be too short, which is not a defect of zkconsumer.
 SLOW_WORKER = "failed to connect back"
-# Number of runs of a test that fails with this error.
+# How often a test that fails with this error is run.
 TRIES = 3
 
 
@@ -30,7 +30,7 @@ TRIES = 3
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """Run a test again, with new fixtures, if it failed because a Python worker started too slowly.
 
-    A test needs no precautions of its own: its queries raise the error, and it fails.
+    Tests do not handle the error themselves: their queries raise it, and they fail.
     """
     log = item.ihook
     log.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -57,8 +57,7 @@ def quick_jvms() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with `local[2]`. Each test's queries have their own names, topics and
-    checkpoints."""
+    """A session with `local[2]`, in which each test uses its own names, topics and checkpoints."""
     made = sparks.session(tmp_path_factory.mktemp("spark"))
     yield made
     made.stop()

@@ -1,4 +1,4 @@
-"""Batch reads on real Spark return the messages between two offsets, once and unchanged."""
+"""On real Spark a batch read returns the messages between two offsets, once and unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.task_reader import RangesPartition
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-# Timestamps of the messages, in ms: one message each second from this time on.
+# Timestamp of the first message in ms; each following timestamp is one second later.
 BEGIN_MS = 1_600_000_000_000
 MESSAGES = 60
 
@@ -30,9 +30,9 @@ Place = tuple[int, int]
 
 @pytest.fixture(scope="module")
 def topic(sandbox: Sandbox) -> str:
-    """Three partitions of 60 messages each; each value names its partition and offset."""
+    """Three partitions of 60 messages; each value names its partition and its offset."""
     name = "batch-reads"
-    # Without a limit: with timestamps this old, retention would delete all messages at once.
+    # Retention has no limit: timestamps this old would make it delete all messages at once.
     sandbox.create_topic(name, partitions=3, config={"retention.ms": -1})
     one = producer(sandbox)
     for partition in range(3):
@@ -75,18 +75,18 @@ def load(
 
 
 def places(frame: DataFrame) -> list[Place]:
-    """Return partition and offset of each row, sorted."""
+    """Return the partition and the offset of each row, sorted."""
     rows = frame.select("partition", "offset").collect()
     return sorted((row.partition, row.offset) for row in rows)
 
 
 def span(start: int, end: int) -> list[Place]:
-    """Return these offsets in each of the three partitions."""
+    """Return the same offsets in each of the three partitions."""
     return [(partition, offset) for partition in range(3) for offset in range(start, end)]
 
 
 def test_a_whole_topic(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """A read without registering the format returns every row as produced, in several tasks."""
+    """Without registering the format, a read returns every produced row, in several tasks."""
     frame = load(spark, sandbox, {"subscribe": topic, "minPartitions": 7})
     assert 6 <= frame.rdd.getNumPartitions() <= 8
     rows = sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
@@ -143,12 +143,12 @@ def test_where_it_begins_and_ends(
     options: dict[str, object],
     expected: list[Place],
 ) -> None:
-    """A read returns the given range of each partition; an empty range returns no rows."""
+    """A read returns the requested range of each partition; an empty range gives no rows."""
     assert places(load(spark, sandbox, options)) == expected
 
 
 def test_starting_at_the_groups_offsets(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """`zookeeper` means the group's stored offset; the read neither joins nor writes the group."""
+    """`zookeeper` reads from the group's stored offset, but does not join or change the group."""
     zk = KazooClient(sandbox.zookeeper_connect)
     zk.start(60)
     try:
@@ -164,7 +164,7 @@ def test_starting_at_the_groups_offsets(spark: SparkSession, sandbox: Sandbox, o
 
 
 def test_only_the_columns_asked_for(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """The user's schema selects and orders columns."""
+    """The user's schema selects the columns and their order."""
     frame = load(spark, sandbox, {"subscribe": own}, "offset long, value binary")
     assert frame.columns == ["offset", "value"]
     assert [tuple(row) for row in frame.collect()] == [
@@ -173,7 +173,7 @@ def test_only_the_columns_asked_for(spark: SparkSession, sandbox: Sandbox, own: 
 
 
 def test_a_frame_does_not_change(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """Messages produced after the first use of a DataFrame never appear in it."""
+    """Messages that are produced after the first use of a DataFrame do not appear in it."""
     frame = load(spark, sandbox, {"subscribe": own})
     assert frame.count() == 100
     sandbox.produce(own, 100)
@@ -209,7 +209,7 @@ def test_what_is_lost_before_and_after_the_plan(
 
 
 def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
-    """For an unknown topic the error is one sentence that names the topic."""
+    """For an unknown topic, the error is one sentence with the name of the topic."""
     with pytest.raises(
         PySparkException, match=r"a topic or partition to read does not exist \(no-such-topic\)"
     ):
@@ -220,7 +220,7 @@ def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
 
 
 def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, int, int]]:
-    """Return the ranges planned under these filters, as partition, start and end."""
+    """Return the ranges planned for these filters, as (partition, start, end)."""
     options = {"zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "pushFilters": "true"}
     reader = PushingBatchReader(SourceOptions.parse(options).for_batch(), ["value"])
     reader.pushFilters(list(filters))
@@ -231,7 +231,7 @@ def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, i
 
 
 def test_filters_narrow_the_planned_ranges(sandbox: Sandbox, topic: str) -> None:
-    """Partition and offset filters narrow the plan exactly, timestamps by the brokers' index."""
+    """Partition and offset filters narrow the plan exactly; timestamps use the brokers' index."""
     bounds = (GreaterThanOrEqual(("offset",), 5), LessThan(("offset",), 9))
     assert planned(sandbox, topic, EqualTo(("partition",), 1), *bounds) == [(1, 5, 9)]
     since = datetime.fromtimestamp(BEGIN_MS / 1000 + 57, UTC)
@@ -256,10 +256,10 @@ def test_filters_narrow_the_planned_ranges(sandbox: Sandbox, topic: str) -> None
 def test_filters_change_no_result(
     spark: SparkSession, sandbox: Sandbox, topic: str, condition: str
 ) -> None:
-    """With filters the read returns the rows that pass the filter in Spark itself."""
+    """With pushed filters a read returns the same rows as Spark's own filtering."""
     whole = load(spark, sandbox, {"subscribe": topic})
     pushed = load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"})
-    # Spark itself filters a cached result.
+    # A cached result is filtered by Spark itself.
     expected = spark.createDataFrame(whole.toArrow()).where(condition)
     assert places(pushed.where(condition)) == places(expected)
 
@@ -267,6 +267,6 @@ def test_filters_change_no_result(
 def test_filters_that_spark_does_not_offer(
     spark: SparkSession, sandbox: Sandbox, topic: str
 ) -> None:
-    """While Spark pushes no filters, the option is an error that names Spark's setting."""
+    """If Spark does not push filters, the option is an error that names Spark's setting."""
     with pytest.raises(PySparkException, match=PUSHDOWN):
         load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"}).count()

@@ -26,7 +26,7 @@ CONTENTS = [f"{partition}-{number}" for partition in range(4) for number in rang
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A cluster whose executors do not find the package on the PYTHONPATH of this process."""
+    """A cluster whose executors cannot find the package through this process's PYTHONPATH."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONPATH", raising=False)
         with SparkCluster(tmp_path_factory.mktemp("cluster")) as made:
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the package's wheel, as users install it."""
+    """Build the wheel of the package, which users install."""
     return build(tmp_path_factory.mktemp("built")).wheel
 
 
@@ -53,7 +53,7 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> dict[str, str]:
 def run(
     cluster: SparkCluster, directory: Path, request: dict[str, Any], *, python: Path, ship: str
 ) -> dict[str, Any]:
-    """Submit the job to the cluster with `python` for driver and executors; return its output.
+    """Submit the job, with `python` on the driver and the executors; return its output.
 
     `ship` is the package for the driver, and for the executors unless it must not be sent.
     """
@@ -61,7 +61,7 @@ def run(
 
     environ = {**os.environ, **environment(directory), "PYSPARK_PYTHON": str(python)}
     environ["PYSPARK_DRIVER_PYTHON"] = str(python)
-    # --py-files does not reach the process of a stream's source, on the driver.
+    # --py-files has no effect on the process of a stream's source, on the driver.
     environ["PYTHONPATH"] = ship
     command = [str(SUBMIT), "--master", cluster.url, "--conf", "spark.ui.enabled=false"]
     command += ["--conf", "spark.log.level=ERROR"]
@@ -69,7 +69,7 @@ def run(
     for key, value in cluster.settings.items():
         command += ["--conf", f"{key}={value}"]
     if request["way"] == "not sent":
-        # One executor and one attempt: further attempts give the same error.
+        # One executor and one attempt suffice: further attempts give the same error.
         command += ["--conf", "spark.cores.max=1", "--conf", "spark.task.maxFailures=1"]
     elif ship:
         command += ["--py-files", ship]
@@ -93,11 +93,11 @@ def run(
 def test_a_job_on_the_cluster(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path, way: str
 ) -> None:
-    """Both workers run a batch, a stream, and tasks that fail halfway and are retried."""
+    """A batch, a stream, and tasks that fail halfway and are retried run on both workers."""
     python, ship = python_without_package(tmp_path / "venv"), ""
     if way == "installed":
-        # The wheel installs the two names under which Spark finds the format, so no test registers
-        # it.
+        # The wheel installs the two names under which Spark finds the format, so the test does not
+        # register the format.
         pip("--python", str(python), "install", "--no-deps", "--ignore-installed", str(wheel))
     else:
         ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
@@ -115,7 +115,7 @@ def test_a_job_on_the_cluster(
 def test_executors_without_the_package(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path
 ) -> None:
-    """If only the driver has the package, the error names it and the executor's interpreter."""
+    """If only the driver has the package, the error names the package and the interpreter."""
     python = python_without_package(tmp_path / "venv")
     ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
     request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": "not sent"}
@@ -125,7 +125,7 @@ def test_executors_without_the_package(
 
 
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
-    """A cluster that cannot start reports the reason and leaves no process."""
+    """A cluster that cannot start reports the reason, and leaves no process behind."""
     cluster = SparkCluster(tmp_path)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-env.sh").write_text("exit 3\n")
@@ -136,7 +136,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_stopped_cluster_has_no_processes(cluster: SparkCluster) -> None:
-    """After a stop neither master nor workers exist. (Last test: the module shares them.)"""
+    """After a stop no master and no worker is left. (Last test: the module shares both.)"""
     mine = [pid for pid in children(os.getpid()) if str(cluster.directory) in command(pid)]
     alive = [(pid, guard.start_time(pid)) for pid in mine]
     assert len(alive) == 3

@@ -1,4 +1,4 @@
-"""`mode=direct` with real brokers: the reader called as Spark calls it, then a real Spark."""
+"""`mode=direct` with real brokers: first calls as Spark makes them, then a real Spark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EARLIEST = {"startingOffsets": "earliest"}
 
 
 class Driven:
-    """A reader in this process, called as Spark's engine calls it."""
+    """A reader in this process; the test calls it as Spark's engine does."""
 
     def __init__(self, sandbox: Sandbox, **options: str) -> None:
         given = {name.replace("__", "."): text for name, text in options.items()}
@@ -57,7 +57,7 @@ class Driven:
         return self.after({}, limit)
 
     def after(self, start: StreamOffset, limit: Any = ALL) -> StreamOffset:
-        """Return the next end that differs from `start`."""
+        """Return the next end offset that differs from `start`."""
         found: list[StreamOffset] = []
 
         def is_news() -> bool:
@@ -68,11 +68,11 @@ class Driven:
         return found[-1]
 
     def is_quiet(self, start: StreamOffset) -> bool:
-        """Return whether several requests find no new messages."""
+        """Return whether none of several requests finds new messages."""
         return not until(lambda: self.reader.latestOffset(start, ALL) is not start, limit_s=1.5)
 
     def read(self, start: StreamOffset, end: StreamOffset) -> list[tuple[str, int, int]]:
-        """Return the messages that a batch's tasks read with a pickled copy of the reader."""
+        """Return the messages that a batch's tasks read with pickled copies of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         return sorted(
@@ -141,7 +141,7 @@ def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
 def test_where_a_query_begins(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], starts: list[int]
 ) -> None:
-    """Each start option gives these offsets, and the first batch ends at the logs' ends."""
+    """Each start option gives its offsets, and the first batch ends at the logs' ends."""
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
     one = driven(subscribe=topic, **given)
     assert one.first() == {topic: {"0": [starts[0], 6], "1": [starts[1], 4]}}
@@ -150,7 +150,7 @@ def test_where_a_query_begins(
 def test_a_query_starts_at_the_groups_offsets(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """Stored offsets are used; auto.offset.reset replaces missing and out-of-range ones."""
+    """Stored offsets are used; `auto.offset.reset` replaces missing and out-of-range offsets."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"2", makepath=True)
@@ -166,7 +166,7 @@ def test_a_query_starts_at_the_groups_offsets(
 def test_a_query_starts_at_the_groups_offsets_in_kafka(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """offsets.storage=kafka uses the higher of both storages, or Kafka's without dual commit."""
+    """offsets.storage=kafka starts at the higher stored offset; without dual commit at Kafka's."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"5", makepath=True)
@@ -193,7 +193,7 @@ def test_a_query_starts_at_the_groups_offsets_in_kafka(
 def test_a_start_that_is_impossible(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], error: type[Exception]
 ) -> None:
-    """Missing and unknown partitions, offsets beyond the log, and unmatched times are errors."""
+    """Missing or unknown partitions, offsets beyond the log, and unmatched times are errors."""
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
     one = driven(subscribe=topic, **given)
     with pytest.raises(error):
@@ -202,7 +202,7 @@ def test_a_start_that_is_impossible(
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_times_are_refused_with_old_brokers(option: str) -> None:
-    """With brokers before 0.10 each form of a time is refused, and the error gives this reason."""
+    """If brokers are older than 0.10, starting at a time is refused with this reason."""
     text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
     options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
     cluster = ClusterLogs(lambda: Brokers([Broker("none", 1, 2, ())]))
@@ -214,7 +214,7 @@ def test_times_are_refused_with_old_brokers(option: str) -> None:
 def test_batches_are_limited_and_read_exactly(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """maxOffsetsPerTrigger is shared in proportion to lag; each message is in exactly one batch."""
+    """maxOffsetsPerTrigger is shared by lag, and each message is in exactly one batch."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     limit = one.reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(5)
@@ -237,14 +237,14 @@ def test_batches_are_limited_and_read_exactly(
 
 
 def test_a_replay_needs_nothing_but_its_offset(driven: Callable[..., Driven], topic: str) -> None:
-    """A new reader plans a batch from the checkpoint's offsets alone, as its first call."""
+    """A new reader can plan a batch from nothing but the checkpoint's offsets."""
     one = driven(subscribe=topic, startingOffsets="latest")
     assert one.read({}, {topic: {"0": [1, 3], "1": [4, 4]}}) == [(topic, 0, 1), (topic, 0, 2)]
     assert one.after({topic: {"0": [1, 3], "1": [4, 4]}}) == {topic: {"0": [3, 6], "1": [4, 4]}}
 
 
 def test_the_calls_of_older_releases(driven: Callable[..., Driven], topic: str) -> None:
-    """Spark 4.0 and 4.1 pass no start to latestOffset: the query continues from its last answer."""
+    """Spark 4.0 and 4.1 pass no start to latestOffset: the query continues from its last result."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     first: StreamOffset = {}
 
@@ -263,7 +263,7 @@ def test_the_calls_of_older_releases(driven: Callable[..., Driven], topic: str) 
 def test_patterns_new_topics_and_added_partitions(
     sandbox: Sandbox, driven: Callable[..., Driven], unique: Unique
 ) -> None:
-    """Topics and partitions created while the query runs are read from their beginning."""
+    """Topics and partitions that are created while the query runs are read from the beginning."""
     stem = unique("pattern")
     sandbox.create_topic(f"{stem}.a")
     sandbox.produce(f"{stem}.a", 2)
@@ -284,7 +284,7 @@ def test_patterns_new_topics_and_added_partitions(
 
 
 def test_kafkas_own_topics_match_no_pattern() -> None:
-    """Internal topics match no pattern unless exclude.internal.topics is false."""
+    """Internal topics match no pattern, unless `exclude.internal.topics` is false."""
     topics = {"__consumer_offsets": (0,), "a": (0, 1)}
     given = {"zookeeper": "none:1", "subscribePattern": ".*"}
     mine = [TopicPartition("a", 0), TopicPartition("a", 1)]
@@ -305,7 +305,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log names the missing topic; no batch is planned until the topic exists."""
+    """If a topic is missing, the log names it, and no batch is planned until the topic exists."""
     name = unique("later")
     one = driven(subscribe=name, **EARLIEST)
     start: StreamOffset = {}
@@ -324,7 +324,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """failOnDataLoss decides if a deleted topic fails a query; a recreated topic is read whole."""
+    """failOnDataLoss decides if a deleted topic ends a query; a recreated topic is read whole."""
     doomed = unique("doomed")
     sandbox.create_topic(doomed)
     sandbox.produce(doomed, 3)
@@ -355,7 +355,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
 def test_deleted_messages_are_data_loss(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """A log that starts after the checkpoint's offset or ends before it is data loss."""
+    """If a log starts after the checkpoint's offset or ends before it, this is data loss."""
     admin = AdminClient({"bootstrap.servers": sandbox.bootstrap})
     for done in admin.delete_records([RawPartition(topic, 0, 4)]).values():
         done.result(LIMIT_S)
@@ -373,7 +373,7 @@ def test_deleted_messages_are_data_loss(
 def test_available_now_reads_existing_messages(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """The run reads limited batches up to the ends at its start, and nothing newer."""
+    """An AvailableNow run reads limited batches up to the logs' ends at its start."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="6", **EARLIEST)
     one.reader.prepareForTriggerAvailableNow()
     sandbox.produce(topic, 5, partition=0)
@@ -386,7 +386,7 @@ def test_available_now_reads_existing_messages(
 
 
 def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -> None:
-    """A query that is asked every 10 ms uses less than a twentieth of a core."""
+    """A query that is called every 10 ms uses less than a twentieth of a core."""
     one = driven(subscribe=topic, **EARLIEST)
     start = one.first()
     cpu, begun = time.process_time(), time.monotonic()
@@ -400,7 +400,7 @@ def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -
 def test_finished_batches_are_mirrored(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """If the option is set, latestOffset and commit write the finished offsets to ZooKeeper."""
+    """If the option is set, latestOffset and commit write finished offsets to ZooKeeper."""
     group = unique("group")
     one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)
     first = one.first(ReadMaxRows(5))
@@ -408,7 +408,7 @@ def test_finished_batches_are_mirrored(
     second = one.after(first)
     assert until(lambda: stored(sandbox, group, topic) == [b"3", b"2"], limit_s=LIMIT_S)
     one.reader.commit(second)
-    one.reader.stop()  # This call writes the offsets of the finished batch.
+    one.reader.stop()  # This call writes the offsets of the batch that has finished.
     assert stored(sandbox, group, topic) == [b"6", b"4"]
     other = unique("group")
     silent = driven(subscribe=topic, group__id=other, **EARLIEST)
@@ -418,7 +418,7 @@ def test_finished_batches_are_mirrored(
 
 
 def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Unique) -> None:
-    """Higher offsets of other clients and malformed znodes stay unchanged."""
+    """Other clients' higher offsets and malformed offset znodes are not changed."""
     group = unique("group")
     config = SourceOptions.parse(
         {
@@ -454,7 +454,7 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
 def test_a_group_with_members_causes_a_warning(
     sandbox: Sandbox, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A group with members causes a warning, as they would skip messages; offsets are written."""
+    """If the group has members, a warning says that they skip messages; offsets are written."""
     group = unique("group")
     config = SourceOptions.parse(
         {
@@ -480,10 +480,10 @@ def test_a_refused_offset_write_stops_no_query(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """If ZooKeeper forbids the write of offsets, the log says so once and batches continue."""
+    """If ZooKeeper denies the write of offsets, the log says so once, and batches continue."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
-        zk.ensure_path(paths.CONSUMERS)  # open: kazoo would lock what is above, too
+        zk.ensure_path(paths.CONSUMERS)  # The znodes above stay open: kazoo would lock them.
         zk.create(paths.group(group), acl=[make_acl("world", "anyone", read=True)])
     one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)
     first = one.first(ReadMaxRows(4))
@@ -497,7 +497,7 @@ def test_a_refused_offset_write_stops_no_query(
 def test_a_mirror_holds_no_batch(
     unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without ZooKeeper batches continue; when it returns, the last batch's offsets are written."""
+    """If ZooKeeper is unavailable, batches continue; offsets are written when it returns."""
     monkeypatch.setattr("zkconsumer.spark.offset_mirror.RETRY_S", 0.2)
     name, group = unique("direct"), unique("group")
     caplog.set_level(logging.INFO, "zkconsumer.spark")
@@ -515,7 +515,8 @@ def test_a_mirror_holds_no_batch(
                 end = one.after(end, ReadMaxRows(1))
                 taken.append(time.monotonic() - started)
             assert [at for *_, at in from_offset(end)] == [22, 0]
-            # If each batch waited, it would take the 6 s of `zookeeper.connection.timeout.ms`.
+            # If each batch waited, the batches would take the 6 s of
+            # `zookeeper.connection.timeout.ms`.
             assert sum(taken) < 6
             assert until(lambda: "mirroring offsets failed" in caplog.text, limit_s=LIMIT_S)
             own.zookeeper.start()
@@ -532,7 +533,7 @@ def test_a_mirror_holds_no_batch(
 
 
 def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> StreamingQuery:
-    """Wait until a query has ended by itself; raise its error."""
+    """Wait until a query has ended by itself, and raise its error."""
     query = (
         rows.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(checkpoint))
@@ -547,7 +548,7 @@ def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> Stre
 
 
 def ignored(batch: DataFrame, number: int) -> None:
-    """A sink that reads the rows and drops them, because otherwise Spark plans no task."""
+    """A sink that reads the rows and drops them; without reading, Spark would plan no task."""
     batch.count()
 
 
@@ -562,7 +563,7 @@ def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
 def test_a_query_replays_a_batch_and_continues(
     spark: SparkSession, sandbox: Sandbox, topic: str, unique: Unique, tmp_path: Path
 ) -> None:
-    """A failed batch is replayed identically, and the next batch has the new messages."""
+    """If a batch fails it is replayed identically, and the next batch has the new messages."""
     group = unique("group")
     rows = stream(
         spark,
@@ -597,7 +598,7 @@ def test_a_query_replays_a_batch_and_continues(
 def test_columns_of_the_users_schema_in_a_self_union(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """Both sides of a self-union read all messages, with only the columns of the user's schema."""
+    """Both sides of a self-union read all messages, and only the columns of the user's schema."""
     rows = stream(spark, sandbox, subscribe=topic).schema("value binary, offset long").load()
     assert rows.columns == ["value", "offset"]
     seen: list[tuple[bytes, int]] = []
@@ -613,7 +614,7 @@ def test_columns_of_the_users_schema_in_a_self_union(
 def test_a_wrong_option_or_column_fails_early(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """A wrong option fails at load(), a wrong column at the query's start, with one sentence."""
+    """A wrong option fails at load(), a wrong column when the query starts; one sentence each."""
     with pytest.raises(AnalysisException, match="did you mean failOnDataLoss") as caught:
         stream(spark, sandbox, subscribe=topic, failOnDataLos="false").load()
     assert "Traceback" not in str(caught.value)
@@ -626,7 +627,7 @@ def test_a_wrong_option_or_column_fails_early(
 def test_a_deleted_topic_ends_a_query_with_its_name(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """The error for a deleted topic names the topic and the remedy, without a traceback."""
+    """If a topic is deleted, the error names topic and remedy, without a traceback."""
     rows = stream(spark, sandbox, subscribe=topic).load()
     ended(rows, tmp_path / "checkpoint", ignored)
     sandbox.delete_topic(topic)

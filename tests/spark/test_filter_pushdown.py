@@ -30,7 +30,7 @@ WHOLE = [OffsetRange("a", 0, 0, 100), OffsetRange("a", 1, 50, 60), OffsetRange("
 
 
 def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter]]:
-    """Return the remaining ranges and the filters that Spark must still evaluate."""
+    """Return the ranges that remain, and the filters that Spark must still evaluate."""
     pushed = PushedFilters()
     rest = [one for one in filters if not pushed.accept(one)]
     return [tuple(one) for one in pushed.apply_to(WHOLE)], rest
@@ -61,7 +61,7 @@ def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter
 def test_pushed_filters_are_exact(
     filters: list[Filter], expected: list[tuple[str, int, int, int]]
 ) -> None:
-    """All pushed filters are applied with exact bounds, and Spark evaluates none of them again."""
+    """These filters are applied with exact bounds, and Spark evaluates none of them again."""
     assert left(*filters) == (expected, [])
 
 
@@ -87,12 +87,12 @@ def test_pushed_filters_are_exact(
     ],
 )
 def test_filters_that_spark_evaluates(one: Filter) -> None:
-    """These filters do not narrow the ranges, and Spark evaluates them."""
+    """These filters do not narrow the ranges, so Spark evaluates them."""
     assert left(one) == ([tuple(each) for each in WHOLE], [one])
 
 
 def test_a_list_of_offsets() -> None:
-    """A list of offsets is read from its minimum to its maximum, and Spark selects the rows."""
+    """For a list of offsets the range from its lowest to its highest is read; Spark filters."""
     one = In(OFF, (9, 4, None))
     assert left(one) == ([("a", 0, 4, 10), ("b", 0, 7, 8)], [one])
 
@@ -109,7 +109,7 @@ def test_a_list_of_offsets() -> None:
     ],
 )
 def test_timestamps_are_a_lower_bound(filters: list[Filter], since_ms: int) -> None:
-    """Timestamps are lower bounds in whole milliseconds, and Spark filters the messages."""
+    """A timestamp becomes a lower bound in whole milliseconds, and Spark filters the messages."""
     pushed = PushedFilters()
     assert not any(map(pushed.accept, filters))
     assert pushed.since_ms == since_ms

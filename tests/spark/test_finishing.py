@@ -1,4 +1,4 @@
-"""Offsets of batches that Spark's own Kafka source has finished are stored in ZooKeeper."""
+"""When Spark's own Kafka source has finished a batch, its offsets are stored in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from zkconsumer.spark.finishing import CommitListener, committing, ranges_of
 from zkconsumer.spark.offset_ranges import OffsetRange
 
 # Progress that pyspark 4.0.0 with its own connector (4.0.0) reported for two batches of a query
-# named `orders`, from a 3.9.1 broker: topics orders and payments, maxOffsetsPerTrigger 40,
-# Trigger.AvailableNow.
+# named `orders`. A 3.9.1 broker had the topics orders and payments; maxOffsetsPerTrigger was 40,
+# the trigger Trigger.AvailableNow.
 RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
 SCHEMA = "key binary, value binary, topic string, partition int, offset long"
 
@@ -42,7 +42,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 
 def stored(client: KazooClient, group: str) -> dict[str, int]:
-    """Return the group's offset znodes."""
+    """Return the offset znodes of the group."""
     room = paths.offsets(group)
     return {
         f"{topic}-{partition}": int(client.get(f"{room}/{topic}/{partition}")[0])
@@ -60,7 +60,7 @@ def events(*, name: str = "orders") -> list[QueryProgressEvent]:
 
 
 def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
-    """Return a batch of (topic, partition, offset) with the columns of Spark's source."""
+    """Return a batch of (topic, partition, offset) rows with the columns of Spark's source."""
     return spark.createDataFrame([(None, b"v", *one) for one in offsets], SCHEMA)
 
 
@@ -70,7 +70,7 @@ def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
 def test_the_connectors_own_progress(
     zookeeper: ZooKeeperServer, client: KazooClient, unique: Callable[[str], str]
 ) -> None:
-    """The reported ends of each batch are stored, for the named query only."""
+    """The end offsets of each batch are stored, but only for the query of the given name."""
     group = unique("group")
     listener = CommitListener(query="orders", zookeeper=zookeeper.connect, group=group)
     for event in events(name="another"):
@@ -79,7 +79,7 @@ def test_the_connectors_own_progress(
     first, second = events()
     threads = threading.active_count()
     listener.onQueryProgress(first)
-    assert threading.active_count() > threads, "the listener has a ZooKeeper session"
+    assert threading.active_count() > threads, "the listener has opened a ZooKeeper session"
     assert stored(client, group) == {
         "orders-0": 12,
         "orders-1": 12,
@@ -89,7 +89,7 @@ def test_the_connectors_own_progress(
     listener.onQueryProgress(second)
     ends = {"orders-0": 20, "orders-1": 21, "orders-2": 22, "payments-0": 2}
     assert stored(client, group) == ends
-    listener.onQueryProgress(first)  # After a restart Spark reports a batch again.
+    listener.onQueryProgress(first)  # After a restart, Spark reports the last batch again.
     assert stored(client, group) == ends
     progress = second.progress
     listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, None, None))
@@ -97,7 +97,7 @@ def test_the_connectors_own_progress(
 
 
 def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without ZooKeeper the listener logs one warning; the next batch stores the offsets."""
+    """Without ZooKeeper the listener logs one warning, and the next batch stores the offsets."""
     group, server = "group", ZooKeeperServer(tmp_path, port=free_port())
     listener = CommitListener(
         query="orders",
@@ -125,7 +125,7 @@ def test_only_finished_messages_are_committed(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """A batch's ends are stored, unless the function raises or higher offsets are stored."""
+    """A batch's end offsets are stored, unless the function raises or higher ones are stored."""
     group, seen = unique("group"), []
 
     def process(batch: DataFrame, number: int) -> None:
@@ -154,7 +154,7 @@ def test_the_function_can_be_sent(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """A function that has committed is pickled without its session; the copy commits, too."""
+    """A function that has committed is pickled without its session, and its copy can commit."""
     group = unique("group")
     function = committing(_ignore, zookeeper=zookeeper.connect, group=group)
     function(rows(spark, ("a", 0, 1)), 0)
@@ -172,7 +172,7 @@ def _ignore(batch: DataFrame, number: int) -> None:
 def test_a_batch_is_read_once(
     spark: SparkSession, zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """The batch is persisted while its offsets are computed, and released afterwards."""
+    """A batch is persisted while its offsets are computed, and is released afterwards."""
     counted = spark.sparkContext.accumulator(0)
 
     def count(row: Any) -> Any:
@@ -190,7 +190,7 @@ def test_a_batch_is_read_once(
 
 
 def test_ranges(spark: SparkSession) -> None:
-    """The ranges come from the batch's rows; missing columns are an error that names them."""
+    """Ranges are computed from a batch's rows; missing columns are an error that names them."""
     batch = rows(spark, ("b", 0, 7), ("a", 1, 5), ("a", 0, 11), ("a", 0, 12))
     wanted = [OffsetRange("a", 0, 11, 13), OffsetRange("a", 1, 5, 6), OffsetRange("b", 0, 7, 8)]
     assert ranges_of(batch) == wanted
@@ -200,7 +200,7 @@ def test_ranges(spark: SparkSession) -> None:
 
 
 def test_a_wrong_property_is_refused(zookeeper: ZooKeeperServer) -> None:
-    """A wrong property is an error before the function is sent."""
+    """A wrong property is an error before the function is sent to a query."""
     with pytest.raises(ConfigError):
         committing(
             print, zookeeper=zookeeper.connect, group="g", properties={"auto.offset.reset": "x"}
@@ -208,5 +208,5 @@ def test_a_wrong_property_is_refused(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_a_partition_is_named_as_everywhere() -> None:
-    """A range's partition has the type that is used for stored offsets."""
+    """The partition of a range has the same type as the partition of a stored offset."""
     assert OffsetRange("a", 1, 5, 6).tp == TopicPartition("a", 1)

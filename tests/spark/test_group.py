@@ -1,4 +1,4 @@
-"""`mode=group` without Spark: the member, and the reader called as Spark calls it."""
+"""`mode=group` without Spark: the member, and a reader called as Spark calls it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.offset_ranges import OffsetRange, StreamOffset, from_offset
 from zkconsumer.spark.options import SourceOptions
 
-# The limit that Spark passes with Trigger.Once: no empty batch may precede the one that reads.
+# The limit that Spark passes with Trigger.Once: the first batch must already read messages.
 ALL = ReadAllAvailable()
 NO_LIMIT = ReadMaxRows(2**63 - 1)
 
 
 class Groups(Group):
-    """A group whose queries' members leave at the end of the test."""
+    """A group and its queries, whose members leave at the end of the test."""
 
     def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
         super().__init__(sandbox, name, topic, stack)
@@ -65,12 +65,12 @@ def member(group: Groups, suffix: str, threads: int = 1, **settings: Any) -> Mem
 
 
 def serves(one: Membership, *partitions: int) -> None:
-    """Wait until exactly these partitions may be planned."""
+    """Wait until the member may plan exactly these partitions."""
     eventually(lambda: {tp.partition for tp in one.served()} == set(partitions))
 
 
 def plan(one: Membership, size: int) -> list[OffsetRange]:
-    """Plan this many messages of each partition, from the stored offset or from the beginning."""
+    """Plan this number of messages in each partition, from the stored offset or the beginning."""
     for tp, at in one.served().items():
         if at.offset is None:
             one.reset(tp, at, 0, "nothing is stored")
@@ -85,7 +85,7 @@ def ends(batch: list[OffsetRange]) -> dict[TopicPartition, int]:
 
 
 def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
-    """Offsets of a batch in flight are not stored; when the batch is finished, all are stored."""
+    """The offsets of a batch are stored only after the batch has finished."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -100,7 +100,7 @@ def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
 def test_a_release_waits_for_the_batch_in_flight(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A joiner gets its partitions when the batch has finished, and starts at the batch's end."""
+    """A new member gets its partitions when the batch has finished, and starts at its end."""
     one = member(group, "a", threads=2)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -115,7 +115,7 @@ def test_a_release_waits_for_the_batch_in_flight(
 
 
 def test_a_partition_without_a_batch_is_released_at_once(group: Groups) -> None:
-    """A joiner does not wait for a batch that does not contain its partitions."""
+    """A new member does not wait for a batch without messages of its partitions."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     for tp, at in one.served().items():
@@ -126,7 +126,7 @@ def test_a_partition_without_a_batch_is_released_at_once(group: Groups) -> None:
 
 
 def test_the_grace_ends_the_wait(group: Groups) -> None:
-    """If a batch takes longer than the grace period, the new owner reads it from its start."""
+    """If a batch takes longer than the grace period, the new owner starts at its beginning."""
     one = member(group, "a", release_grace_s=0.3)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -139,7 +139,7 @@ def test_the_grace_ends_the_wait(group: Groups) -> None:
 
 
 def test_beside_a_connector(group: Groups) -> None:
-    """A query shares the partitions with a connector's member, and has all when that one leaves."""
+    """A query shares the partitions with a connector, and gets all when the connector leaves."""
     one = member(group, "a")
     other = group.join("b")
     other.settled(2, 3)
@@ -149,7 +149,7 @@ def test_beside_a_connector(group: Groups) -> None:
 
 
 def test_leaving_commits_finished_batches(group: Groups) -> None:
-    """A clean leave stores the finished batches' offsets, but not those of the batch in flight."""
+    """A clean leave stores the offsets of finished batches, not of the batch in flight."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -160,7 +160,7 @@ def test_leaving_commits_finished_batches(group: Groups) -> None:
 
 
 def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
-    """A running member continues from an operator's edit; a new member can recognise the edit."""
+    """A member continues from an operator's edit; a new member can recognise this edit."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -174,7 +174,7 @@ def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
 
 
 def test_partitions_granted_anew_start_at_the_stored_offset(group: Groups) -> None:
-    """If owner znodes are deleted, partitions start at the stored offset, not the batch's end."""
+    """If owner znodes are deleted, partitions start again at the stored offset."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -198,7 +198,7 @@ OPTIONS = {
 
 
 class Driven:
-    """A reader in this process, and the messages that it has read, batch by batch."""
+    """A reader in this process, and the messages of each batch that it has read."""
 
     def __init__(self, group: Groups, *, frame: str | None = None, **options: str) -> None:
         given = {"zookeeper": group.sandbox.zookeeper_connect, "group.id": group.name, **OPTIONS}
@@ -211,7 +211,7 @@ class Driven:
         group.stack.callback(self.reader.stop)
 
     def after(self, start: StreamOffset, limit: Any = ALL) -> StreamOffset:
-        """Return the next end that differs from `start`; its batch is planned but not read."""
+        """Return the next end offset that differs from `start`; the batch is planned, not read."""
         found: list[StreamOffset] = []
 
         def is_news() -> bool:
@@ -222,7 +222,7 @@ class Driven:
         return found[-1]
 
     def run(self, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
-        """Return the messages that a batch's tasks read with a pickled copy of the reader."""
+        """Return the messages that a batch's tasks read with pickled copies of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         rows = sorted(
@@ -235,7 +235,7 @@ class Driven:
         return rows
 
     def until(self, count: int, start: StreamOffset | None = None) -> StreamOffset:
-        """Run batches until this many messages are read; return the last end."""
+        """Run batches until this number of messages is read; return the last end offset."""
         end = start or {}
         while len(self.read) < count:
             begun, end = end, self.after(end)
@@ -243,7 +243,7 @@ class Driven:
         return end
 
     def is_quiet(self, start: StreamOffset) -> bool:
-        """Return whether several requests find no new messages."""
+        """Return whether none of several requests finds new messages."""
         return all(self.reader.latestOffset(start, ALL) is start for _ in range(10))
 
 
@@ -257,7 +257,7 @@ def all_of(count: int, *partitions: int) -> list[tuple[int, int]]:
 
 
 def test_a_query_reads_and_commits_owned_partitions(group: Groups) -> None:
-    """Each message is read once, in limited batches, and stored at the next request."""
+    """Batches are limited and read each message once; the next request stores the offsets."""
     fill(group, 10)
     query = Driven(group, maxOffsetsPerTrigger="20")
     assert query.reader.getDefaultReadLimit() == ReadMaxRows(20)
@@ -281,7 +281,7 @@ def test_a_query_reads_and_commits_owned_partitions(group: Groups) -> None:
 
 @pytest.mark.parametrize("dual", ["true", "false"])
 def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
-    """offsets.storage=kafka stores in Kafka, and in ZooKeeper unless dual commit is off."""
+    """offsets.storage=kafka stores offsets in Kafka, and with dual commit also in ZooKeeper."""
     fill(group, 10)
     query = Driven(group, offsets__storage="kafka", dual__commit__enabled=dual)
     end = query.until(40)
@@ -301,13 +301,13 @@ def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
 
 
 def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
-    """A partition's new owner starts at the end of the former owner's last finished batch."""
+    """A partition's new owner starts at the end of the old owner's last finished batch."""
     fill(group, 10)
     one, other = Driven(group, consumer__id="a"), Driven(group, consumer__id="b")
     end = one.after({})
     one.run({}, end)
     fill(group, 5)
-    assert other.reader.latestOffset({}, ALL) == {}  # All messages are in flight.
+    assert other.reader.latestOffset({}, ALL) == {}  # All messages belong to the batch in flight.
     end = one.until(50, end)
     theirs = other.until(10)
     assert set(end[group.topic]) >= {"0", "1"} and set(theirs[group.topic]) == {"2", "3"}
@@ -319,11 +319,11 @@ def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
 
 
 def test_a_replay_needs_no_membership(group: Groups) -> None:
-    """After a crash the unfinished batch is replayed identically, then the query joins."""
+    """After a crash the query first replays the unfinished batch identically, and then joins."""
     fill(group, 10)
     query = Driven(group)
     first = query.after({})
-    query.reader.stop()  # The crash happens before the batch was finished.
+    query.reader.stop()  # The crash happens before the batch has finished.
     assert group.stored(0) in (None, "0")
     fill(group, 5)
     again = Driven(group)
@@ -337,7 +337,7 @@ def test_a_replay_needs_no_membership(group: Groups) -> None:
     ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
 )
 def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: list[int]) -> None:
-    """offsets.on.restart sets the start of a restarted query: group, checkpoint, or the higher."""
+    """offsets.on.restart selects where a restarted query starts: group, checkpoint, or higher."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -354,15 +354,15 @@ def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: li
 def test_a_reset_by_another_tool_is_reported(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a restart an unmarked reset has no effect, and the log reports it with both offsets."""
+    """After a restart an unmarked reset has no effect; the log names both offsets."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
     assert query.is_quiet(end)
     query.reader.stop()
-    group.write(1, b"4")  # kafka.tools.UpdateOffsetsInZK writes offsets like this.
+    group.write(1, b"4")  # kafka.tools.UpdateOffsetsInZK writes offsets in this way.
     group.admin.delete(group.offset(2))
-    # The offset of the last batch's start: the query ended before it committed.
+    # This offset is the start of the last batch: the query ended before it committed the end.
     group.write(3, b"0")
     with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
         again = Driven(group)
@@ -376,7 +376,7 @@ def test_a_reset_by_another_tool_is_reported(
 
 
 def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
-    """An operator's lower offset, set while the query was stopped, is used once."""
+    """A lower offset that an operator set while the query was stopped is used once."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -386,14 +386,14 @@ def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
     again = Driven(group)
     rewound = again.after(end)
     assert rewound[group.topic]["0"] == [4, 10] and rewound[group.topic]["1"] == [10, 10]
-    again.reader.stop()  # The query crashed within this batch, which is now replayed.
+    again.reader.stop()  # The query crashed within this batch, so the batch is now replayed.
     last = Driven(group)
     assert last.run(end, rewound) == [(0, offset) for offset in range(4, 10)]
     assert last.is_quiet(rewound)
 
 
 def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
-    """The run reads all owned partitions in limited batches, and nothing that is produced later."""
+    """AvailableNow reads its partitions in limited batches up to the logs' ends at its start."""
     fill(group, 10)
     query = Driven(group)
     query.reader.prepareForTriggerAvailableNow()
@@ -408,12 +408,12 @@ def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
 
 
 def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
-    """The first batch is empty, on a new and on a restarted driver; then the member joins."""
+    """Also on a restarted driver the first batch is empty, and then the member joins."""
     fill(group, 5)
     query = Driven(group)
     assert query.reader.getDefaultReadLimit() == NO_LIMIT
     end = query.reader.latestOffset({}, NO_LIMIT)
-    assert end == {"": {}}  # It differs from the start offset: otherwise Spark would run no batch.
+    assert end == {"": {}}  # It differs from the start offset; else Spark would run no batch.
     assert len(query.reader.partitions({}, end)) == 4 and query.run({}, end) == []
     assert not group.admin.exists(f"/consumers/{group.name}/ids")
     end = query.after(end, NO_LIMIT)
@@ -431,7 +431,7 @@ def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
 def test_a_query_without_a_share_logs_the_reason(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A query that owns no partition waits, and logs the reason in one sentence."""
+    """A query that owns no partition waits, and one sentence in the log gives the reason."""
     fill(group, 5)
     others = member(group, "a", threads=4)
     serves(others, 0, 1, 2, 3)
@@ -450,7 +450,7 @@ def test_a_query_without_a_share_logs_the_reason(
 
 
 def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
-    """Without ZooKeeper no batch is planned, and after the time limit the query fails."""
+    """Without ZooKeeper no batch is planned; after the time limit the query fails."""
     fill(group, 5)
     query = Driven(group, zookeeper__patience__ms="1000")
     end = query.until(20)
@@ -464,7 +464,7 @@ def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
 
 
 def test_a_deleted_topic_is_named(group: Groups) -> None:
-    """If a topic that was read is deleted, the query fails with one sentence that names it."""
+    """If a topic is deleted after it was read, the query fails with a sentence that names it."""
     fill(group, 5)
     query = Driven(group)
     end = query.until(20)
@@ -474,7 +474,7 @@ def test_a_deleted_topic_is_named(group: Groups) -> None:
 
 
 def test_a_pattern_includes_created_topics(group: Groups) -> None:
-    """A member with a pattern reads new partitions and topics from their beginning."""
+    """A member with a pattern reads new partitions and topics from the beginning."""
     fill(group, 5)
     query = Driven(group, subscribePattern=f"{group.topic}.*", streams="2")
     end = query.until(20)
@@ -490,7 +490,7 @@ def test_a_pattern_includes_created_topics(group: Groups) -> None:
 def test_an_offset_outside_the_log_is_reset(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """auto.offset.reset replaces a stored offset that is outside the log."""
+    """`auto.offset.reset` replaces a stored offset that is outside the log."""
     fill(group, 5)
     group.admin.ensure_path(group.offset(0))
     group.write(0, b"100")
@@ -506,7 +506,7 @@ def test_an_offset_outside_the_log_is_reset(
 def test_an_idle_query_requests_only_log_ends(
     group: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An idle query requests only the ends of logs, not metadata or the logs' beginnings."""
+    """An idle query requests the ends of logs, but neither metadata nor the logs' beginnings."""
     fill(group, 5)
     query = Driven(group)
     end = query.until(20)
@@ -528,7 +528,7 @@ def test_an_idle_query_requests_only_log_ends(
 
 
 def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DataFrame's second reader is refused while the first exists; another frame's is not."""
+    """While a DataFrame has a reader, a second one is refused; another DataFrame may have one."""
     monkeypatch.setattr(group_stream, "PREVIOUS_READER_WAIT_S", 0.1)
     first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
     assert first.reader.initialOffset() == {}
@@ -540,7 +540,7 @@ def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_without_messages_waits_for_its_cost() -> None:
-    """An answer without messages is delayed by 30 times its processor time, up to the maximum."""
+    """A reply without messages is delayed by 30 times its processor time, up to a maximum."""
     pause = IdleDelay()
 
     def held_s(cost_s: float) -> float:
@@ -551,7 +551,7 @@ def test_an_answer_without_messages_waits_for_its_cost() -> None:
         pause.hold()
         return time.monotonic() - started
 
-    assert held_s(0.1) < MAX_IDLE_DELAY_S  # The batch before this one does not count.
+    assert held_s(0.1) < MAX_IDLE_DELAY_S  # The batch before this request does not count.
     assert held_s(0.02) >= 30 * 0.02
     assert held_s(0.1) >= MAX_IDLE_DELAY_S
     pause.end()
@@ -559,7 +559,7 @@ def test_an_answer_without_messages_waits_for_its_cost() -> None:
 
 
 def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
-    """AvailableNow fails with the reason if the group gives the query no partition."""
+    """If the group gives the query no partition, AvailableNow fails with the reason."""
     fill(group, 5)
     serves(member(group, "a", threads=4), 0, 1, 2, 3)
     query = Driven(group, consumer__id="z")
@@ -571,7 +571,7 @@ def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
 def test_a_run_without_a_share_reports_an_empty_batch(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """failOnMissingShare=false: an empty batch reports the unread partitions as progress."""
+    """With failOnMissingShare=false, progress reports unread partitions of an empty batch."""
     fill(group, 5)
     serves(member(group, "a", threads=4), 0, 1, 2, 3)
     query = Driven(group, consumer__id="z", failOnMissingShare="false")

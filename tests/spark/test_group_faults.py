@@ -1,6 +1,4 @@
-"""`mode=group` on a real Spark: members join, leave, freeze and are killed, and no message
-is lost.
-"""
+"""`mode=group` on a real Spark: no message is lost if members join, leave, freeze or die."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class FlowingGroup(QueryGroup):
-    """A group, a continuous producer, and queries."""
+    """A group with its queries, and a producer that produces all the time."""
 
     def __init__(self, *where: Any, **more: Any) -> None:
         super().__init__(*where, **more)
@@ -54,7 +52,7 @@ class FlowingGroup(QueryGroup):
         return super().options(**{"revoke__grace__ms": "30000", **options})
 
     def query(self, name: str, **options: str) -> Query:
-        """Return a query that has not started; it is stopped when the test ends."""
+        """Return a query that is not started yet; the query is stopped when the test ends."""
         made = Query(self.spark, self.directory / name, self.options(**options))
         self.queries.append(made)
         self.stack.callback(lambda: made.stop() if hasattr(made, "query") else None)
@@ -69,7 +67,7 @@ class FlowingGroup(QueryGroup):
         return sum([*(one.read for one in self.queries), *self.others], Counter())
 
     def all_read(self) -> None:
-        """Wait until every produced message was read."""
+        """Wait until every message that was produced has been read."""
         wait(lambda: self.produced <= self.read.keys(), "every produced message to be read")
 
     @property
@@ -77,7 +75,7 @@ class FlowingGroup(QueryGroup):
         return {place for place, count in self.read.items() if count > 1}
 
     def parts(self) -> dict[str, int]:
-        """Return how many partitions each member owns."""
+        """Return the number of partitions that each member owns."""
         return dict(Counter(owner.rpartition("-")[0] for owner in self.owners()))
 
     @property
@@ -102,7 +100,7 @@ def scene(
 
 
 class Watcher(threading.Thread):
-    """Records when an offset in ZooKeeper is lowered."""
+    """Records every offset in ZooKeeper that becomes lower."""
 
     def __init__(self, scene: FlowingGroup) -> None:
         super().__init__(daemon=True)
@@ -155,7 +153,7 @@ class DriverProcess:
                 self._lines.append(json.loads(line))
 
     def told(self, event: str) -> dict[str, Any]:
-        """Wait for this event of the driver and return it."""
+        """Wait until the driver reports this event, and return the event."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -167,7 +165,7 @@ class DriverProcess:
         return found[-1]
 
     def kill(self) -> None:
-        """Send SIGKILL to Python and the JVM at once; the source's process gets no signal."""
+        """Send SIGKILL to Python and the JVM at once, but no signal to the source's process."""
         os.kill(int(self.told("started")["jvm"]), signal.SIGKILL)
         self.process.kill()
         self.process.wait()
@@ -189,7 +187,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
     one = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     wait(lambda: len(one.read) > 50)
-    # Longer than a member needs to leave, so that no session expires before.
+    # This is longer than a member needs to leave, so no session expires before that.
     other = scene.query("b", consumer__id="b", zookeeper__session__timeout__ms="30000").start()
     wait(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
     scene.flow.stop()
@@ -216,7 +214,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
 
 
 def test_beside_jvm_and_python_members(scene: FlowingGroup) -> None:
-    """Beside a JVM consumer and a connector each member has its share, and no message is lost."""
+    """A query, a JVM consumer and a connector each get a share, and no message is lost."""
     query = scene.query("a", consumer__id="a", revoke__grace__ms="4000").start()
     scene.flow.start()
     wait(lambda: len(query.read) > 20)
@@ -246,7 +244,7 @@ def test_beside_jvm_and_python_members(scene: FlowingGroup) -> None:
 
 
 def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
-    """Another query continues, and the restarted query redelivers only the batch in flight."""
+    """Another query continues; the restarted query redelivers only the batch in flight."""
     for partition in range(4):
         placed = scene.sandbox.produce(scene.topic, 50, partition=partition)
         scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
@@ -274,7 +272,7 @@ def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
 
 
 def test_a_source_process_freezes(scene: FlowingGroup) -> None:
-    """Another query takes over, the resumed one rejoins; no message is lost, no offset lowered."""
+    """Another query takes over, and the resumed query rejoins; nothing is lost or set back."""
     query = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     watcher = Watcher(scene)
@@ -305,7 +303,7 @@ def test_a_source_process_freezes(scene: FlowingGroup) -> None:
 
 
 def test_zookeeper_restarts(scene: FlowingGroup) -> None:
-    """A query waits for ZooKeeper during its restart, continues, and loses no message."""
+    """While ZooKeeper restarts a query waits; then it continues, and loses no message."""
     query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
     scene.flow.start()
     wait(lambda: len(query.read) > 20)
@@ -317,7 +315,7 @@ def test_zookeeper_restarts(scene: FlowingGroup) -> None:
 
 
 def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
-    """A broker that leads partitions is killed and restarted, another stops: no message is lost."""
+    """If a leading broker is killed and restarted and another one stops, no message is lost."""
     fast = {"zookeeper.session.timeout.ms": 1500, "unclean.leader.election.enable": "false"}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own, ExitStack() as stack:
         placed = own.create_topic("flow", partitions=4, replicas=2)
@@ -346,14 +344,14 @@ def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def in_sync(servers: Sandbox, topic: str) -> list[int]:
-    """Return how many brokers have all messages of each partition."""
+    """Return the number of brokers that have all messages of each partition."""
     client = AdminClient({"bootstrap.servers": servers.bootstrap, "log_level": 0})
     partitions = client.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions
     return [len(one.isrs) for one in partitions.values()]
 
 
 def assert_goes_on(scene: FlowingGroup, query: Query) -> None:
-    """Assert that messages produced from now on are read in all partitions."""
+    """Assert that all partitions deliver the messages that are produced from now on."""
     before = {tp: max(all, default=-1) for tp, all in scene.flow.produced.items()}
     wait(
         lambda: all(
@@ -365,7 +363,7 @@ def assert_goes_on(scene: FlowingGroup, query: Query) -> None:
 
 
 def test_an_operator_rewinds_a_stopped_query(scene: FlowingGroup) -> None:
-    """A stopped query continues from the offsets that `zkconsumer offsets reset` sets."""
+    """A stopped query restarts at the offsets that `zkconsumer offsets reset` has set."""
     scene.flow.produced = {
         scene.tp(n): {at.offset for at in scene.sandbox.produce(scene.topic, 10, partition=n)}
         for n in range(4)
@@ -383,7 +381,7 @@ def test_an_operator_rewinds_a_stopped_query(scene: FlowingGroup) -> None:
 
 
 def test_errors_are_one_sentence(scene: FlowingGroup) -> None:
-    """An error that ends a query reaches the user as its text, without Python's traceback."""
+    """If an error ends a query, the user sees its text, without Python's traceback."""
     scene.sandbox.produce(scene.topic, 5, partition=0)
     query = scene.query("a").start()
     wait(lambda: len(query.read) == 5)

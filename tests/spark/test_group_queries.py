@@ -20,12 +20,12 @@ from zkconsumer.spark.progress_listener import progress_of
 
 
 class BatchGroup(QueryGroup):
-    """A topic of four partitions, a group, and the DataFrames and queries of a test."""
+    """A topic of four partitions, a group, and the DataFrames and queries of one test."""
 
     def __init__(self, *where: Any, **more: Any) -> None:
         super().__init__(*where, **more)
         self.rows: list[tuple[int, int]] = []
-        # The members of the group during each batch.
+        # The members of the group, noted during each batch.
         self.members: list[list[str]] = []
 
     def frame(self, **options: str) -> DataFrame:
@@ -33,7 +33,7 @@ class BatchGroup(QueryGroup):
         return reader.options(**self.options(**options)).load()
 
     def start(self, frame: DataFrame, *, name: str = "query", **trigger: Any) -> Any:
-        """Start a query, which is stopped when the test ends."""
+        """Start a query; it is stopped when the test ends."""
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.trigger(**trigger) if trigger else writer
         query = writer.option("checkpointLocation", str(self.directory / name)).start()
@@ -73,7 +73,7 @@ def scene(
 
 
 def owned_by_another(scene: BatchGroup, *partitions: int) -> None:
-    """Let a live session that is not a member own these partitions and never release them."""
+    """Let a live session that is no member own these partitions, and never release them."""
     for partition in partitions:
         scene.admin.create(scene.owner(partition), b"another-0", ephemeral=True, makepath=True)
 
@@ -89,7 +89,7 @@ def test_a_run_without_its_share_fails(scene: BatchGroup) -> None:
 
 
 def test_a_run_without_its_share_may_continue(scene: BatchGroup) -> None:
-    """With failOnMissingShare=false a run reads its partitions and reports the others' lag."""
+    """With failOnMissingShare=false a run reads its own partitions, and reports the others' lag."""
     owned_by_another(scene, 2, 3)
     query = scene.run(scene.frame(failOnMissingShare="false"))
     assert sorted(scene.rows) == [(part, offset) for part in (0, 1) for offset in range(5)]
@@ -103,14 +103,14 @@ def test_a_run_without_its_share_may_continue(scene: BatchGroup) -> None:
 
 
 def test_a_query_joins_after_a_batch(scene: BatchGroup) -> None:
-    """No member is registered while Spark runs its first batch, which is empty."""
+    """While Spark runs its first batch, which is empty, no member is registered."""
     scene.run(scene.frame())
     assert scene.members[0] == [] and len(scene.members[1]) == 1
     assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
 
 
 def test_the_only_batch_reads(scene: BatchGroup) -> None:
-    """With Trigger.Once the only batch reads messages."""
+    """With Trigger.Once, the only batch reads messages."""
     scene.run(scene.frame(), once=True)
     assert len(scene.members) == 1
     assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
@@ -120,7 +120,7 @@ def test_the_only_batch_reads(scene: BatchGroup) -> None:
 
 
 def test_a_self_union_reads_each_message_twice(scene: BatchGroup) -> None:
-    """Spark reads both sides of a self-union through one member: each message appears twice."""
+    """Spark reads both sides of a self-union through one member, so each message appears twice."""
     frame = scene.frame()
     scene.run(frame.union(frame))
     every = [(part, offset) for part in range(4) for offset in range(5)]
@@ -128,7 +128,7 @@ def test_a_self_union_reads_each_message_twice(scene: BatchGroup) -> None:
 
 
 def test_a_join_with_itself_is_refused(scene: BatchGroup) -> None:
-    """A self-join would create two members that split the messages, so it is refused."""
+    """A self-join is refused, because it would create two members that divide the messages."""
     frame = scene.frame()
     one, other = frame.alias("one"), frame.alias("other")
     with pytest.raises(StreamingQueryException) as raised:
@@ -142,7 +142,7 @@ def test_a_join_with_itself_is_refused(scene: BatchGroup) -> None:
 
 
 def test_a_query_is_started_again(scene: BatchGroup) -> None:
-    """A DataFrame whose query has ended may be read again, also by several queries in turn."""
+    """If the query of a DataFrame has ended, other queries may read the DataFrame in turn."""
     frame = scene.frame()
     for _ in range(2):
         scene.run(frame)

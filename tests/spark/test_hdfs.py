@@ -34,7 +34,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 
 @pytest.fixture(scope="module")
 def files(hdfs: Hdfs) -> fsspec.AbstractFileSystem:
-    """The files of the HDFS, as the user who started it."""
+    """The files of the HDFS, accessed as the user who started it."""
     return fsspec.filesystem("hdfs", host="127.0.0.1", port=int(hdfs.url.rpartition(":")[2]))
 
 
@@ -44,7 +44,7 @@ def put(files: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return the rows, with the names of the files without their directories."""
+    """Return the rows; the names of files have no directories."""
     found = [row.asDict(recursive=True) for row in frame.collect()]
     return [row | {"file": row["file"].rpartition("/")[2]} for row in found]
 
@@ -53,7 +53,7 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 def test_transactions(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path: Path, way: str
 ) -> None:
-    """The logs of a directory, also a compressed one, have the rows that they have on disk."""
+    """Logs of a directory on HDFS, also if compressed, give the same rows as on disk."""
     log = every_kind()
     later = LogWriter(zxid=log.zxid)
     later.add(tx.CREATE_SESSION, number(6000))
@@ -71,7 +71,7 @@ def test_transactions(
 def test_tables_of_an_archive(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem
 ) -> None:
-    """A table of an archive of three servers has the rows that it has on disk."""
+    """From an archive of three servers, a table has the same rows as on disk."""
     put(files, "/archives/incident.tar.gz", INCIDENT.read_bytes())
     found = rows(loaded(spark, f"{hdfs.url}/archives/incident.tar.gz", "ownership"))
     assert found
@@ -81,7 +81,7 @@ def test_tables_of_an_archive(
 def test_a_stream_of_a_growing_log(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path: Path
 ) -> None:
-    """A stream reads what was appended and new logs; a restarted query reads no row twice."""
+    """A stream reads appended data and new logs; a restarted query reads no row twice."""
     log = every_kind()
     whole, torn = log.content(), len(log.content()) - 5
     put(files, "/stream/log.1", whole[:torn])
@@ -101,7 +101,7 @@ def test_a_stream_of_a_growing_log(
 def test_a_running_stream_finds_new_logs(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem
 ) -> None:
-    """A query that runs reads logs that are added, and a log that is replaced by a longer one."""
+    """A running query reads new logs, and a log that a longer one has replaced."""
     log = LogWriter()
     log.add(tx.CREATE_SESSION, number(6000))
     put(files, "/live/log.1", log.content() + bytes(1000))
@@ -111,7 +111,7 @@ def test_a_running_stream_finds_new_logs(
         for _ in range(2):
             query.processAllAvailable()
             log.add(tx.CREATE_SESSION, number(6000))
-            # A server reserves space, so the file keeps its size.
+            # A server preallocates space, so the size of the file stays the same.
             content = log.content()
             put(files, "/live/log.1", content + bytes(2000 - len(content)))
             other = LogWriter(zxid=log.zxid + 100)
@@ -127,7 +127,7 @@ def test_a_running_stream_finds_new_logs(
 def test_the_pipeline(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path: Path
 ) -> None:
-    """`history_pipeline` keeps tables of logs on HDFS; a second run reads only new transactions."""
+    """`history_pipeline` writes tables of logs on HDFS; a second run reads only what is new."""
     log = every_kind()
     put(files, "/pipeline/log.1", log.content())
     ensembles = {"prod": [f"{hdfs.url}/pipeline"]}
@@ -148,7 +148,7 @@ def test_permission_denied(
     files: fsspec.AbstractFileSystem,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A directory and a file that the user may not read are errors of one line."""
+    """For a directory or a file that the user may not read, the error is one line."""
     put(files, "/denied/deep/log.1", every_kind().content())
     files.client.set_permission("/denied/deep", 0o700)
     root = hdfs.web.replace("://", "://guest@")
@@ -187,7 +187,7 @@ def test_no_namenode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_block(hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    """A log whose data no DataNode has is unreadable; it is neither empty nor complete."""
+    """If no DataNode has the data of a log, the log counts as unreadable, not as empty."""
     data = hdfs.directory / "hdfs" / "data"
     before = set(data.rglob("blk_*"))
     put(files, "/lost/log.1", every_kind().content())
@@ -201,7 +201,7 @@ def test_a_missing_block(hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path:
 
 
 def test_a_missing_path(spark: SparkSession, hdfs: Hdfs) -> None:
-    """A path that does not exist on the HDFS is an error that names it."""
+    """For a path that does not exist on the HDFS, the error names the path."""
     for root in (hdfs.url, hdfs.web):
         with pytest.raises(BadFileError, match=f"the path does not exist .{root}/nothing"):
             find_servers([f"{root}/nothing"])

@@ -39,7 +39,7 @@ def group(directory: Path) -> LogWriter:
 
 
 def as_rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return rows with times in milliseconds, as the tables have them."""
+    """Return rows whose times are in milliseconds, as in the tables."""
     found = []
     for row in frame.collect():
         values = row.asDict(recursive=True)
@@ -57,7 +57,7 @@ def _untimed(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def test_transactions(spark: SparkSession, tmp_path: Path) -> None:
-    """The source and `binaryFile` return the same rows of each type as the plain reader."""
+    """The source, `binaryFile` and the plain reader return the same rows of each type."""
     every_kind().write(tmp_path)
     expected = [
         as_dict(transaction(row, batch.file))
@@ -71,7 +71,7 @@ def test_transactions(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "transactions"])
 def test_tables(spark: SparkSession, tmp_path: Path, table: str) -> None:
-    """Each table has the rows that the command line shows, in columns of Spark's types."""
+    """Each table has the rows that the command line shows, in columns of Spark types."""
     group(tmp_path)
     description = Description(find_servers([tmp_path]))
     description.read()
@@ -81,7 +81,7 @@ def test_tables(spark: SparkSession, tmp_path: Path, table: str) -> None:
 
 
 def test_servers_of_an_ensemble(spark: SparkSession, tmp_path: Path) -> None:
-    """Transactions that several servers wrote appear once after `deduplicated`."""
+    """After `deduplicated`, a transaction that several servers wrote appears once."""
     for name in ("one", "two"):
         group(tmp_path / name)
     frame = loaded(spark, tmp_path)
@@ -90,7 +90,7 @@ def test_servers_of_an_ensemble(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    """A damaged log gives the rows before the damage, and a last row that names file and byte."""
+    """A damaged log gives the rows before the damage, then a row that names file and byte."""
     log = group(tmp_path)
     content = bytearray(log.content())
     content[-20] ^= 1
@@ -101,13 +101,13 @@ def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
-    """A stream reads appended transactions and new logs; a restarted query reads no row twice."""
+    """A stream reads appended transactions and new logs; a restarted query repeats no row."""
     logs = tmp_path / "logs"
     log = group(logs)
     stream = RestartedStream(spark, logs, tmp_path)
     assert stream.run() == list(range(1, 9))
     log.add(tx.CREATE_SESSION, number(6000), session=7)
-    (logs / "log.1").write_bytes(log.content()[:-4] + bytes(64))  # The last transaction is torn.
+    (logs / "log.1").write_bytes(log.content()[:-4] + bytes(64))  # The last transaction is cut off.
     assert stream.run() == list(range(1, 9))
     log.write(logs, zeros=64)
     second = LogWriter(zxid=log.zxid)
@@ -117,6 +117,6 @@ def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_wrong_options(spark: SparkSession, tmp_path: Path) -> None:
-    """For an unknown table the error lists the tables that exist."""
+    """For an unknown table, the error lists the existing tables."""
     with pytest.raises(AnalysisException, match="there is no table 'owners'"):
         loaded(spark, tmp_path, "owners")

@@ -1,4 +1,4 @@
-"""scripts/history_demo: a whole run, its clean-up, and its parts without servers."""
+"""scripts/history_demo: a whole run, its clean-up, and the parts that need no server."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the run's temporary files. The command line of each of its processes names
-    it."""
+    """The directory of temporary files, which each process of the run has in its command line."""
     found = tmp_path / "temporary"
     found.mkdir()
     monkeypatch.setenv("TMPDIR", str(found))
@@ -56,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)
 def test_a_run(home: Path, start: Start, tmp_path: Path) -> None:
-    """The tables equal what the demo recorded; both runs of the pipeline read new transactions."""
+    """The tables equal what the demo recorded; each run of the pipeline reads transactions."""
     process = start("--faults", "4", "--seed", "3", "--output", "out", "--json")
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err.decode()
@@ -74,7 +73,7 @@ def test_a_run(home: Path, start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(LIMIT_S)
 def test_ctrl_c(home: Path, start: Start, tmp_path: Path) -> None:
-    """Ctrl-C between two faults exits with code 130 and leaves no process and no directory."""
+    """Ctrl-C between two faults gives exit code 130, and leaves no process and no directory."""
     process = start("--faults", "40")
     assert process.stderr is not None
     assert any(b"fault 1 of 40" in line for line in process.stderr)
@@ -90,14 +89,14 @@ def test_ctrl_c(home: Path, start: Start, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def found() -> Described:
-    """The tables of a run of the demo, from the logs of its servers."""
+    """The tables of a run of the demo, computed from the logs of its servers."""
     description = Description(find_servers([INCIDENT]), ["billing"])
     description.read()
     return description.result()
 
 
 def test_the_tables_are_read_back(found: Described) -> None:
-    """Rows that are converted to columns, in any order, are read back unchanged."""
+    """Rows that were converted to columns, in any order, are read back unchanged."""
     for table in TABLES:
         if table != "transactions":
             rows = getattr(found.tables, table)
@@ -111,7 +110,7 @@ def test_the_tables_are_read_back(found: Described) -> None:
 
 
 def test_the_charts(found: Described) -> None:
-    """Each chart is an SVG element with data; the page has all charts, and loads no resource."""
+    """Each chart is an SVG with data; the page has all charts, and loads no resource."""
     drawn = charts(found)
     for one in drawn:
         root = ElementTree.fromstring(one)
@@ -125,7 +124,7 @@ def test_the_charts(found: Described) -> None:
 
 
 def test_a_window_has_no_earlier_moments(found: Described) -> None:
-    """A window shows events and states within it, but no offset that moved back before it."""
+    """A window shows its own events and states, but no earlier decrease of an offset."""
     kinds = ("offset moved back", "offset deleted")
     moments = [one for one in found.tables.incidents if one.kind in kinds]
     after = Window(from_ms=max(one.time_ms for one in moments) + 1)
@@ -138,7 +137,7 @@ def test_a_window_has_no_earlier_moments(found: Described) -> None:
 
 
 def test_the_claims_of_a_jvm() -> None:
-    """A claim in a JVM's log gives its thread and partition; a failed claim gives nothing."""
+    """From a JVM's log, a claim gives thread and partition, and a failed claim gives nothing."""
     begin = "2026-11-23 12:40:21,187 INFO  kafka.consumer.ZookeeperConsumerConnector - [g_1], "
     text = (
         f"{begin}g_1-0 successfully owned partition 3 for topic orders\n"
@@ -174,7 +173,7 @@ def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_an_output_that_exists(home: Path, start: Start, tmp_path: Path) -> None:
-    """If the output directory exists, an error says what to do; the directory stays as it was."""
+    """If the output directory exists, the error says what to do, and the directory stays."""
     report = tmp_path / "out" / "report.html"
     report.parent.mkdir()
     report.write_text("an earlier report")

@@ -1,4 +1,4 @@
-"""The pipeline of `spark.history_pipeline`: files that grow, late files, copies, killed runs."""
+"""The pipeline `spark.history_pipeline`: growing files, late files, copies, killed runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SEEDS = (1, 2, 7)
 
 
 class Killed(BaseException):
-    """Raised where a kill would end the process."""
+    """Raised at the point where a kill would end the process."""
 
 
 def update(folder: Path, logs: Path) -> RunResult:
-    """Run the pipeline once for one ensemble, as `run` does it, without Spark."""
+    """Run the pipeline once for one ensemble, without Spark, as `run` does."""
     remove_invalid(folder, manifest_of(folder))
     manifest, ended = Task(folder, [str(logs)], []).run()
     commit(folder, json.dumps(asdict(manifest)))
@@ -41,12 +41,12 @@ def update(folder: Path, logs: Path) -> RunResult:
 
 
 def texts(table: str, rows: list[dict[str, Any]]) -> Rows:
-    """Return rows as texts without the file, which may be that of any server."""
+    """Return rows as texts without the file name, which may be that of any server."""
     return Counter(json.dumps({**row, "file": ""}, default=repr, sort_keys=True) for row in rows)
 
 
 def written(folder: Path, table: str) -> Rows:
-    """Return the rows of a table that are valid."""
+    """Return the rows of a table that are valid now."""
     known = manifest_of(folder)
     names = [one.transactions for one in known.runs]
     names = names if table == "transactions" else [known.tables[table]]
@@ -64,7 +64,7 @@ def written(folder: Path, table: str) -> Rows:
 
 
 def expected(logs: Path, table: str) -> Rows:
-    """Return the rows of a table after one reading of all files."""
+    """Return the rows that a table has if all files are read at once."""
     if table == "transactions":
         batches = History(find_servers([logs])).batches()
         rows = [as_dict(transaction(row, "")) for batch in batches for row in batch.rows]
@@ -75,7 +75,7 @@ def expected(logs: Path, table: str) -> Rows:
 
 
 def check(folder: Path, logs: Path, *, but: tuple[str, ...] = ()) -> None:
-    """Check that all tables equal one reading of all files, except for these kinds of incidents."""
+    """Check that all tables equal a reading of all files at once, except these incidents."""
     for table in TABLES:
         found, wanted = written(folder, table), expected(logs, table)
         different = (found - wanted) + (wanted - found)
@@ -105,7 +105,7 @@ def log() -> LogWriter:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_order_of_files_and_kills(seed: int, tmp_path: Path) -> None:
-    """With files of two servers in any order, torn files, and kills, each row is written once."""
+    """With files in any order, incomplete files, and kills, each row is written once."""
     chance = random.Random(seed)
     log = simulated(seed)[0].log
     out, logs = tmp_path / "out" / "prod", tmp_path / "logs"
@@ -125,7 +125,7 @@ def test_any_order_of_files_and_kills(seed: int, tmp_path: Path) -> None:
         if chance.random() < 0.5:  # This run is killed before its commit.
             Task(out, [str(logs)], []).run()
         update(out, logs)
-    # These kinds depend on which server lacked which transactions when a run read them.
+    # For these kinds it matters which server lacked transactions when a run read its files.
     check(out, logs, but=("missing", "disagreement"))
     assert update(out, logs).transactions == 0
 
@@ -144,7 +144,7 @@ STEPS: dict[str, tuple[object, str]] = {
 def test_a_kill_at_each_step(
     step: str, after: bool, log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a kill before or after any step, the next run loses and repeats no row."""
+    """After a kill before or after any step, the next run neither loses nor repeats a row."""
     out, logs = tmp_path / "out", tmp_path / "logs"
     (name, first), (other, second) = pieces(log, random.Random(1), 2)
     put(logs, name, first)
@@ -170,7 +170,7 @@ def test_a_kill_at_each_step(
 
 
 def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
-    """A file that arrives late, between two earlier ones, replaces only the runs after it."""
+    """A file that arrives late replaces only the results of the runs after it."""
     out, logs = tmp_path / "out", tmp_path / "logs"
     first, late, *rest = pieces(log, random.Random(1), 4)
     for file in (first, *rest):
@@ -182,7 +182,7 @@ def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
 
 
 def test_a_late_file_after_its_logs_were_deleted(log: LogWriter, tmp_path: Path) -> None:
-    """If logs that must be read again have been deleted, a run says so and changes nothing."""
+    """If logs that must be read again were deleted, the run says so, and changes nothing."""
     out, logs = tmp_path / "out", tmp_path / "logs"
     first, late, last = pieces(log, random.Random(1), 3)
     for file in (first, last):
@@ -197,7 +197,7 @@ def test_a_late_file_after_its_logs_were_deleted(log: LogWriter, tmp_path: Path)
 
 
 def test_on_spark(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
-    """Spark tasks bring two ensembles up to date, and their tables are read as DataFrames."""
+    """Spark tasks update two ensembles, whose tables can be read as DataFrames."""
     out = tmp_path / "out"
     (name, first), (other, second) = pieces(log, random.Random(1), 2)
     ensembles = {one: [str(tmp_path / one)] for one in ("east", "west")}

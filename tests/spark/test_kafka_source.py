@@ -1,4 +1,4 @@
-"""The helpers for queries that keep `format("kafka")`, on Spark 4.0.0 and its own connector.
+"""The helpers for queries that keep `format("kafka")`, on Spark 4.0.0 with its own connector.
 
 These tests need `--kafka-source`: they download half a gigabyte once (`scripts/_kafka_source.py`).
 """
@@ -20,7 +20,7 @@ from zkconsumer.sandbox.topics import session
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
 
-# Run both helpers on one topic, each in its own query and group, with batches of 50 messages.
+# Run both helpers on one topic, each with its own query and group, in batches of 50.
 PROGRAM = """
 import sys
 jars, directory, *found, bootstrap, zookeeper, topic, group = sys.argv[1:]
@@ -60,7 +60,7 @@ def kafka_source() -> ModuleType:
 
 
 def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Listener and function set a group's offsets to the end of the topic that was read."""
+    """Listener and function store the end of the topic that was read as the group's offsets."""
     topic, group = unique("kept"), unique("group")
     sandbox.create_topic(topic, partitions=3)
     for number in range(3):

@@ -36,7 +36,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def drained(rows: DataFrame, directory: Path) -> tuple[list[str], list[OffsetRange]]:
-    """Read a query until it has all messages; return the values, and the ranges of its batches."""
+    """Run a query until it has all messages; return the values, and the ranges of its batches."""
     values: list[str] = []
     ranges: list[OffsetRange] = []
 
@@ -52,7 +52,7 @@ def drained(rows: DataFrame, directory: Path) -> tuple[list[str], list[OffsetRan
 def test_create_stream(
     spark: SparkSession, sandbox: Sandbox, topic: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """The query is a group member with the given threads of each topic, and it decodes."""
+    """createStream: the query is a member with these threads per topic, and decodes values."""
     rows = create_stream(
         spark,
         sandbox.zookeeper_connect,
@@ -68,7 +68,7 @@ def test_create_stream(
 def test_create_direct_stream(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """The query starts where auto.offset.reset says, or at given offsets of its partitions."""
+    """createDirectStream: the query starts at auto.offset.reset or at the given offsets."""
     params = {
         "zookeeper.connect": sandbox.zookeeper_connect,
         "metadata.broker.list": "ignored:1",
@@ -86,7 +86,7 @@ def test_create_direct_stream(
 
 
 def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """The batch reads exactly the given ranges; with `bytes_decoder` the values are bytes."""
+    """createRDD: a batch reads exactly these ranges; `bytes_decoder` gives bytes."""
     ranges = [OffsetRange(topic, 0, 2, 4), OffsetRange(topic, 1, 9, 10)]
     params = {"zookeeper.connect": sandbox.zookeeper_connect}
     rows = create_rdd(spark, params, ranges, value_decoder=bytes_decoder)
@@ -99,7 +99,7 @@ def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
 def test_bytes_that_are_not_utf8(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """The default decoder raises for bytes that are not UTF-8, as in Spark 2.4."""
+    """As in Spark 2.4, the default decoder raises for bytes that are not UTF-8."""
     topic = unique("legacy")
     sandbox.create_topic(topic)
     sandbox.produce(topic, [b"\xff"])
@@ -110,7 +110,7 @@ def test_bytes_that_are_not_utf8(
 
 
 def test_the_old_type_errors(spark: SparkSession) -> None:
-    """Wrong types, and offsets of other topics, are refused with the texts of Spark 2.4."""
+    """Wrong types and offsets of other topics are refused with the texts of Spark 2.4."""
     stream: Any = create_stream
     direct: Any = create_direct_stream
     rdd: Any = create_rdd

@@ -1,4 +1,4 @@
-"""The options of `format("zkconsumer")`: names, values and contradictions; no server is started."""
+"""The options of `format("zkconsumer")`: names, values, contradictions; without servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
 
 
 def parse(**options: str) -> SourceOptions:
-    """Parse NEEDED and these options; `__` in a name stands for a dot."""
+    """Parse NEEDED together with these options; `__` in a name stands for a dot."""
     return SourceOptions.parse(
         {**NEEDED, **{name.replace("__", "."): text for name, text in options.items()}}
     )
@@ -51,7 +51,7 @@ def refused(options: dict[str, str]) -> ConfigError:
 
 
 def test_what_is_needed_is_enough() -> None:
-    """ZooKeeper and topics are sufficient for a direct query of all partitions, without a group."""
+    """A direct query of all partitions needs only ZooKeeper and topics, but no group."""
     options = SourceOptions.parse(NEEDED)
     assert options.mode is Mode.DIRECT
     assert options.subscription == Topics({"a": 1})
@@ -65,7 +65,7 @@ def test_what_is_needed_is_enough() -> None:
 
 @pytest.mark.parametrize("name", [*OPTIONS, *(row.name for row in SETTINGS)])
 def test_case_does_not_matter(name: str) -> None:
-    """Each option is recognised in lower case, as Spark passes it."""
+    """Each option is recognised in lower case, in which Spark passes it."""
     given = dict(CaseInsensitiveDict({name: "x"}))
     try:
         SourceOptions.parse(given)
@@ -74,7 +74,7 @@ def test_case_does_not_matter(name: str) -> None:
 
 
 def test_old_property_names_reach_the_consumer() -> None:
-    """Properties of the JVM consumer are options under their own names and override defaults."""
+    """Properties of the JVM's consumer are options of the same names, and override defaults."""
     options = SourceOptions.parse(
         {
             "zookeeper.connect": "z:1",
@@ -90,7 +90,7 @@ def test_old_property_names_reach_the_consumer() -> None:
 
 
 def test_a_member_names_topics_and_threads() -> None:
-    """`a:2,b` with `streams` means what createStream took as a dict; a pattern uses `streams`."""
+    """`a:2,b` with `streams` means the same as createStream's dict; a pattern uses `streams`."""
     options = SourceOptions.parse({**MEMBER, "subscribe": " a:2 , b ", "streams": "3"})
     assert options.mode is Mode.GROUP
     assert options.subscription == Topics({"a": 2, "b": 3})
@@ -102,13 +102,13 @@ def test_a_member_names_topics_and_threads() -> None:
 
 
 def test_partitions_can_be_assigned() -> None:
-    """`assign` has the form of Spark's option."""
+    """`assign` has the format of Spark's option."""
     found = SourceOptions.parse({"zookeeper": "h", "assign": '{"a":[1,0],"b":[2]}'})
     assert found.subscription == Assigned({"a": (0, 1), "b": (2,)})
 
 
 def test_defaults_of_where_to_begin() -> None:
-    """A stream starts at the group's offsets or the log's end, a batch at the beginning."""
+    """A stream starts at the group's offsets or the log's end, a batch at the log's beginning."""
     assert parse().for_stream().starting is NamedPosition.LATEST
     assert parse(group__id="g").for_stream().starting is NamedPosition.ZOOKEEPER
     assert parse(startingOffsets="Earliest").for_stream().starting is NamedPosition.EARLIEST
@@ -117,7 +117,7 @@ def test_defaults_of_where_to_begin() -> None:
 
 
 def test_forms_of_offsets_and_times() -> None:
-    """JSON and numbers are accepted as in Spark's connector."""
+    """Offsets and times may be JSON or numbers, as in Spark's connector."""
     one = TopicPartition("a", 0)
     assert parse(startingOffsets='{"a":{"0":23,"1":-2}}').starting == AtOffsets(
         {one: 23, TopicPartition("a", 1): -2}
@@ -160,7 +160,7 @@ def test_a_bad_position_says_what_is_allowed(text: str) -> None:
     ],
 )
 def test_an_unknown_name_names_the_nearest(name: str, hint: str) -> None:
-    """The error's remedy contains the most similar known name."""
+    """The remedy in the error contains the known option whose name is most similar."""
     error = refused({**NEEDED, name.lower(): "1"})
     assert error.what == "unknown option"
     assert hint in error.remedy
@@ -201,7 +201,7 @@ def test_all_unknown_names_are_in_one_error() -> None:
     ],
 )
 def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], where: str) -> None:
-    """A contradiction or bad value is one ConfigError that names the options to change."""
+    """For a contradiction or bad value, one ConfigError names the options to change."""
     assert refused(options).where == where
 
 
@@ -219,7 +219,7 @@ def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], 
     ],
 )
 def test_batches_refuse_options_of_streams(options: dict[str, str]) -> None:
-    """A batch read refuses mode=group and options of streams, as Spark's connector does."""
+    """Like Spark's connector, a batch read refuses `mode=group` and the options of streams."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_batch()
 
@@ -235,13 +235,13 @@ def test_batches_refuse_options_of_streams(options: dict[str, str]) -> None:
     ],
 )
 def test_streams_refuse_options_of_batches(options: dict[str, str]) -> None:
-    """A stream refuses options for its end and for filters, and `zookeeper` without a group."""
+    """A stream refuses an end and filters, and refuses `zookeeper` if there is no group."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_stream()
 
 
 def test_a_member_cannot_leave_out_commits() -> None:
-    """Group mode refuses `auto.commit.enable=false`; in other modes it has no effect."""
+    """With mode=group `auto.commit.enable=false` is refused; otherwise it has no effect."""
     with pytest.raises(ConfigError, match="must commit finished batches") as caught:
         SourceOptions.parse({**MEMBER, "auto.commit.enable": "false"}).for_stream()
     assert caught.value.where == "auto.commit.enable=false"
@@ -250,7 +250,7 @@ def test_a_member_cannot_leave_out_commits() -> None:
 
 
 def test_options_are_pickled_and_hide_credentials() -> None:
-    """Options survive pickling; neither their repr nor an error shows credentials."""
+    """Options can be pickled; neither their repr nor an error shows a credential."""
     options = SourceOptions.parse({**NEEDED, **SECRET}).for_stream()
     again = pickle.loads(pickle.dumps(options))
     assert again == options
@@ -265,7 +265,7 @@ REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redac
 def test_a_credential_that_spark_redacts(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark redacts the credential option; a plain credential elsewhere causes a warning."""
+    """Spark redacts the credential's option; a credential in another option causes a warning."""
     assert REDACTED.search(CREDENTIAL_OPTION)
     here = {**NEEDED, **SECRET, "zookeeper": "127.0.0.1:1"}
     plain = here.pop("zookeeper.auth.credential")
@@ -291,7 +291,7 @@ def test_a_credential_that_spark_redacts(
     ],
 )
 def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
-    """The source and reader that executors get contain no credential; driver processes get it."""
+    """The source and reader sent to executors have no credential; the driver's processes do."""
     packed = cloudpickle.dumps(ZkConsumerSource({**options, **SECRET}))
     assert b"hidden" in packed
     source = cloudpickle.loads(packed)
@@ -302,7 +302,7 @@ def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
 
 
 def test_librdkafka_s_properties_are_passed_on() -> None:
-    """`kafka.` options and `broker.listener` reach the configuration, whatever their case."""
+    """`kafka.` options and `broker.listener` reach the configuration, in upper or lower case."""
     secured = {
         "broker.listener": "EXTERNAL",
         "kafka.SSL.ca.location": "/ca.pem",

@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md run one after another, on real servers."""
+"""The programs of docs/spark.md run one after another on real servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 120
 
 
 class Page:
-    """Runs the page's programs in one namespace, with the names that the tests use."""
+    """Runs the programs of the page in one namespace, with names that the tests use."""
 
     def __init__(self, spark: SparkSession, **names: str) -> None:
         self.space: dict[str, Any] = {"spark": spark}
@@ -34,7 +34,7 @@ class Page:
         (program,) = [one for one in PROGRAMS if one.startswith(beginning)]
         for old, new in self._names.items():
             program = program.replace(old, new)
-        # The page is part of this repository.
+        # The page is a file of this repository.
         exec(compile(program, "spark.md", "exec"), self.space)
 
 
@@ -56,11 +56,11 @@ def test_the_programs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The queries, the batch read, the listeners and the function do what the page says."""
+    """Queries, batch reads, listeners and the function do what the page says."""
     topic, group, connect = unique("orders"), unique("billing"), sandbox.zookeeper_connect
     sandbox.create_topic(topic, partitions=2)
     znodes = [paths.offset(group, TopicPartition(topic, number)) for number in range(2)]
-    with session(connect) as client:  # The group existed before.
+    with session(connect) as client:  # The group existed before the query.
         for znode in znodes:
             client.create(znode, b"0", makepath=True)
     names = {
@@ -90,7 +90,8 @@ def test_the_programs(
     page.run("rows = (")
     counts = re.findall(r"count=(\d+)", capsys.readouterr().out)
     assert sum(map(int, counts)) == 30
-    # zkconsumer's format replaces format("kafka") of the page; it has the same columns.
+    # The test replaces format("kafka") on the page by zkconsumer's format, which has the same
+    # columns.
     options = {"zookeeper": connect, "subscribe": topic, "startingOffsets": "earliest"}
     page.space["rows"] = spark.readStream.format("zkconsumer").options(**options).load()
     with stopped(page, "from zkconsumer.spark.finishing import committing"):
@@ -104,5 +105,5 @@ def _count(read: Any, path: Path) -> int:
 
 
 def test_every_program_is_run() -> None:
-    """The tests run every program of the page."""
+    """The tests run every program that the page contains."""
     assert len(PROGRAMS) == 8

@@ -1,4 +1,4 @@
-"""What happens when Spark unpickles this package's part of a task."""
+"""The effect on a process when Spark unpickles this package's part of a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.spark.pickling import Pickled
 
 
 class Part(Pickled):
-    """The smallest object that Spark can send in a task."""
+    """The smallest object that Spark can send as part of a task."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -20,7 +20,7 @@ class Part(Pickled):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no TCP_QUICKACK")
 def test_a_tasks_connections_acknowledge_at_once() -> None:
-    """A task's TCP connections acknowledge at once; other files and sockets are unchanged."""
+    """TCP connections of a task acknowledge at once; other files and sockets are unchanged."""
     packed = pickle.dumps(Part("x"))
     local, remote = socket.socketpair(socket.AF_UNIX)
     with socket.create_server(("127.0.0.1", 0)) as server, local, remote:
@@ -34,6 +34,6 @@ def test_a_tasks_connections_acknowledge_at_once() -> None:
 
 
 def test_a_platform_without_tcp_quickack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without TCP_QUICKACK the sockets are unchanged, and no error is raised."""
+    """On a system without TCP_QUICKACK the sockets are unchanged, and no error is raised."""
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     assert pickle.loads(pickle.dumps(Part("x"))).word == "x"

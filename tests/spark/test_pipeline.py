@@ -23,8 +23,7 @@ Start = Callable[[], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the run's temporary files. The command line of each of its processes names
-    it."""
+    """The directory of temporary files, which each process of the run has in its command line."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
@@ -38,7 +37,7 @@ def start(home: Path) -> Iterator[Start]:
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)
 def test_a_run(home: Path, start: Start) -> None:
-    """After a kill within a batch nothing is lost or wrong; only messages in flight come twice."""
+    """After a kill within a batch nothing is lost or wrong; only messages in flight repeat."""
     out, err = start().communicate(timeout=LIMIT_S)
     result = json.loads(out.splitlines()[-1])
     assert list(result.pop("settled_s")) == ["query", "join", "kill", "restart"], err
@@ -52,7 +51,7 @@ def test_a_run(home: Path, start: Start) -> None:
 
 @pytest.mark.timeout(LIMIT_S)
 def test_ctrl_c(home: Path, start: Start) -> None:
-    """Ctrl-C while Spark starts exits with code 130 and leaves no process and no directory."""
+    """Ctrl-C while Spark starts gives exit code 130, and leaves no process and no directory."""
     process = start()
     assert process.stderr is not None
     assert any(b"a Spark query warms up" in line for line in process.stderr)
@@ -81,7 +80,7 @@ GOOD = Verdict(
 def judged(
     batches: dict[int, list[Row]], jvm: list[int], *, killed: int, missing: int = -1
 ) -> Verdict:
-    """Judge a run whose windows are correct, except the window with this start."""
+    """Judge a run in which only the window with this start is wrong."""
     windows: dict[tuple[int, int], int] = {}
     for rows in batches.values():
         for row in rows:
@@ -93,14 +92,14 @@ def judged(
 
 
 def test_a_correct_run_is_good() -> None:
-    """The query and the JVM consumer together have read exactly the topic."""
+    """A run is good if the query and the JVM consumer together read exactly the topic."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=1)
     assert verdict == GOOD
     assert verdict.good
 
 
 def test_messages_in_flight_may_be_redelivered() -> None:
-    """Duplicates of the killed batch are counted and allowed; other duplicates are a failure."""
+    """Duplicates of the batch that was killed are counted and allowed; others are a failure."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [3, 4, 5], killed=1)
     assert verdict == replace(GOOD, jvm=3, duplicates=1, in_flight=1)
     assert verdict.good
@@ -117,7 +116,7 @@ def test_a_duplicate_hides_no_lost_message() -> None:
 
 
 def test_wrong_output_is_found() -> None:
-    """Values and times that differ from the topic, and a window's wrong count, are found."""
+    """Values and times that differ from the topic, and wrong counts of a window, are found."""
     changed = LOG[3]._replace(value="x")
     assert judged({0: LOG[:3], 1: [changed]}, [4, 5], killed=0) == replace(GOOD, wrong=1)
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=0, missing=2000)

@@ -1,4 +1,4 @@
-"""Rate limits and division into tasks, as pure arithmetic over arbitrary partitions."""
+"""Rate limits and the division into tasks: pure arithmetic for any partitions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SIZES = st.dictionaries(
     max_size=25,
 )
 WANTED = st.none() | st.integers(1, 100)
-# No deadline, since a busy machine is slow.
+# There is no deadline, since a busy machine is slow.
 STURDY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:
-    """Return a range of each size, at some start."""
+    """Return a range for each of these sizes, with some start."""
     return [OffsetRange(*tp, 7 * tp.partition, 7 * tp.partition + n) for tp, n in sizes.items()]
 
 
@@ -51,18 +51,18 @@ def flat(dealt: Iterable[Ranges]) -> list[OffsetRange]:
 def test_a_limit_is_kept_and_starves_no_partition(
     sizes: dict[TopicPartition, int], limit: int
 ) -> None:
-    """A batch keeps the limit, plus one message for each partition with messages."""
+    """A batch keeps its limit, plus at most one message per partition that has messages."""
     dealt = shared(limit, sizes)
     assert dealt.keys() == sizes.keys()
     assert all((0 < dealt[tp] <= size) if size else dealt[tp] == 0 for tp, size in sizes.items())
     some = sum(1 for size in sizes.values() if size)
     assert sum(dealt.values()) < limit + max(1, some)
-    # Rounding loses less than one message per partition.
+    # Because of rounding, fewer messages may be planned, by less than one per partition.
     assert sum(dealt.values()) >= min(limit, sum(sizes.values())) - some
 
 
 def test_a_limit_is_in_proportion() -> None:
-    """The example of Spark's rule: ten of a hundred, one of ten."""
+    """The limit is divided as in the example of Spark's rule: ten of a hundred, one of ten."""
     a, b, c = (TopicPartition("t", number) for number in range(3))
     assert shared(11, {a: 100, b: 10, c: 0}) == {a: 10, b: 1, c: 0}
     assert shared(1, {a: 100, b: 10, c: 0}) == {a: 1, b: 1, c: 0}
@@ -74,7 +74,7 @@ def test_a_limit_is_in_proportion() -> None:
 def test_a_batch_never_leaves_its_log(
     positions: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: int | None
 ) -> None:
-    """Each range starts at its position, and is empty or ends at its log's end at most."""
+    """Each range starts at its position, and ends at the end of its log at most."""
     found = advance(positions, ends, limit=limit)
     assert {one.tp: one.start for one in found} == positions
     for one in found:
@@ -86,7 +86,7 @@ def test_a_batch_never_leaves_its_log(
 def test_tasks_read_every_message_once(
     sizes: dict[TopicPartition, int], wanted: int | None
 ) -> None:
-    """Together the tasks' ranges are exactly the planned ranges."""
+    """The ranges of all tasks together are exactly the planned ranges."""
     ranges = ranges_of(sizes)
     read: dict[TopicPartition, list[OffsetRange]] = {}
     for one in flat(tasks(ranges, min_partitions=wanted)):
@@ -105,7 +105,7 @@ def test_tasks_read_every_message_once(
 def test_tasks_do_not_depend_on_the_order_of_ranges(
     sizes: dict[TopicPartition, int], wanted: int | None
 ) -> None:
-    """Tasks do not depend on the order of the given ranges, and no task is empty."""
+    """The tasks do not depend on the order of the ranges, and no task is empty."""
     dealt = tasks(ranges_of(sizes), min_partitions=wanted)
     assert all(dealt)
     assert tasks(reversed(ranges_of(sizes)), min_partitions=wanted) == dealt
@@ -114,7 +114,7 @@ def test_tasks_do_not_depend_on_the_order_of_ranges(
 @STURDY
 @given(SIZES, WANTED)
 def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int | None) -> None:
-    """A task with several ranges has only small ones, and is hardly larger than the shared size."""
+    """Only small ranges share a task, whose size hardly exceeds the shared size."""
     for task in tasks(ranges_of(sizes), min_partitions=wanted):
         if len(task) > 1:
             assert all(one.size < SHARED_TASK for one in task)
@@ -124,7 +124,7 @@ def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int |
 @STURDY
 @given(SIZES, st.integers(1, 100))
 def test_there_are_enough_tasks(sizes: dict[TopicPartition, int], wanted: int) -> None:
-    """Tasks reach `minPartitions`, except for rounding when ranges are split, as in Spark."""
+    """There are `minPartitions` tasks, except for the rounding of split ranges, as in Spark."""
     ranges = [one for one in ranges_of(sizes) if one.size]
     dealt = tasks(ranges, min_partitions=wanted)
     if len(ranges) >= wanted:
@@ -135,13 +135,13 @@ def test_there_are_enough_tasks(sizes: dict[TopicPartition, int], wanted: int) -
 
 
 def test_one_partition_is_split_evenly() -> None:
-    """`minPartitions` of four makes four tasks of a quarter each."""
+    """With `minPartitions` of four, one partition is split into four tasks of a quarter each."""
     dealt = tasks([OffsetRange("t", 0, 10, 50)], min_partitions=4)
     assert [(one.start, one.end) for (one,) in dealt] == [(10, 20), (20, 30), (30, 40), (40, 50)]
 
 
 def test_few_messages_in_many_partitions_are_one_task() -> None:
-    """Sixty-four partitions with three messages each are one task, or `minPartitions` tasks."""
+    """64 partitions with three messages each become one task, or `minPartitions` tasks."""
     ranges = [OffsetRange("t", number, 0, 3) for number in range(64)]
     assert len(tasks(ranges)) == 1
     assert Counter(len(task) for task in tasks(ranges, min_partitions=4)) == {16: 4}
@@ -158,7 +158,7 @@ def test_a_range_is_a_value_of_any_size() -> None:
 
 
 def test_a_rewind_changes_the_text_of_the_offset() -> None:
-    """After a rewind the text differs from the last one, so Spark reads the ranges again."""
+    """After a rewind the offset's text differs from the last one, so Spark reads again."""
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 5)]
     first = to_offset(ranges)
     second = to_offset(ranges, unlike=first)
@@ -167,7 +167,7 @@ def test_a_rewind_changes_the_text_of_the_offset() -> None:
 
 
 def test_only_a_limited_batch_has_a_backlog() -> None:
-    """Only a batch that `maxOffsetsPerTrigger` limits has a backlog behind its ranges."""
+    """A batch has a backlog behind its ranges only if `maxOffsetsPerTrigger` limits it."""
     given = {"zookeeper": "unused:2181", "subscribe": "a"}
     limited = {**given, "maxOffsetsPerTrigger": "100"}
     ranges = [OffsetRange("a", number, 0, 33) for number in range(3)]

@@ -1,4 +1,4 @@
-"""The errors if Spark does not find a format or the format raises."""
+"""The errors that appear if Spark does not find a format or if the format raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.spark.process_lifecycle import load
 
 @pytest.mark.parametrize("kind", ["read", "readStream"])
 def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: str) -> None:
-    """The error names the interpreter that Spark used, and contains no line of Java's traceback."""
+    """The error names the interpreter that Spark used, without any line of Java's traceback."""
     with pytest.raises(SparkSourceError) as caught:
         load(getattr(spark, kind).format("zkconsumer-of-nobody"))
     (sentence,) = str(caught.value).splitlines()
@@ -23,6 +23,6 @@ def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: s
 
 
 def test_errors_of_the_format_reach_the_user(spark: SparkSession) -> None:
-    """The format's own errors reach the user through Spark, with their reason."""
+    """Errors of the format reach the user through Spark, with their reason."""
     with pytest.raises(AnalysisException, match="no-such-option"):
         load(spark.read.format("zkconsumer").option("no-such-option", "1"))

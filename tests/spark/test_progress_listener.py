@@ -16,7 +16,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.progress_listener import LagListener, positions, progress_of
 
 RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
-# As zkconsumer's source reports it: the end offset of a batch contains its start.
+# As zkconsumer's source reports it: the end offset of a batch also contains its start.
 OURS = {
     "startOffset": {"orders": {"0": [0, 40]}},
     "endOffset": {"orders": {"0": [40, 100], "1": [7, 7]}},
@@ -32,7 +32,7 @@ def recorded(**source: object) -> list[QueryProgressEvent]:
 
 
 def test_progress_of_a_zkconsumer_source() -> None:
-    """A range comes from the batch's end offset, and the lag from the latest offset."""
+    """A range is taken from a batch's end offset, and the lag from the latest offset."""
     (event, _) = recorded(**OURS)
     (source,) = event.progress.sources
     told = list(map(str, progress_of(source)))
@@ -40,7 +40,7 @@ def test_progress_of_a_zkconsumer_source() -> None:
 
 
 def test_the_connectors_progress() -> None:
-    """A range of Spark's own source starts at the end of the previous batch."""
+    """With Spark's own source, a range starts at the end of the previous batch."""
     told = [list(map(str, progress_of(*event.progress.sources))) for event in recorded()]
     assert told[0][0] == "orders-0 [,12) lag 8"
     assert told[1] == [
@@ -52,7 +52,7 @@ def test_the_connectors_progress() -> None:
 
 
 def test_offsets_of_other_sources() -> None:
-    """Offsets of other sources (rate, files) are ignored."""
+    """Offsets that other sources (rate, files) report are ignored."""
     for offset in (None, "", "17", '{"logOffset":3}', '{"a":{"b":1}}', "[1]"):
         assert positions(offset) == {}
     (event, _) = recorded(endOffset={"logOffset": 3}, startOffset=None)
@@ -62,7 +62,7 @@ def test_offsets_of_other_sources() -> None:
 
 
 def test_each_batch_is_one_line() -> None:
-    """Each batch is one log line: ranges, duration, and the partitions with the highest lag."""
+    """One log line per batch has the ranges, the duration, and the partitions with most lag."""
     lines: list[str] = []
     listener = LagListener(lines.append)
     first, second = recorded()

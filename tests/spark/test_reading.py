@@ -34,7 +34,7 @@ from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.schema import SCHEMA
 from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
 
-# A time in ms that no clock of these tests shows.
+# A time in ms that no clock shows while these tests run.
 MOMENT_MS = 1_600_000_000_123
 
 
@@ -47,7 +47,7 @@ def settings_of(sandbox: Sandbox, *, patience_s: float = 120.0, **more: Any) -> 
 def rows(
     sandbox: Sandbox, *ranges: OffsetRange, columns: tuple[str, ...] = ("offset",), **more: Any
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of these ranges as tuples."""
+    """Return the rows in these ranges as tuples."""
     found = read_ranges(ranges, columns, settings_of(sandbox, **more))
     return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
@@ -58,7 +58,7 @@ def offsets(sandbox: Sandbox, *ranges: OffsetRange, **more: Any) -> list[int]:
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """An empty topic of four partitions that never deletes messages, whatever their timestamps."""
+    """An empty topic of four partitions that never deletes messages, however old they are."""
     name = unique("read")
     sandbox.create_topic(name, partitions=4, config={"retention.ms": -1})
     return name
@@ -66,14 +66,14 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def hundred(sandbox: Sandbox, topic: str) -> str:
-    """A topic with the values 0 to 99 in its partition 0."""
+    """A topic whose partition 0 contains the values 0 to 99."""
     sandbox.produce(topic, 100, partition=0)
     return topic
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """Close the consumers that these tests kept open for a next task."""
+    """Close the consumers that these tests kept open for further tasks."""
     yield
     for kept, _ in idle_consumers().values():
         kept.close()
@@ -84,7 +84,7 @@ def nothing_kept() -> Iterator[None]:
 def test_the_types_are_those_that_spark_compares_with(
     sandbox: Sandbox, hundred: str, columns: list[str]
 ) -> None:
-    """Each batch has the requested columns, in their order, with `to_arrow_schema`'s types."""
+    """Each batch has the requested columns in their order, of the types of `to_arrow_schema`."""
     found = read_ranges([OffsetRange(hundred, 0, 0, 100)], columns, settings_of(sandbox))
     schemas = [batch.schema for batch in found]
     asked = to_arrow_schema(StructType([SCHEMA[name] for name in columns]), timezone="UTC")
@@ -92,7 +92,7 @@ def test_the_types_are_those_that_spark_compares_with(
 
 
 def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
-    """Null and empty keys and values, bytes, and timestamps in ms are read as produced."""
+    """Null and empty keys and values, bytes, and times in ms are read as they were produced."""
     sent = [(None, None), (b"", b""), (b"\x00\xff", None), (None, b"v"), (b"k", os.urandom(3000))]
     one = producer(sandbox)
     for number, (key, value) in enumerate(sent):
@@ -104,7 +104,7 @@ def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_the_broker_s_own_timestamps(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A topic of LogAppendTime has timestamps of type 1, as Kafka numbers them."""
+    """Messages of a LogAppendTime topic have timestamp type 1, which is Kafka's number for it."""
     name = unique("append")
     sandbox.create_topic(name, config={"message.timestamp.type": "LogAppendTime"})
     sandbox.produce(name, 3)
@@ -115,7 +115,7 @@ def test_the_broker_s_own_timestamps(sandbox: Sandbox, unique: Callable[[str], s
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
-    """A range from within one compressed batch to within another is read exactly."""
+    """A range that begins and ends within compressed batches is read exactly."""
     for part in range(3):
         write(
             sandbox,
@@ -129,7 +129,7 @@ def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
 
 
 def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
-    """Partitions are read together, each in order, and so are two ranges of one partition."""
+    """A task reads several partitions, or two ranges of one partition, each in order."""
     for partition in range(4):
         sandbox.produce(topic, 3000, partition=partition)
     ranges = [OffsetRange(topic, n, 10 * n, 2500 + n) for n in range(4)]
@@ -146,7 +146,7 @@ def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
 
 @pytest.mark.parametrize("engine", ["librdkafka", "columns"])
 def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str, engine: str) -> None:
-    """Small messages form batches of thousands, large messages batches of 1 or 2 MB."""
+    """A batch has thousands of small messages, or 1 to 2 MB of large messages."""
     sandbox.produce(topic, 20_000, partition=0)
     sizes = [
         batch.num_rows
@@ -171,7 +171,7 @@ def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str, engin
 
 
 def test_oversized_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A message above `fetch.message.max.bytes` is read; the old JVM consumer would stop there."""
+    """A message above `fetch.message.max.bytes` is read; the JVM's consumer would stop there."""
     name, large = unique("large"), os.urandom(1_900_000)
     sandbox.create_topic(name, config={"max.message.bytes": 3_000_000})
     write(sandbox, name, [("k", "a"), ("k", large), ("k", "b")], partition=0, codec="none")
@@ -180,7 +180,7 @@ def test_oversized_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> N
 
 
 def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
-    """An abandoned task and its next attempt read the same range while the log grows."""
+    """A task that is abandoned and attempted again reads the same range of a growing log."""
     asked = OffsetRange(hundred, 0, 20, 80)
     first = read_ranges([asked], ["offset"], settings_of(sandbox))
     next(first)
@@ -191,9 +191,9 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 
 
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
-    """Successive tasks of one process reuse a consumer; two tasks at once have two consumers."""
+    """Successive tasks of a process share a consumer; two tasks at once have two consumers."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
-    idle_consumers().clear()  # Drop consumers that earlier tests of this process kept.
+    idle_consumers().clear()  # Drop the consumers that earlier tests of this process kept open.
     offsets(sandbox, *asked)
     ((kept, _),) = idle_consumers().values()
     one = read_ranges(asked, ["offset"], settings)
@@ -208,7 +208,7 @@ def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) ->
 def test_an_idle_consumer_is_closed(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker without tasks closes its consumer after a while; the next task creates a new one."""
+    """A worker without tasks closes its consumer after a while; the next task opens a new one."""
     monkeypatch.setattr(task_reader, "IDLE_S", 0.2)
     let_another_thread_close(monkeypatch)
     idle_consumers().clear()
@@ -220,7 +220,7 @@ def test_an_idle_consumer_is_closed(
 def test_a_forked_process_leaves_its_parent_s_consumer_alone(
     sandbox: Sandbox, hundred: str
 ) -> None:
-    """A forked worker that inherits a consumer reads with a new consumer."""
+    """If a forked worker inherits a consumer, it reads with a new consumer instead."""
     program = """
 import os, sys, warnings
 from zkconsumer.spark.offset_ranges import OffsetRange
@@ -249,7 +249,7 @@ print(os.waitstatus_to_exitcode(status), count())
 
 
 def test_transactions(sandbox: Sandbox, topic: str) -> None:
-    """Aborted messages are read, as with the JVM's old consumer; a range may end at a marker."""
+    """Aborted messages are read, as by the JVM's consumer; a range may end at a marker."""
     one = producer(sandbox, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for is_kept in (True, False):
@@ -269,7 +269,7 @@ def test_transactions(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
-    """If messages of a range are lost, one sentence names partition, range and log offsets."""
+    """If messages of a range are lost, one sentence names partition, range, and the log's ends."""
     KafkaLog(hundred, sandbox).cut(0, 30)
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(hundred, 0, 20, 80))
@@ -282,7 +282,7 @@ def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
 def test_a_log_without_its_beginning_is_read_with_a_warning(
     sandbox: Sandbox, hundred: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """failOnDataLoss=false reads the remaining messages; a warning names the missing ones."""
+    """With failOnDataLoss=false the remaining messages are read; a warning names the others."""
     KafkaLog(hundred, sandbox).cut(0, 30)
     with caplog.at_level(logging.WARNING):
         lossy = {"fail_on_data_loss": False}
@@ -297,7 +297,7 @@ def test_a_log_without_its_beginning_is_read_with_a_warning(
 def test_a_log_that_ends_too_early(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task does not wait for ever for a range beyond the log's end."""
+    """If a range lies beyond the log's end, the task does not wait for ever."""
     monkeypatch.setattr(task_reader, "STALE_END_S", 0.5)
     with pytest.raises(
         SparkSourceError, match=r"50 messages are no .* 100 to 149 of the range 90 to 149"
@@ -313,7 +313,7 @@ def test_a_log_that_ends_too_early(
 
 
 def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
-    """The task waits for a leader that reports a lower end than the range's."""
+    """If a leader reports an end below the range's end, the task waits for the messages."""
     late = threading.Timer(1.0, sandbox.produce, [hundred, 50], {"partition": 0})
     late.start()
     assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150)) == [*range(90, 150)]
@@ -321,7 +321,7 @@ def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
 
 
 def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """For a deleted topic the task fails after its time limit, with the last broker error."""
+    """If a topic was deleted, the task fails after its time limit with the last broker error."""
     name = unique("none")
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=1.0)
@@ -331,7 +331,7 @@ def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> No
 
 
 def test_brokers_that_stop_and_return(unique: Callable[[str], str]) -> None:
-    """The task finds a new leader and a restarted broker; a broker that stays down is an error."""
+    """A task finds a new leader and a restarted broker; it fails if a broker stays down."""
     name, fast = unique("away"), {"zookeeper.session.timeout.ms": 1500}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own:
         (placed,) = own.create_topic(name, replicas=2)
@@ -356,7 +356,7 @@ def test_brokers_that_stop_and_return(unique: Callable[[str], str]) -> None:
 def test_fetches_are_sized_to_the_range(
     sandbox: Sandbox, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the size of messages is known, fetches are sized to the range, and rows are exact."""
+    """Once the size of messages is known, fetches match the range's size; the rows are exact."""
     made: list[dict[str, Any]] = []
 
     class Recorded(KafkaFetcher):
@@ -382,7 +382,7 @@ def test_fetches_are_sized_to_the_range(
 def test_an_executor_without_the_extra_logs_one_line(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Without numba a task reads through librdkafka, and the log has one line about it."""
+    """If numba is missing, a task reads through librdkafka, and one log line says so."""
     monkeypatch.setattr(task_reader, "find_spec", lambda name: None)
     task_reader.log_once.cache_clear()
     for _ in range(2):
@@ -393,7 +393,7 @@ def test_an_executor_without_the_extra_logs_one_line(
 
 
 def test_a_task_restores_the_garbage_collectors_thresholds(sandbox: Sandbox, hundred: str) -> None:
-    """After a task, also an abandoned one, the garbage collector's thresholds are restored."""
+    """Every task, even an abandoned one, restores the garbage collector's thresholds."""
     before = gc.get_threshold()
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
     left = read_ranges([OffsetRange(hundred, 0, 0, 100)], ["value"], settings_of(sandbox))
@@ -403,7 +403,7 @@ def test_a_task_restores_the_garbage_collectors_thresholds(sandbox: Sandbox, hun
 
 
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow one sentence names the interpreter and what to install."""
+    """If pyarrow is missing, one sentence names the interpreter and what to install."""
     monkeypatch.delitem(sys.modules, "zkconsumer.kafka.columns.from_messages")
     monkeypatch.delattr("zkconsumer.kafka.columns.from_messages")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

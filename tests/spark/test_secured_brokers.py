@@ -1,4 +1,4 @@
-"""Queries on brokers that require TLS and SASL: real Spark, and a real broker of Kafka 3.9.1."""
+"""Queries on brokers that require TLS and SASL, with real Spark and a real 3.9.1 broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file with the password and a newline, as editors write it."""
+    """A file that contains the password and a newline, as editors save it."""
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")
     return file
@@ -50,7 +50,7 @@ def secret(tmp_path: Path) -> Path:
 def test_a_query_reads(
     spark: SparkSession, server: SecureBroker, topic: str, secret: Path, listener: str
 ) -> None:
-    """The driver and the tasks log in; a password may come from a file, and no plan shows it."""
+    """Driver and tasks log in; a password may come from a file, and no plan shows it."""
     kafka = {"sasl.password": f"@{secret}"} if listener == "SCRAM" else {}
     frame = load(spark, server, listener, topic, **kafka)
     assert frame.count() == MESSAGES
@@ -63,6 +63,6 @@ def test_a_query_reads(
 def test_a_wrong_password_fails_the_query(
     spark: SparkSession, server: SecureBroker, topic: str
 ) -> None:
-    """With a wrong password the query fails with the same error text as a stream."""
+    """If the password is wrong, the query fails with the same error text as a stream."""
     with pytest.raises(PySparkException, match=r"refuses the login.*check kafka\.sasl\.username"):
         load(spark, server, "SCRAM", topic, **{"sasl.password": "wrong"}).count()

@@ -1,4 +1,4 @@
-"""The sandbox's Spark session."""
+"""The Spark session of the sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 
 def test_temporary_files_are_in_the_session_s_directory(spark: SparkSession) -> None:
-    """The JVM's temporary files are in the session's own directory."""
+    """The temporary files of the JVM are in the session's own directory."""
     asked = "SELECT reflect('java.lang.System', 'getProperty', 'java.io.tmpdir')"
     ((found,),) = spark.sql(asked).collect()
     temporary = Path(found)
@@ -34,7 +34,7 @@ runs = itertools.count()
 
 @pytest.mark.filterwarnings("ignore:.* runs again")
 def test_a_worker_that_starts_too_slowly_fails_no_test() -> None:
-    """A test that fails with Spark's error for a slow Python worker runs again."""
+    """If a test fails with Spark's error for a slow Python worker, it is run again."""
     if next(runs) == 0:
         raise RuntimeError("Python worker failed to connect back.")
     assert next(runs) == 2

@@ -1,4 +1,4 @@
-"""Groups as tables and as streams of changes, on a real Spark, ZooKeeper and broker."""
+"""Groups as tables and as streams of changes, with real Spark, ZooKeeper and brokers."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 ROOT = Path(__file__).parents[2]
 GROUPS, PARTITIONS = 30, 4
-# Seconds after which an operation that usually takes a second counts as failed.
+# Time limit in seconds for an operation that usually takes one second.
 LIMIT_S = 120.0
 
 Unique = Callable[[str], str]
 
 
 class Cluster(Scene):
-    """A real cluster with registered brokers; names of groups start with `prefix`."""
+    """A real cluster with registered brokers; the names of its groups start with `prefix`."""
 
     def __init__(self, sandbox: Sandbox, session: KazooClient, prefix: str) -> None:
         self.connect, self.session, self.prefix = sandbox.zookeeper_connect, session, prefix
         self.topic_name = f"{prefix}-topic"
 
     def lags(self) -> dict[str, GroupLag]:
-        """Return the lag of all groups, as the operator's tools report it."""
+        """Return the lag of all groups that the operator's tools report."""
         names = [*(f"{self.prefix}-{n}" for n in range(GROUPS)), f"{self.prefix}-bad"]
         with ZooKeeperClient(self.config()) as connection:
             return group_lags(connection, names, limit_s=LIMIT_S)
@@ -62,7 +62,7 @@ class Cluster(Scene):
 
 @pytest.fixture(scope="module")
 def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
-    """Dozens of groups, some with znodes that no member would write."""
+    """Dozens of groups, some of which have znodes that no member would write."""
     session = KazooClient(sandbox.zookeeper_connect)
     session.start(60)
     try:
@@ -104,7 +104,7 @@ def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:
 
 @pytest.fixture
 def scene(sandbox: Sandbox, unique: Unique) -> Iterator[Scene]:
-    """A separate chroot whose only broker does not answer."""
+    """A chroot of its own, whose only broker does not answer."""
     with scenes(sandbox.zookeeper, unique("tables")) as one:
         yield one
 
@@ -126,7 +126,7 @@ def _all_of(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_lag(spark: SparkSession, cluster: Cluster) -> None:
-    """Figures equal the operator's tools; only the group with malformed znodes has errors."""
+    """The figures equal those of the tools; only the group with malformed znodes has errors."""
     found = _by_partition(tables.lag(spark, **_all_of(cluster)))
     expected = {
         (name, one.topic, one.partition): one
@@ -151,7 +151,7 @@ def test_lag(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> None:
-    """The sum over a group equals what `zkconsumer lag` shows."""
+    """The sum over a group's rows equals what `zkconsumer lag` shows."""
     group = f"{cluster.prefix}-5"
     command = [sys.executable, "-m", "zkconsumer", "lag", "-z", cluster.connect, "-g", group]
     command += ["-o", "json", "--timeout", "60"]
@@ -163,7 +163,7 @@ def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> N
 
 
 def test_members(spark: SparkSession, cluster: Cluster) -> None:
-    """Members are as the operator's tools report them, including unreadable ones."""
+    """The members are those that the tools report, including unreadable registrations."""
     found = {row.member: row for row in tables.members(spark, **_all_of(cluster)).collect()}
     with ZooKeeperClient(cluster.config()) as connection:
         names = {row.group for row in found.values()}
@@ -184,7 +184,7 @@ def test_members(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
-    """Each znode is a row with its version and session; an unreadable znode has no value."""
+    """Each znode is a row with version and session; an unreadable znode has no value."""
     owners = _by_partition(tables.owners(spark, **_all_of(cluster)))
     offsets = _by_partition(tables.offsets(spark, **_all_of(cluster)))
     with ZooKeeperClient(cluster.config()) as connection:
@@ -212,7 +212,7 @@ def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
 def test_a_marked_edit(
     spark: SparkSession, cluster: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
-    """An offset that an operator's tool wrote last has the mark of an edit."""
+    """If an operator's tool wrote an offset last, its row says that it was a marked edit."""
     group, topic = unique("marked"), cluster.topic_name
     cluster.put(paths.ids(group))
     cluster.offset(topic, 0, 1, group)
@@ -243,7 +243,7 @@ def test_a_marked_edit(
 
 
 def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluster) -> None:
-    """With storage=kafka the brokers' offsets are additional rows and count for the lag."""
+    """With storage=kafka the brokers' offsets are further rows, and the lag counts from them."""
     group, topic = f"{cluster.prefix}-4", cluster.topic_name
     settings = {"bootstrap.servers": sandbox.bootstrap, "group.id": group}
     consumer = Consumer(settings)
@@ -272,7 +272,7 @@ def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluste
 
 
 def test_only_needed_values_are_requested(spark: SparkSession, scene: Scene) -> None:
-    """A broker that does not answer is an error only if a column about logs is read."""
+    """A broker that does not answer is an error only if a column about its logs is read."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     asked: Any = {
         "zookeeper": scene.connect,
@@ -286,7 +286,7 @@ def test_only_needed_values_are_requested(spark: SparkSession, scene: Scene) -> 
 
 
 def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
-    """A group without read permission is one row with the reason; all other groups are complete."""
+    """A group that may not be read is one row with the reason; other groups are complete."""
     for group in ("a", "b", "c"):
         scene.offset("t", 0, 1, group)
     nobody = make_digest_acl("somebody", "else", all=True)
@@ -295,8 +295,7 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
     found = {row.group: (row.offset, row.error) for row in rows}
     assert found["a"] == found["c"] == (1, None)
     assert found["b"][0] is None and "does not allow this client to read" in found["b"][1]
-    # The driver, which plans tasks, has no right to list the parents of this group's offsets,
-    # either.
+    # The driver, which plans tasks, may not list the parents of this group's offsets either.
     scene.session.set_acls(paths.offsets("b"), [nobody])
     rows = tables.lag(spark, zookeeper=scene.connect).collect()
     errors = {row.group: row.error for row in rows}
@@ -304,7 +303,7 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
-    """Each of thousands of groups appears once, read by several tasks."""
+    """Each of thousands of groups appears once, although several tasks read them."""
     with ZooKeeperClient(scene.config()) as connection:
         connection.write([Create(paths.CONSUMERS)])
         for first in range(0, 3_000, 250):
@@ -330,7 +329,7 @@ def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scene) -> None:
-    """Each topic of a large group, subscribed ones included, is read by exactly one task."""
+    """Each topic of a large group, even if only subscribed, is read by exactly one task."""
     topics = {f"t{number}": 400 for number in range(6)} | {"new": 3}
     scene.settled({"g_a": dict.fromkeys(topics, 1)}, topics)
     for number in range(3):
@@ -342,7 +341,7 @@ def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scen
         shares = plan(connection, options)
     assert len(shares) == 4
     sizes = [sum(piece.size for piece in share) for share in shares]
-    assert max(sizes) - min(sizes) <= 900, "one topic, at most"
+    assert max(sizes) - min(sizes) <= 900, "more than one topic"
     dealt = Counter(t for share in shares for piece in share for t in piece.topics or ())
     assert dealt == dict.fromkeys(topics, 1)
     columns = ["group", "topic", "partition", "owner"]
@@ -352,7 +351,7 @@ def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scen
 
 
 def test_no_group(spark: SparkSession, scene: Scene) -> None:
-    """Without groups, or without the requested ones, a table is empty."""
+    """If there are no groups, or not the requested ones, the table is empty."""
     assert tables.lag(spark, zookeeper=scene.connect).collect() == []
     scene.offset("t", 0, 1, "a")
     assert tables.offsets(spark, zookeeper=scene.connect, groups=["b"]).collect() == []
@@ -361,7 +360,7 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_a_task_reads_groups_up_to_a_limit() -> None:
-    """A task reads whole groups together up to a limit, and parts of groups in another task."""
+    """A task reads several whole groups up to a limit; parts of large groups get own tasks."""
     pieces = [
         GroupSlice("a", None, 15_000),
         GroupSlice("b", None, 4_000),
@@ -420,14 +419,14 @@ GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
     ],
 )
 def test_options_are_strict(options: dict[str, str], says: str) -> None:
-    """An unknown, bad or contradictory option is an error of one sentence that names it."""
+    """For an unknown, bad or contradictory option, one sentence names the option."""
     with pytest.raises((ConfigError, InvalidNameError)) as caught:
         parse(GOOD | options)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_options() -> None:
-    """Option names have any case, as Spark passes them; properties configure the connection."""
+    """Names of options have any case, as Spark passes them; properties set up the connection."""
     given = GOOD | {
         "GROUPSPATTERN": "a.*",
         "zookeeper.session.timeout.ms": "9000",
@@ -441,7 +440,7 @@ def test_options() -> None:
 
 
 def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
-    """An error reaches the user as one line, without a Python worker's traceback."""
+    """An error reaches the user as one line, without the traceback of a Python worker."""
     wrong: list[tuple[str, dict[str, str], str]] = [
         ("lag", {"grups": "a"}, "unknown option (grups): grups: did you mean groups?"),
         ("lag_changes", {}, "bad value 'lag_changes' of table"),
@@ -482,13 +481,13 @@ class Log:
         return [(row.group, row.partition, row.change, row.old, row.new) for row in self.rows]
 
     def wait(self, count: int) -> None:
-        """Wait for this number of rows."""
+        """Wait until there are this number of rows."""
         eventually(lambda: len(self.rows) >= count, LIMIT_S)
 
 
 @contextmanager
 def _following(frame: DataFrame, checkpoint: Path) -> Iterator[Log]:
-    """Run a query until the batches that it has reported are finished."""
+    """Run a query in the background; at the end, wait for the batches that it has reported."""
     log = Log()
     writer = frame.writeStream.foreachBatch(log.note)
     query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -500,7 +499,7 @@ def _following(frame: DataFrame, checkpoint: Path) -> Iterator[Log]:
 
 
 def _finished(checkpoint: Path, number: int) -> None:
-    """Wait until Spark has recorded that this batch is finished."""
+    """Wait until Spark has recorded that this batch has finished."""
     eventually((checkpoint / "commits" / str(number)).exists, LIMIT_S)
 
 
@@ -509,7 +508,7 @@ def _asked(scene: Scene, **more: Any) -> dict[str, Any]:
 
 
 class Here(ChangesReader):
-    """Plays Spark's part in this process, whose signals the reader must not handle."""
+    """Plays the part of Spark in this process, whose signals the reader must not handle."""
 
     def _settle(self) -> None:
         pass
@@ -519,7 +518,8 @@ class Follower:
     """Calls the reader as Spark does: the present reading, and the rows between two offsets, as
     text and pickle.
 
-    `offset` is the checkpoint's offset; a follower that starts with it is a restarted query.
+    `offset` is the offset in the checkpoint; a follower that starts with an offset is a restarted
+    query.
     """
 
     def __init__(self, table: str, scene: Scene, offset: str = "{}", **options: str) -> None:
@@ -554,7 +554,7 @@ class Follower:
 
 
 def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
-    """Each change of an owner is a row, also if it happened while no query ran."""
+    """Each change of an owner is a row, even if it happened while no query was running."""
     znode = scene.owner("t", 0, "g_a-0")
     scene.owner("t", 1, "g_a-0")
     with Follower("owner_changes", scene) as query:
@@ -571,7 +571,7 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
         assert claim["zxid"] == stat.czxid and claim["time"].timestamp() * 1000 == stat.ctime
         scene.owner("u", 7, "h_a-0", "h")
         assert query.changes() == [("h", 7, "claimed", None, "h_a-0")]
-    # Partition owners move, are released, or are deleted and created while no stream follows.
+    # While no stream follows, owners move, are released, or are deleted and created.
     scene.session.delete(znode)
     scene.owner("t", 0, "g_c-0")
     scene.session.delete(paths.owner("g", TopicPartition("t", 1)))
@@ -584,14 +584,14 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
             ("h", 7, "moved", "h_a-0", "h_a-0"),
         ]
         offset = json.loads(again.offset)
-        assert again.reader.latestOffset(offset, None) is offset, "no change gives the same text"
+        assert again.reader.latestOffset(offset, None) is offset, "the text has changed"
 
 
 def test_commits(scene: Scene) -> None:
-    """Each row has the number of commits that it represents; an unreadable offset is reported."""
+    """Each row counts the commits that it stands for; an unreadable offset is reported."""
     znode = scene.offset("t", 0, 10)
     with Follower("offset_changes", scene, startingOffsets="latest") as query:
-        assert query.batch() == [], "nothing is reported of earlier commits"
+        assert query.batch() == [], "earlier commits must not be reported"
         scene.put(znode, b"11")
         assert query.changes() == [("g", 0, "committed", 10, 11)]
         for value in range(12, 40):
@@ -611,7 +611,7 @@ def test_commits(scene: Scene) -> None:
 
 
 def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """An unfinished batch is replayed row for row, although the owners have changed."""
+    """An unfinished batch is replayed row for row, even if the owners have changed since."""
     scene.owner("t", 0, "g_a-0")
     frame = tables.owner_changes(spark, **_asked(scene))
     with _following(frame, tmp_path) as log:
@@ -629,7 +629,7 @@ def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path:
 
 
 def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """A query that ends by itself reports the difference to the previous run once."""
+    """A query that ends by itself reports the changes since the previous run once."""
     scene.owner("t", 0, "g_a-0")
     frame = tables.owner_changes(spark, zookeeper=scene.connect)
     told = []
@@ -649,7 +649,7 @@ def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> Non
 
 
 def test_zookeeper_restarts(tmp_path: Path) -> None:
-    """A query waits for ZooKeeper, and reports the commits that follow ZooKeeper's restart."""
+    """A query waits while ZooKeeper restarts, and reports the commits after the restart."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server, scenes(server, "restart") as scene:
         znode = scene.offset("t", 0, 1)
         patient = {"zookeeper.connection.timeout.ms": "60000"}
@@ -662,7 +662,7 @@ def test_zookeeper_restarts(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """The checkpoint of another table is refused with one sentence, and no row is reported."""
+    """If a checkpoint belongs to another table, one sentence refuses it, and no row appears."""
     scene.owner("t", 0, "g_a-0")
     with _following(tables.owner_changes(spark, **_asked(scene)), tmp_path) as log:
         log.wait(1)
@@ -674,7 +674,7 @@ def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_pa
 
 
 def test_the_size_of_an_offset_depends_on_followed_partitions() -> None:
-    """10,000 partitions need less than 30 bytes each, however often they change."""
+    """10,000 partitions need less than 30 bytes each, however often they have changed."""
     reading = {
         (f"group-{n % 20}", f"topic-{n % 7}", n): State(
             f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0",
@@ -695,7 +695,7 @@ def test_the_size_of_an_offset_depends_on_followed_partitions() -> None:
 
 
 def test_the_page() -> None:
-    """docs/spark.md names the columns of each table, in order, and every option."""
+    """docs/spark.md names every option, and the columns of each table in their order."""
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     section = page.split("\n## Tables of groups\n")[1].split("\n## ")[0]
     section = re.sub(r"```.*?```", "", section, flags=re.DOTALL)

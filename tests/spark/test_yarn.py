@@ -1,4 +1,4 @@
-"""The package on a real YARN: a ResourceManager and a NodeManager, with files on a real HDFS."""
+"""The package on a real YARN (ResourceManager and NodeManager), with files on a real HDFS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MESSAGES = [str(number) for number in range(20)]
 
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    """A NameNode and a DataNode with the log of a ZooKeeper server."""
+    """A NameNode and a DataNode that has the log of a ZooKeeper server."""
     with Hdfs(tmp_path_factory.mktemp("hdfs")) as made:
         files, _ = fsspec.url_to_fs(made.url)
         files.makedirs("/logs", exist_ok=True)
@@ -47,7 +47,7 @@ def yarn(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]
 
 @pytest.fixture
 def request_of(sandbox: Sandbox, unique: Callable[[str], str], hdfs: Hdfs) -> dict[str, str]:
-    """A topic with messages, and what the job needs to read it."""
+    """Fill a topic; return what the job needs to read the topic."""
     topic = unique("yarn")
     sandbox.create_topic(topic, partitions=1)
     sandbox.produce(topic, MESSAGES)
@@ -57,7 +57,7 @@ def request_of(sandbox: Sandbox, unique: Callable[[str], str], hdfs: Hdfs) -> di
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter whose environment has the package's wheel."""
+    """An interpreter of an environment that contains the package's wheel."""
     directory = tmp_path_factory.mktemp("built")
     made = python_without_package(directory / "environment")
     wheel = build(directory).wheel
@@ -68,16 +68,16 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def submitted(
     yarn: Yarn, directory: Path, python: Path, mode: str, request: dict[str, str]
 ) -> dict[str, Any]:
-    """Submit the job as docs/spark.md says, and return its results."""
+    """Submit the job in the way of docs/spark.md, and return its results."""
     archive = directory / "environment.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(python.parents[1], arcname="")
     found = {**os.environ, **environment(directory), "HADOOP_CONF_DIR": str(yarn.conf)}
     found |= {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": "./environment/bin/python"}
-    found.pop("PYTHONPATH")  # the package is only in the environment
+    found.pop("PYTHONPATH")  # Only the environment contains the package.
     found.pop("PYSPARK_DRIVER_PYTHON")
     settings = {
-        "spark.yarn.jars": f"local:{SPARK}/jars/*",  # else they are copied to HDFS
+        "spark.yarn.jars": f"local:{SPARK}/jars/*",  # Otherwise the files are copied to HDFS.
         "spark.executor.instances": "2",
         "spark.executor.memory": "512m",
         "spark.driver.memory": "512m",
@@ -115,7 +115,7 @@ def submitted(
 def test_a_job_on_yarn(
     yarn: Yarn, python: Path, request_of: dict[str, str], tmp_path: Path, mode: str
 ) -> None:
-    """A batch, a stream of each mode and the history's pipeline run in YARN's containers."""
+    """A batch, a stream of each mode, and the history pipeline run in YARN's containers."""
     told = submitted(yarn, tmp_path, python, mode, request_of)
     assert told["direct"] == told["group"] == sorted(MESSAGES)
     assert told["batch"] == len(MESSAGES)

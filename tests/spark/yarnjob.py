@@ -20,12 +20,12 @@ from pyspark.sql.types import StringType
 
 @udf(StringType())
 def container() -> str:
-    """Return the directory of the container in which the task runs."""
+    """Return the directory of the container in which a task runs."""
     return os.getcwd()
 
 
 def streamed(spark: SparkSession, name: str, checkpoint: str, options: dict[str, str]) -> list[str]:
-    """Return the messages that a query with `Trigger.AvailableNow` reads."""
+    """Return the messages that a query reads with `Trigger.AvailableNow`."""
     frame = spark.readStream.format("zkconsumer").options(**options).load()
     query = (
         frame.writeStream.format("memory")

@@ -1,4 +1,4 @@
-"""The linter and the type checker, over the package, the programs and the tests."""
+"""The linter and the type checker, for the package, the scripts and the tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from zkconsumer.sandbox.jars import cache_directory
 
 ROOT = Path(__file__).parents[2]
-# One run for the package, the programs and the tests, because each run reads all sources. A file's
-# module is named after its path below `tests` or `scripts`, as when it runs.
+# One run covers the package, the scripts and the tests, because each run reads all sources. A
+# module is named after its path below `tests` or `scripts`, as it is when it runs.
 MYPY = ("mypy", "--strict", "--explicit-package-bases")
 CHECKED = ("zkconsumer", "tests", "scripts", "docs/examples", "docker/build.py")
-# Beside the jars, so that all checkouts of this user share it: mypy compares the sources' hashes,
-# and without a cache it takes half a minute of a processor.
+# The cache is beside the jars, so that all checkouts of a user share it: mypy compares the hashes
+# of the sources. Without a cache, mypy needs half a minute of processor time.
 MYPY_CACHE = cache_directory().with_name("mypy")
 
 
@@ -31,7 +31,7 @@ MYPY_CACHE = cache_directory().with_name("mypy")
     ids=["ruff", "ruff format", "mypy"],
 )
 def test_nothing_is_found(command: tuple[str, ...]) -> None:
-    """The linter, the formatter and the type checker find nothing."""
+    """The linter, the formatter and the type checker report nothing."""
     environ = {**os.environ, "MYPYPATH": "tests:scripts", "MYPY_CACHE_DIR": str(MYPY_CACHE)}
     found = subprocess.run(
         [sys.executable, "-m", *command],

@@ -1,4 +1,4 @@
-"""What the simulator's members import: the standard library only, so that they run in a browser."""
+"""The imports of the simulator's members: only the standard library, so that browsers run them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def foreign(module: str, use: str = "") -> str:
     ],
 )
 def test_it_imports_only_the_standard_library(module: str) -> None:
-    """Decisions, operations and the simulator run without any installed package."""
+    """The decisions, the operations and the simulator run without any installed package."""
     assert foreign(module) == ""
 
 

@@ -1,4 +1,4 @@
-"""The lanes of the suite: each rule of tests/lanes.py is about tests that exist."""
+"""The lanes of the suite: each rule of tests/lanes.py names tests that exist."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_rule_fits_a_test(pytestconfig: pytest.Config) -> None:
-    """In a run of the whole suite each rule fits a test; in any run its file exists."""
+    """In a run of the whole suite each rule matches a test; in any run the rule's file exists."""
     missing = [rule for rule in lanes.RULES if not (ROOT / rule.where.partition("::")[0]).exists()]
     assert missing == []
     if pytestconfig.args == pytestconfig.getini("testpaths"):
         lane = lanes.of_run(pytestconfig)
         unused = pytestconfig.stash[lanes.UNUSED_RULES]
-        # Modules of later lanes alone are not collected.
+        # If all tests of a module belong to later lanes, pytest does not collect the module.
         seen = [one for one in unused if not lanes.is_later(one.where.partition("::")[0], lane)]
         assert seen == []
 
 
 def test_the_last_rule_that_fits_decides() -> None:
-    """A later rule overrides an earlier one, by the words of the case in brackets."""
+    """The last matching rule decides; a rule may match only cases that contain a word."""
     rules = (
         Rule(Lane.ALL, "tests/a", "all cases", but=("[old]",)),
         Rule(Lane.NORMAL, "tests/a/test_b.py::test_c", "one case", only=("new",)),
@@ -40,13 +40,13 @@ def test_the_last_rule_that_fits_decides() -> None:
 
 
 def test_a_test_of_the_quick_lane_starts_no_server(tmp_path: Path) -> None:
-    """Whatever the lane of a run is, a test of the quick lane cannot start a server."""
+    """A test of the quick lane cannot start a server, whichever lane is run."""
     with pytest.raises(AssertionError, match=r"quick lane and uses a server \(ZooKeeperServer\)"):
         ZooKeeperServer(tmp_path).start()
 
 
 def test_a_test_of_the_quick_lane_uses_no_server(request: pytest.FixtureRequest) -> None:
-    """A server counts also if an earlier test started it and a fixture asks for it by name."""
+    """A test uses a server even if an earlier test started it and a fixture requests it by name."""
     assert "tmp_path" not in request.fixturenames
     request.getfixturevalue("tmp_path")
     assert "tmp_path" in request.fixturenames
@@ -55,7 +55,7 @@ def test_a_test_of_the_quick_lane_uses_no_server(request: pytest.FixtureRequest)
 
 
 def test_the_page_shows_the_lanes(request: pytest.FixtureRequest) -> None:
-    """docs/test-lanes.md lists the last lane's tests; `pytest THIS_FILE --rewrite` writes them."""
+    """docs/test-lanes.md lists the last lane's tests; `pytest THIS_FILE --rewrite` updates it."""
     path = ROOT / "docs" / "test-lanes.md"
     page = path.read_text(encoding="utf-8")
     begin, _, rest = page.partition("<!-- lanes -->\n")

@@ -1,4 +1,4 @@
-"""Pinned versions: scripts/locks satisfy setup.cfg and are installed; images have digests."""
+"""Pinned versions: scripts/locks match setup.cfg and are installed; images have digests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "scripts"))
 bootstrap = importlib.import_module("_bootstrap")
 LOCKS = ROOT / bootstrap.LOCKS
 EXTRAS = {"sandbox": ["sandbox"], "sandbox-spark": ["sandbox", "spark"], "test": ["test"]}
-# An entry: name, version, an optional marker, and then a line for each hash.
+# An entry has a name, a version, an optional marker, and then one line for each hash.
 ENTRY = re.compile(
     r"^([\w.-]+)==([\w.!+]+)( ; [^\\\n]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
     re.MULTILINE,
@@ -31,7 +31,7 @@ def _lock(name: str) -> dict[str, str]:
 
 
 def _asked(extras: list[str]) -> list[Requirement]:
-    """The requirements of these extras in setup.cfg, with those of the extras that they contain."""
+    """Return the requirements of these extras in setup.cfg, and of the extras they include."""
     declared = ConfigParser()
     declared.read(ROOT / "setup.cfg")
     lines = declared["options"]["install_requires"].splitlines()
@@ -45,7 +45,7 @@ def _asked(extras: list[str]) -> list[Requirement]:
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_a_lock_satisfies_the_setup(name: str) -> None:
-    """Each package that setup.cfg asks for is pinned to a version in its range."""
+    """Each package that setup.cfg requires is pinned to a version in its range."""
     lock = _lock(name)
     for one in _asked(EXTRAS[name]):
         version = lock.get(canonicalize_name(one.name), "none")
@@ -54,7 +54,7 @@ def test_a_lock_satisfies_the_setup(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_a_lock_is_complete(name: str) -> None:
-    """What the pinned packages need on this machine is pinned, too."""
+    """Every package that the pinned packages require on this machine is pinned, too."""
     lock, todo, seen = _lock(name), _asked(EXTRAS[name]), set()
     while todo:
         one = todo.pop()
@@ -77,7 +77,7 @@ def test_a_lock_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(LOCKS.glob("*.txt")), ids=lambda path: path.stem)
 def test_a_lock_has_only_pinned_packages(path: Path) -> None:
-    """A lock has entries with hashes, and no address."""
+    """Each entry of a lock has hashes; no entry has an address."""
     first, _, text = path.read_text(encoding="utf-8").partition("\n")
     assert first.split()[:2] == ["#", "Python"]
     assert "://" not in text
@@ -99,7 +99,7 @@ def _environment(directory: Path, version: str) -> Path:
 
 
 def test_the_commands_install_a_lock(tmp_path: Path) -> None:
-    """With a lock, pip compares each file that it downloads with a hash, and resolves nothing."""
+    """With a lock, pip verifies the hash of each file that it downloads, and resolves nothing."""
     venv = _environment(tmp_path / "venv", "3.12.1")
     build, (*parts, checkout) = bootstrap.installations(ROOT, venv, "sandbox,spark")
     assert [Path(one[-1]) for one in build] == [LOCKS / "build.txt"]
@@ -113,7 +113,7 @@ def test_the_commands_install_a_lock(tmp_path: Path) -> None:
 
 
 def test_a_python_without_a_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a Python that the locks do not name, the ranges hold, and one line says so."""
+    """For a Python version without a lock the ranges of setup.cfg hold, and one line says so."""
     venv = _environment(tmp_path / "venv", "3.99.0")
     assert bootstrap.installations(ROOT, venv, "test") == [[["--editable", f"{ROOT}[test]"]]]
     (line,) = capsys.readouterr().err.splitlines()
@@ -121,7 +121,7 @@ def test_a_python_without_a_lock(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_changed_lock_is_installed(tmp_path: Path) -> None:
-    """An environment is renewed when a lock changes."""
+    """An environment is updated when its lock changes."""
     for name in ("setup.cfg", "pyproject.toml"):
         (tmp_path / name).write_text("")
     locks = tmp_path / bootstrap.LOCKS
@@ -135,12 +135,12 @@ def test_a_changed_lock_is_installed(tmp_path: Path) -> None:
 
 
 def test_images_are_pinned() -> None:
-    """Each image that docker/ takes from a registry is pinned by a digest, beside its tag."""
+    """Each image that docker/ takes from a registry is pinned by a digest as well as its tag."""
     compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
     images = re.findall(r"^ +image: (\S+)$", compose, re.MULTILINE)
     images += re.findall(
         r"^ARG BASE=(\S+)$", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE
     )
     pinned = [one for one in images if re.fullmatch(r"[\w/-]+:[\w.-]+@sha256:[0-9a-f]{64}", one)]
-    assert [one for one in images if one not in pinned] == ["zkconsumer"]  # the project's own
+    assert [one for one in images if one not in pinned] == ["zkconsumer"]  # the project's own image
     assert len(pinned) == 3

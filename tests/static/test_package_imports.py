@@ -1,4 +1,4 @@
-"""Which package may import which other one, and that no imports form a cycle."""
+"""Which packages may import each other; and imports form no cycle."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ PERMITTED: dict[str, set[str]] = {
 }
 """Package -> the packages that its modules may import, also in functions and `TYPE_CHECKING`.
 
-`java` is `protocol.java` and `tables` is `spark.tables`. `zkconsumer` is the public names at the
-top. `sim` runs the production code of the loop, the streams and the tools, on simulated servers.
+`java` is `protocol.java` and `tables` is `spark.tables`. `zkconsumer` is the top-level module,
+which has the public names. `sim` runs the production code of the loop, the streams and the tools,
+on simulated servers.
 """
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Dotted name -> file, of every module but Spark's two discovery packages."""
+    """Return dotted name -> file of every module except Spark's two discovery packages."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -64,7 +65,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imports(name: str) -> tuple[str, ...]:
-    """The modules of this package that a module imports."""
+    """Return the modules of this package that a module imports."""
     found = []
     for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zkconsumer"):
@@ -100,7 +101,7 @@ def test_every_permission_is_used() -> None:
 
 
 def test_no_import_forms_a_cycle() -> None:
-    """Imports form no cycle, function-local and `TYPE_CHECKING` imports included."""
+    """Imports form no cycle, even if function-local and `TYPE_CHECKING` imports are included."""
     graph = {name: {other for other in imports(name) if other != name} for name in modules()}
     try:
         TopologicalSorter(graph).prepare()

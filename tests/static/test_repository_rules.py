@@ -1,4 +1,4 @@
-"""The rules of the repository that a syntax tree can show."""
+"""The rules of the repository that a syntax tree can check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _tree(path: Path) -> ast.Module:
 
 @cache
 def _nodes(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of a file's syntax tree."""
+    """Return all nodes of a file's syntax tree."""
     return tuple(ast.walk(_tree(path)))
 
 
@@ -44,7 +44,7 @@ def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """The full name of every module imported, at the top or inside a function."""
+    """Return the full name of every module that a file imports, at its top or in a function."""
     for node in _nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -54,7 +54,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def _docstrings(path: Path) -> set[int]:
-    """The identities of the constants that are documentation: texts that stand as statements."""
+    """Return the ids of the constants that are documentation: strings that stand as statements."""
     return {
         id(node.value)
         for node in _nodes(path)
@@ -64,7 +64,7 @@ def _docstrings(path: Path) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a file, as a failing test shows it."""
+    """A line of a file, in the form that a failing test prints."""
 
     path: Path
     line: int
@@ -79,7 +79,7 @@ def _report(places: Iterable[Place]) -> str:
 
 
 def test_the_pure_packages_are_pure() -> None:
-    """The pure packages import nothing that does input, output, time, chance or threads."""
+    """The pure packages import no module for input, output, time, randomness or threads."""
     found = [
         Place(path, 1, f"imports {name}")
         for package in ("protocol", "member", "later")
@@ -91,7 +91,7 @@ def test_the_pure_packages_are_pure() -> None:
 
 
 def test_paths_are_written_in_one_module() -> None:
-    """Texts with "/consumers" or "/brokers" stand in protocol/paths.py only, apart from docs."""
+    """Only protocol/paths.py has strings with "/consumers" or "/brokers", except in docstrings."""
     found = [
         Place(path, node.lineno, node.value)
         for path in MODULES
@@ -121,7 +121,7 @@ def _is_idle(handler: ast.ExceptHandler) -> bool:
 
 
 def test_no_error_is_swallowed() -> None:
-    """No bare except, and no `except Exception` that does nothing."""
+    """There is no bare except, and no `except Exception` with an empty body."""
     found = [
         Place(path, node.lineno, "swallows errors")
         for path in MODULES
@@ -133,7 +133,7 @@ def test_no_error_is_swallowed() -> None:
 
 
 def _any_without_reason(path: Path) -> Iterator[Place]:
-    """The uses of `Any` outside of an alias with a docstring, without a comment `# Any: reason`."""
+    """Return uses of `Any` outside of aliases with a docstring, without `# Any: reason`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     named = {
         id(name)
@@ -154,13 +154,13 @@ def _any_without_reason(path: Path) -> Iterator[Place]:
 
 
 def test_any_has_a_reason() -> None:
-    """`Any` appears only in an alias with a docstring, or beside a comment with its reason."""
+    """`Any` is used only in an alias with a docstring, or beside a comment with the reason."""
     found = [place for path in MODULES for place in _any_without_reason(path)]
     assert not found, _report(found)
 
 
 def test_an_ignored_rule_of_the_linter_has_a_reason() -> None:
-    """Each `# noqa: RULE` of the package is followed by its reason."""
+    """Each `# noqa: RULE` in the package is followed by a reason."""
     found = [
         Place(path, number, "noqa without a reason")
         for path in MODULES
@@ -171,7 +171,7 @@ def test_an_ignored_rule_of_the_linter_has_a_reason() -> None:
 
 
 def test_an_ignored_type_error_has_a_reason() -> None:
-    """Each `# type: ignore` is followed by its reason, or the line above it is a comment."""
+    """Each `# type: ignore` is followed by a reason, or preceded by a comment."""
     found = []
     for path in (
         *MODULES,
@@ -187,7 +187,7 @@ def test_an_ignored_type_error_has_a_reason() -> None:
 
 
 def test_functions_are_short() -> None:
-    """Functions have 60 lines at most; a command, whose options are its signature, may have 80."""
+    """Functions have at most 60 lines; commands, whose signatures list their options, have 80."""
     found = [
         Place(path, function.lineno, f"{function.name} has {length} lines")
         for path in MODULES
@@ -210,10 +210,10 @@ def test_every_test_states_its_claim() -> None:
     assert not found, _report(found)
 
 
-# Names that begin with an underscore and are public; tests may use them.
+# Public names that begin with an underscore; tests may use them.
 NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit", "_UNKNOWN_PARTITION"}
-# File of tests -> the highest number of private names that it uses, and why no public interface
-# suffices.
+# Test file -> the highest number of private names that it may use, and the reason why no public
+# interface suffices.
 PRIVATE_PARTS = {
     "support/internals.py": (14, "each function states its reason"),
     "zk/test_kazoo_internals.py": (5, "lists the private parts of kazoo on which `zk` depends"),
@@ -222,7 +222,7 @@ PRIVATE_PARTS = {
 
 
 def _private_parts(path: Path) -> Iterator[Place]:
-    """Attributes of other objects that begin with one underscore, and patches of such names."""
+    """Return uses of names with one underscore in other objects, and patches of such names."""
     for node in _nodes(path):
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             owner = ast.unparse(node.value)
@@ -234,7 +234,7 @@ def _private_parts(path: Path) -> Iterator[Place]:
 
 
 def _name(function: ast.expr) -> str:
-    """The last part of a called function's name; empty if a call or an index gives the function."""
+    """Return the last part of a called function's name; empty if a call or an index is called."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
@@ -246,7 +246,7 @@ def _is_private(name: object) -> bool:
 
 
 def test_tests_touch_few_private_parts() -> None:
-    """Tests use public interfaces; at most 20 places do not, each for a reason in a table."""
+    """Tests use public interfaces, except in at most 20 places whose reasons are in a table."""
     tests = ROOT / "tests"
     for path in sorted(tests.rglob("*.py")):
         found = list(_private_parts(path))
@@ -256,7 +256,7 @@ def test_tests_touch_few_private_parts() -> None:
 
 
 def test_every_package_is_installed() -> None:
-    """`setup.cfg` lists exactly the packages that there are, Spark's two under their own names."""
+    """`setup.cfg` lists exactly the existing packages, and Spark's two under their own names."""
     listed = ConfigParser()
     listed.read(ROOT / "setup.cfg")
     lines = listed["options"]["packages"].split()

@@ -15,7 +15,7 @@ def chromium() -> Iterator[Browser]:
     """Return Debian's Chromium, which the suite's set-up installs. Without it, fail in CI and skip
     elsewhere.
 
-    The browser ends with the module: until then Playwright's event loop counts as running, so that
+    The browser ends with the module. Until then Playwright's event loop counts as running, and
     `asyncio.run` raises in all tests of this worker.
     """
     path = shutil.which("chromium")
@@ -23,8 +23,8 @@ def chromium() -> Iterator[Browser]:
         assert not os.environ.get("CI"), "scripts/test has not installed Chromium"
         pytest.skip("there is no Chromium")
     with sync_playwright() as playwright:
-        # Chromium's own sandbox does not work for root, in containers and in CI. There is no
-        # graphics processor; to imitate one would take 8 % more processor time.
+        # Chromium's own sandbox does not work for root, in containers and in CI. The machine has no
+        # graphics processor; imitating one would take 8 % more processor time.
         options = ["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer"]
         browser = playwright.chromium.launch(executable_path=path, args=options)
         yield browser

@@ -1,7 +1,7 @@
 """A real HDFS and a real YARN on the loopback interface, each server in a JVM of its own.
 
-The servers' classes are in one jar of Hadoop, the client's classes and all other libraries in the
-jars of pyspark, which has the same release of Hadoop.
+One jar of Hadoop has the servers' classes. The jars of pyspark, which has the same release of
+Hadoop, have the client's classes and all other libraries.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ LIMIT_S = 120.0
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 # Fewer jars let the servers start sooner, because they search each of them.
 _LIBRARIES = ("hadoop-client", "jcl-over", "log4j-", "slf4j-api")
-# The default scheduler needs a file of queues.
+# The default scheduler needs a file that lists queues.
 _FIFO = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler"
-# A disk that is nearly full is used all the same.
+# The servers must also use a disk that is nearly full.
 _FULL_DISK = "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage"
 _LOG4J = """rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
@@ -86,7 +86,7 @@ class HadoopServers(Startable):
         return self.directory / f"{name}.log"
 
     def end(self, name: str) -> None:
-        """End one server."""
+        """Stop one server."""
         process = self._processes.pop(name)
         process.end(patience_s=5.0)
         guard.release(process.pid, process.birth)
@@ -127,7 +127,7 @@ class HadoopServers(Startable):
         )
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; raise SandboxError if a server ends before."""
+        """Wait for a condition; raise SandboxError if a server ends before it holds."""
         until(lambda: bool(self._ended()) or condition(), limit_s=LIMIT_S)
         if (ended := self._ended()) or not condition():
             name = ended or next(reversed(self._processes))
@@ -191,7 +191,7 @@ class Hdfs(HadoopServers):
 
 
 class Yarn(HadoopServers):
-    """A ResourceManager and a NodeManager, whose containers are processes on this machine."""
+    """A ResourceManager and a NodeManager, which runs containers as processes of this machine."""
 
     def __init__(self, directory: Path, *, files: str, memory_mb: int = 4096) -> None:
         """Args:
@@ -239,6 +239,6 @@ class Yarn(HadoopServers):
             raise
 
     def tails(self) -> str:
-        """Return the last lines of the containers' logs, for the message of a failed test."""
+        """Return the last lines of the containers' logs, for the error of a failed test."""
         logs = sorted((self.directory / "containers").rglob("std*"))
         return "\n".join(f"{log}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)

@@ -1,7 +1,7 @@
-"""The private parts of zkconsumer and Spark that tests touch, each with the reason.
+"""The private parts of zkconsumer and Spark that tests use, with a reason for each.
 
-A test uses a public interface where there is one. tests/static/test_repository_rules.py counts the
-other places.
+Where a public interface exists, a test uses it. tests/static/test_repository_rules.py counts the
+uses of private parts outside this module.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def text_of(top: Top) -> str:
 
 
 def crash(connector: ConsumerConnector) -> None:
-    """Put an unknown item into the coordinator's inbox, so that it raises an exception as a bug
-    would."""
+    """Crash the coordinator as a bug would: an unknown item in its inbox raises an exception."""
     coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]  # as a bug
 
 
@@ -85,14 +84,14 @@ def is_in_use(stream: Stream[Any, Any]) -> bool:
 
 
 def wait_of(stream: aio.Stream[Any, Any]) -> Future[Any]:
-    """Return the wait that a cancelled call leaves behind; the next call gets its result."""
+    """Return the wait that a cancelled call left behind; the next call gets the wait's result."""
     waiting = stream._waiting
     assert waiting is not None
     return waiting
 
 
 def connector_of(connector: aio.ConsumerConnector) -> ConsumerConnector | None:
-    """Return the connector that runs on threads, once there is one."""
+    """Return the connector that runs on threads, if it exists already."""
     return connector._core
 
 
@@ -109,7 +108,7 @@ def idle_consumers() -> dict[Any, Any]:
 
 
 def let_another_thread_close(patch: pytest.MonkeyPatch) -> None:
-    """Have the next task start a thread that closes idle consumers with the present settings."""
+    """Let the next task start a thread that closes idle consumers with the present settings."""
     from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
 
     patch.setattr(task_reader, "_closing", set())

@@ -17,12 +17,12 @@ from zkconsumer.sandbox.ports import HOST, free_port
 
 REALM = "TEST.REALM"
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-# What Debian's packages krb5-kdc, krb5-admin-server, krb5-user and libkrb5-dev contain.
+# The programs in Debian's packages krb5-kdc, krb5-admin-server, krb5-user and libkrb5-dev.
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist", "krb5-config")
 
 
 def missing_programs() -> list[str]:
-    """Return the programs of Kerberos that this machine lacks."""
+    """Return the Kerberos programs that this machine lacks."""
     return [one for one in PROGRAMS if shutil.which(one, path=_PATH) is None]
 
 
@@ -101,14 +101,14 @@ class Realm:
             return one.connect_ex((HOST, self._port)) == 0
 
     def keytab(self, principal: str, *, life: str = "1 day") -> Path:
-        """Create a principal, whose tickets last for `life`; return the file with its key."""
+        """Create a principal whose tickets last for `life`; return the file that has its key."""
         file = self.directory / f"{principal.replace('/', '-')}.keytab"
         self._run("kadmin.local", "addprinc", "-randkey", "-maxlife", life, principal)
         self._run("kadmin.local", "ktadd", "-k", str(file), principal)
         return file
 
     def environment(self, **names: object) -> dict[str, str]:
-        """Return the environment of a process of this realm that has no ticket, with `names`."""
+        """Return the environment, with `names`, of a process of this realm that has no ticket."""
         own = {"KRB5_CONFIG": self.config, "KRB5CCNAME": self.directory / "no-ticket", **names}
         return {**os.environ, **{name: str(value) for name, value in own.items()}}
 
@@ -139,7 +139,7 @@ class Realm:
 
 
 def jaas(section: str, keytab: Path, principal: str) -> str:
-    """Return the login of a server: a section of a JAAS file."""
+    """Return a section of a JAAS file with which a server logs in."""
     return (
         f"{section} {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true "
         f'storeKey=true doNotPrompt=true keyTab="{keytab}" principal="{principal}@{REALM}"; }};\n'

@@ -1,4 +1,4 @@
-"""The package as users get it: its wheel and sdist, and environments into which it is installed."""
+"""The package as users get it: the wheel and the sdist, and environments that contain it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# A job of Spark takes 15 s, and installing Spark 25 s; a busy machine takes ten times as long.
+# A Spark job takes 15 s, and installing Spark 25 s; a busy machine takes ten times as long.
 LIMIT_S = 500
 # The copy of the source contains no environments, caches or results of earlier builds.
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
@@ -30,7 +30,7 @@ class Built:
 def build(directory: Path) -> Built:
     """Build the sdist from a copy of the checkout, and the wheel from the sdist.
 
-    The installed setuptools builds, so this needs no network.
+    Both are built by the installed setuptools, without a network.
     """
     tree, out = directory / "tree", directory / "dist"
     shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
@@ -51,8 +51,8 @@ def pip(*arguments: str) -> None:
 def python_without_package(directory: Path) -> Path:
     """An interpreter that has the dependencies of the package, but not the package.
 
-    Python searches a directory that a .pth file names, but does not read that directory's own .pth
-    files: so an editable installation is not visible.
+    Python searches a directory that a .pth file names, but ignores the .pth files in this
+    directory. So an editable installation is not visible.
     """
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"

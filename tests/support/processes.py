@@ -1,4 +1,4 @@
-"""Children of a process, command lines, and programs that must leave nothing behind."""
+"""The children of processes, command lines, and programs that must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ idle machine this takes 2 s."""
 
 
 def children(parent: int) -> set[int]:
-    """Return the pids of a process's children that have not ended."""
+    """Return the pids of a process's children that are still running."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -37,13 +37,13 @@ def command(pid: int) -> str:
 
 
 def processes_of(home: Path) -> list[str]:
-    """Return the command lines of all processes of the machine that name a file below `home`."""
+    """Return the command lines of all processes on this machine that name a file below `home`."""
     shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in shown.stdout.splitlines() if str(home) in line]
 
 
 def assert_nothing_is_left(home: Path) -> None:
-    """Wait until no process names `home`, and `home` is empty."""
+    """Wait until no process names `home`, and the directory `home` is empty."""
 
     def left() -> list[object]:
         return [*processes_of(home), *home.iterdir()]
@@ -55,7 +55,7 @@ def assert_nothing_is_left(home: Path) -> None:
 
 @contextmanager
 def programs(script: Path, directory: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Yield a function that starts a script with arguments; end the runs that a test leaves."""
+    """Yield a function that starts a script; at the end, stop the runs that still exist."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
-"""Groups that a test writes into ZooKeeper, znode by znode.
+"""Groups that a test writes into ZooKeeper znode by znode.
 
-`Scene` is a ZooKeeper below a separate chroot. `Clients` acts on the server that all tests share,
-and has a client for the tools.
+`Scene` writes below a chroot of its own. `Clients` acts on the server that all tests share, with
+one client for the tools and one that plays other clients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://12
 
 
 class Scene:
-    """Writes what members and tools would write; `session` owns the ephemeral znodes."""
+    """Writes what members and tools would write; `session` has the ephemeral znodes."""
 
     def __init__(self, connect: str, session: KazooClient) -> None:
         self.connect, self.session = connect, session
@@ -48,7 +48,7 @@ class Scene:
         return path
 
     def hold(self, path: str, data: bytes | None) -> str:
-        """Create an ephemeral znode of the scene's session."""
+        """Create an ephemeral znode in the session of the scene."""
         return self.put(path, data, ephemeral=True)
 
     def topic(self, name: str, partitions: int) -> str:
@@ -93,7 +93,7 @@ def scenes(
     chroot: str,
     kind: Callable[[str, KazooClient], S] = Scene,  # type: ignore[assignment]  # S's default
 ) -> Iterator[S]:
-    """Yield a scene of this class below the chroot; close its session at the end."""
+    """Yield a scene of this class below the chroot, and close its session at the end."""
     above = KazooClient(server.connect)
     above.start(60)
     above.create(f"/{chroot}", b"")
@@ -109,7 +109,7 @@ def scenes(
 
 
 class Clients:
-    """A connection for the tools (`tools`) and one that acts as another client (`other`)."""
+    """A connection for the tools (`tools`), and one that plays another client (`other`)."""
 
     def __init__(self, connect: str, tools: ZooKeeperClient, other: KazooClient) -> None:
         self.connect, self.tools, self.other = connect, tools, other
@@ -123,7 +123,7 @@ class Clients:
             self.other.set(path, data)
 
     def join(self, group: str, name: str = "g_a", topic: str = "t") -> None:
-        """Register a member that exists as long as the other client's session."""
+        """Register a member, which exists as long as the session of the other client."""
         data = encode_registration(Registration({topic: 1}, Pattern.STATIC, 1))
         self.other.create(paths.member(group, name), data, ephemeral=True, makepath=True)
 

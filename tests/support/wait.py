@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline."""
+"""Waiting until a condition holds, with a time limit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# In seconds. A test's condition becomes true within two seconds; on a busy machine on which JVMs
-# start, it may take twenty times as long.
+# In seconds. A condition usually holds within two seconds; on a busy machine on which JVMs start,
+# it may take twenty times as long.
 LIMIT_S = 60.0
 # Seconds between two checks of a condition.
 LOOK_S = 0.05
@@ -39,7 +39,7 @@ def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> Non
 
 
 async def soon(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Wait in an event loop until `condition()` is true; other tasks run meanwhile."""
+    """Wait in an event loop until `condition()` is true, while other tasks run."""
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(LOOK_S)

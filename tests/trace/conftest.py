@@ -1,4 +1,4 @@
-"""The fixture that runs the command line as tests/cli does."""
+"""The fixture of tests/cli that runs the command line."""
 
 from cli.conftest import run, spawn
 

@@ -29,7 +29,7 @@ from zkconsumer.trace.replay import check
 
 
 class Recorder(Watcher):
-    """Writes the trace of every simulated member, into one or several files."""
+    """Writes the trace of every simulated member into one or more files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class Recorder(Watcher):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
-    """Traces of a simulated group, with faults of every kind."""
+    """Write the traces of a simulated group with all kinds of faults."""
     recorder = Recorder(tmp_path_factory.mktemp("traces"))
     for seed in range(30):
         decide = Decisions(random.Random(seed))
@@ -64,12 +64,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
 
 @pytest.fixture
 def lines(recorded: Recorder) -> list[str]:
-    """The lines of one member's trace, which covers several runs."""
+    """Return the lines of one member's trace, which covers several runs."""
     return (recorded.directory / "0.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
 
 
 def test_traces_of_the_simulator_are_replayed(recorded: Recorder) -> None:
-    """Every state and command of members under all kinds of faults is reproduced."""
+    """The replay reproduces each state and command of members under all kinds of faults."""
     paths = sorted(recorded.directory.glob("*.jsonl"))
     counts = [
         check(path.read_text(encoding="utf-8").splitlines(keepends=True), name=path.name)
@@ -80,20 +80,20 @@ def test_traces_of_the_simulator_are_replayed(recorded: Recorder) -> None:
 
 
 def test_events_survive(recorded: Recorder) -> None:
-    """An event is equal after encoding and decoding."""
+    """An event is the same after encoding and decoding."""
     for _, event in recorded.steps:
         assert decode(Event, json.loads(json.dumps(encode(event)))) == event
 
 
 def test_states_survive(recorded: Recorder) -> None:
-    """A whole state, and so every value in it, is equal after encoding and decoding."""
+    """A whole state, and so each value in it, is the same after encoding and decoding."""
     for state, _ in recorded.steps[::20]:
         assert decode(State, json.loads(json.dumps(encode(state)))) == state
 
 
 @pytest.mark.parametrize("key", ["t", "event", "from", "to", "commands", "state"])
 def test_a_tampered_line_is_named(lines: list[str], key: str) -> None:
-    """If a line is changed, the check rejects it with the file and the line."""
+    """If a line was changed, the check rejects it by file and line."""
     number = next(n for n, line in enumerate(lines) if '"commands":[{' in line)
     entry = json.loads(lines[number])
     match entry[key]:
@@ -112,20 +112,20 @@ def test_a_tampered_line_is_named(lines: list[str], key: str) -> None:
 
 
 def test_a_line_that_is_missing_is_noticed(lines: list[str]) -> None:
-    """If a line is removed, a later line does not fit, or the end of the trace differs."""
+    """If a line was removed, a later line does not fit, or the end of the trace differs."""
     number = next(n for n, line in enumerate(lines) if '"to":"reading"' in line)
     with pytest.raises(TraceError, match=r"it:\d+"):
         check(lines[:number] + lines[number + 1 :], name="it")
 
 
 def test_a_trace_without_its_beginning(lines: list[str]) -> None:
-    """Without the line with the member's settings, the check fails."""
+    """If the line with the member's settings is missing, the check fails."""
     with pytest.raises(TraceError, match="the settings of member 'g_0' are missing"):
         check(lines[1:], name="it")
 
 
 def test_a_last_line_that_is_torn(lines: list[str]) -> None:
-    """An incomplete last line, which was being written when the process died, is ignored."""
+    """An incomplete last line, written while the process died, is ignored."""
     whole = check(lines, name="it")
     torn = check([*lines, lines[-1][:40]], name="it")
     assert torn == whole
@@ -147,7 +147,7 @@ def test_a_last_line_that_is_torn(lines: list[str]) -> None:
     ],
 )
 def test_another_file_is_a_trace_error(line: str) -> None:
-    """Lines that are not of a trace raise TraceError, and no other error."""
+    """If a line is not part of a trace, TraceError is raised, and no other error."""
     with pytest.raises(TraceError, match="it:1"):
         check([line + "\n"], name="it")
 
@@ -162,7 +162,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
-    """An event with any JSON value in any field is decoded, or rejected with Undecodable."""
+    """Whatever JSON value a field has, the event is decoded, or Undecodable is raised."""
     _, event = data.draw(st.sampled_from(recorded.steps[:300]))
     entry = json.loads(json.dumps(encode(event)))
     key = data.draw(st.sampled_from(sorted(entry)))
@@ -174,10 +174,10 @@ def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
 def test_a_real_member(
     sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, run: Any
 ) -> None:
-    """The trace of a real connector that read, rebalanced and left passes the check."""
+    """The trace of a real connector that reads, rebalances and leaves passes the check."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=4)
-    # Two partitions have five messages left, whichever member owns them.
+    # Two partitions have five messages left, whichever member owns these partitions.
     for partition in range(4):
         sandbox.produce(topic, 15, partition=partition)
     path = tmp_path / "trace.jsonl"
@@ -217,7 +217,7 @@ def test_a_real_member(
 def test_a_full_disk_ends_the_trace_and_not_the_member(
     sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """If the trace cannot be written, it ends and the error is counted; the member continues."""
+    """If a trace cannot be written, it ends with a counted error, and the member continues."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=1)
     config = ConsumerConfig(

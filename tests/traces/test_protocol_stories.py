@@ -1,6 +1,6 @@
 """Golden traces of the other group protocols: JVM members, and groups with a coordinator.
 
-`pytest tests/traces --rewrite` writes them; then the diff is read.
+`pytest tests/traces --rewrite` writes them again; read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zkconsumer.trace.story import story
 HERE = Path(__file__).parent
 JVM = "zookeeper-jvm"
 
-# This story needs a group of both kinds of members.
+# This story needs a group that has both kinds of members.
 WITHOUT_JVM = {"a-jvm-peer-joins"}
 
 CASES = [
@@ -37,7 +37,7 @@ def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(protocol: str, name: str) -> str:
-    """A story in the form of its file."""
+    """Return a story in the format of its file."""
     entries: list[dict[str, Any]] = []
     if protocol == JVM:
         one = SCENARIOS[name]
@@ -57,7 +57,7 @@ def told(protocol: str, name: str) -> str:
 
 @pytest.mark.parametrize(("protocol", "name"), CASES)
 def test_the_story_is_the_same(protocol: str, name: str, request: pytest.FixtureRequest) -> None:
-    """Each story equals its golden trace, and breaks no promise."""
+    """Each story equals its golden trace, and keeps every promise."""
     found = told(protocol, name)
     path = HERE / protocol / f"{name}.txt"
     if request.config.getoption("--rewrite"):
@@ -67,20 +67,20 @@ def test_the_story_is_the_same(protocol: str, name: str, request: pytest.Fixture
 
 
 def test_no_other_files() -> None:
-    """Each golden trace belongs to a story, and each story has one."""
+    """Each golden trace belongs to a story, and each story has a golden trace."""
     files = {(path.parent.name, path.stem) for path in HERE.glob("*/*.txt")}
     assert files == set(CASES)
 
 
 def test_every_story_has_a_counterpart_or_a_reason() -> None:
-    """A story on ZooKeeper has a counterpart here, or a reason."""
+    """Each story about ZooKeeper has a counterpart here, or a reason why it has none."""
     assert set(SCENARIOS) == (set(STORIES) & set(SCENARIOS)) | set(WITHOUT)
     assert not set(STORIES) & set(WITHOUT)
 
 
 @pytest.mark.parametrize(("protocol", "name"), [one for one in CASES if one[0] in ASSIGNORS])
 def test_the_deciding_function_exists(protocol: str, name: str) -> None:
-    """The function that a story names exists in that module."""
+    """The function that a story names exists in the module that the story names."""
     package, module, function = STORIES[name].decided_in(protocol).split(".")
     found = getattr(importlib.import_module(f"zkconsumer.{package}.{module}"), function)
     assert found.__module__ == f"zkconsumer.{package}.{module}"

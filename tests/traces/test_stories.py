@@ -1,7 +1,7 @@
 """Golden traces: "What happens when…", as stories that reviewers read.
 
-A change of members' behaviour changes a story here. `pytest tests/traces --rewrite` writes the
-stories again. Read the diff, and commit it only if each change is intended.
+If the behaviour of members changes, a story here changes. `pytest tests/traces --rewrite` writes
+the stories again. Read the diff, and commit it only if each change is intended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zkconsumer.trace.story import story
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "behaviour.md").read_text(encoding="utf-8")
 
-# Rows of the page that do not concern the group protocol: they have tests, and no story.
+# Rows of the page that are not about the group protocol: these have tests, but no story.
 WITHOUT_STORY = {
     "an offset is out of range, or there is none",
     "another member's registration is malformed",
@@ -45,7 +45,7 @@ WITHOUT_STORY = {
 
 
 def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
-    """A story in the form of its file, and its entries."""
+    """Return a story in the format of its file, and the story's entries."""
     entries: list[dict[str, Any]] = []
     on = stage(one.plan, Recorder(entries.append), monitor_for(one.jvm), jvm=one.jvm)
     one.script(on)
@@ -56,7 +56,7 @@ def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
 
 
 def rows() -> Iterator[str]:
-    """The first cells of the table of docs/behaviour.md."""
+    """Return the first cells of the table in docs/behaviour.md."""
     section = PAGE.split("\n## What happens when…\n")[1].split("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")]
     for line in table[2:]:
@@ -65,7 +65,7 @@ def rows() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_story_is_the_same(name: str, request: pytest.FixtureRequest) -> None:
-    """Each story equals its golden trace, and breaks no promise."""
+    """Each story equals its golden trace, and keeps every promise."""
     found, _ = told(SCENARIOS[name])
     path = HERE / f"{name}.txt"
     if request.config.getoption("--rewrite"):
@@ -75,7 +75,7 @@ def test_the_story_is_the_same(name: str, request: pytest.FixtureRequest) -> Non
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_story_is_a_trace(name: str) -> None:
-    """The simulated members' lines replay like the trace of a real member."""
+    """The lines of the simulated members can be replayed like the trace of a real member."""
     _, entries = told(SCENARIOS[name])
     steps = [entry for entry in entries if "event" in entry]
     found = check((text(entry) + "\n" for entry in entries), name=name)
@@ -83,12 +83,12 @@ def test_a_story_is_a_trace(name: str) -> None:
 
 
 def test_two_runs_of_a_story_are_equal() -> None:
-    """Two runs of a story are equal."""
+    """Two runs of the same story are equal."""
     assert told(SCENARIOS["a-zombie-wakes"]) == told(SCENARIOS["a-zombie-wakes"])
 
 
 def test_one_set_of_titles() -> None:
-    """The page's rows, the scenarios and the golden traces have the same titles."""
+    """The rows of the page, the scenarios and the golden traces have the same titles."""
     linked = {}
     for cell in rows():
         found = re.fullmatch(r"\[(.*)\]\(\.\./tests/traces/(.*)\.txt\)(?: \(.*\))?", cell)
@@ -102,7 +102,7 @@ def test_one_set_of_titles() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_deciding_function_exists(name: str) -> None:
-    """The function that a story names exists in that module."""
+    """The function that a story names exists in the module that the story names."""
     package, module, path = SCENARIOS[name].decided.split(".", 2)
     found: Any = importlib.import_module(f"zkconsumer.{package}.{module}")
     for part in path.split("."):

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_pyright_in_strict_mode(tmp_path: Path) -> None:
-    """basedpyright, which is pyright in a wheel, accepts them in pyright's strict mode."""
+    """basedpyright, which is pyright in a wheel, accepts the code in pyright's strict mode."""
     settings = {
         "include": [str(ROOT / "tests/typing/user_code.py"), str(ROOT / "docs/examples")],
         "extraPaths": [str(ROOT)],

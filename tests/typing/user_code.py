@@ -1,4 +1,4 @@
-"""A user's code, which mypy and basedpyright check in their strict modes; nothing runs it."""
+"""A user's code, which mypy and basedpyright check in their strict modes; it is never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream's harness: a group and an empty topic of two partitions."""
+"""Upstream's test harness: a group, and an empty topic of two partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A group whose members leave at the end of the test."""
+    """A group; its members leave at the end of the test."""
     topic = unique("topic1")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""PartitionAssignorTest: random groups, whose members each compute for themselves."""
+"""PartitionAssignorTest: random groups in which each member computes its own assignment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 def _topics(chance: random.Random) -> dict[str, int]:
-    """Upstream's numbers: up to 100 topics of 8 to 119 partitions."""
+    """Topics as in upstream's test: up to 100 topics of 8 to 119 partitions."""
     return {f"topic-{n}": chance.randrange(8, 120) for n in range(1, chance.randrange(2, 101))}
 
 
@@ -32,7 +32,7 @@ def _shares(
     key_form: PartitionFormat,
     chance: random.Random,
 ) -> dict[TopicPartition, str]:
-    """The members' shares, each computed from input in a different order; they are disjoint."""
+    """Return the disjoint shares that the members compute from differently ordered input."""
     owned: dict[TopicPartition, str] = {}
     for consumer in counts:
         whole = assign(
@@ -67,7 +67,7 @@ CASES = pytest.mark.parametrize(
 
 @CASES
 def test_round_robin_of_wildcards(seed: int, key_form: PartitionFormat) -> None:
-    """PartitionAssignorTest.testRoundRobinPartitionAssignor: all by the white list `.*`."""
+    """PartitionAssignorTest.testRoundRobinPartitionAssignor: every member has white list `.*`."""
     chance = random.Random(seed)
     topics = _topics(chance)
     matched = matching(white_list(".*"), topics, internal=NO_TOPICS)
@@ -81,7 +81,7 @@ def test_round_robin_of_wildcards(seed: int, key_form: PartitionFormat) -> None:
 
 @CASES
 def test_round_robin_of_static_subscriptions(seed: int, key_form: PartitionFormat) -> None:
-    """PartitionAssignorTest.testRoundRobinPartitionAssignorStaticSubscriptions: a stream each."""
+    """PartitionAssignorTest.testRoundRobinPartitionAssignorStaticSubscriptions: one stream each."""
     chance = random.Random(seed)
     topics = _topics(chance)
     counts = {name: dict.fromkeys(topics, 1) for name in _consumers(chance)}

@@ -1,4 +1,4 @@
-"""ZookeeperConsumerConnectorTest, of the Scala and of the Java API, on a real broker."""
+"""ZookeeperConsumerConnectorTest of the Scala and the Java API, run on a real broker."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from zkconsumer.sandbox import Sandbox
 
 
 def _send(group: Group, count: int) -> None:
-    """Produce this many messages to each of the two partitions."""
+    """Produce this number of messages to each of the two partitions."""
     for partition in range(2):
         values = [f"{partition}-{number}" for number in range(count)]
         group.sandbox.produce(group.topic, values, partition=partition)
 
 
 def test_basic(group: Group) -> None:
-    """ZookeeperConsumerConnectorTest.testBasic: a timeout, then one member, two, an idle one."""
+    """ZookeeperConsumerConnectorTest.testBasic: a timeout; then one member, two, an idle one."""
     none = group.member("consumer0", consumer_timeout_s=0.2)
     (stream,) = none.connector.create_message_streams({group.topic: 1})[group.topic]
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_basic(group: Group) -> None:
 
 
 def test_decoder(group: Group) -> None:
-    """ZookeeperConsumerConnectorTest.testConsumerDecoder: texts, by hasNext and next."""
+    """ZookeeperConsumerConnectorTest.testConsumerDecoder: the decoder returns texts."""
     _send(group, 2)
     one = group.member("consumer0", consumer_timeout_s=30.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=bytes.decode)[
@@ -66,7 +66,7 @@ def test_decoder(group: Group) -> None:
 
 
 def test_one_partition(group: Group, sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """ZookeeperConsumerConnectorTest.testLeaderSelectionForPartition: owner and order."""
+    """ZookeeperConsumerConnectorTest.testLeaderSelectionForPartition: one member owns and reads."""
     group.topic = unique("single")
     sandbox.create_topic(group.topic, partitions=1)
     sandbox.produce(group.topic, 100, partition=0)
@@ -80,7 +80,7 @@ def test_one_partition(group: Group, sandbox: Sandbox, unique: Callable[[str], s
 
 
 def test_two_streams(group: Group) -> None:
-    """javaapi ZookeeperConsumerConnectorTest.testBasic: two streams yield what was sent."""
+    """javaapi ZookeeperConsumerConnectorTest.testBasic: two streams yield all sent messages."""
     _send(group, 4)
     one: MemberUnderTest = group.member("consumer1")
     streams = one.connector.create_message_streams({group.topic: 2}, value_decoder=bytes.decode)
@@ -95,7 +95,7 @@ def test_two_streams(group: Group) -> None:
 
 
 def test_fetching(group: Group) -> None:
-    """FetcherTest.testFetcher: two messages, and no more; two again, and no more."""
+    """FetcherTest.testFetcher: exactly two messages arrive, and then exactly two more."""
     one = group.join("consumer1")
     (reader,) = one.readers
     for count in (2, 4):
@@ -107,7 +107,7 @@ def test_fetching(group: Group) -> None:
 
 
 def test_a_closed_member_leaves_no_node(group: Group) -> None:
-    """ZKEphemeralTest.testEphemeralNodeCleanup: its ephemeral nodes go with the connector."""
+    """ZKEphemeralTest.testEphemeralNodeCleanup: closing a connector deletes its ephemerals."""
     one = group.join("consumer1")
     one.settled(0, 1)
     assert group.owners() == [f"{group.name}_consumer1-0"] * 2

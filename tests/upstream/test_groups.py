@@ -1,4 +1,4 @@
-"""Upstream's tests of ConsumerGroupCommand and ConsoleConsumer, on `zkconsumer legacy`."""
+"""Upstream's tests of ConsumerGroupCommand and ConsoleConsumer, run on `zkconsumer legacy`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = "another-topic"
 
 
 class Place(World):
-    """A chroot with only the brokers' znodes, and a topic of one partition."""
+    """A chroot that has only the brokers' znodes, and a topic of one partition."""
 
     def __init__(self, sandbox: Sandbox, topic: str, directory: Path, stack: ExitStack) -> None:
         super().__init__(sandbox, "1.1.1", directory)
@@ -35,10 +35,10 @@ class Place(World):
             state = "/partitions/0/state"
             for path in (*copied, f"/brokers/topics/{topic}", f"/brokers/topics/{topic}{state}"):
                 zk.create(self.chroot + path, zk.get(path)[0], makepath=True)
-            zk.ensure_path(f"{self.chroot}{paths.CONSUMERS}")  # as a broker does
+            zk.ensure_path(f"{self.chroot}{paths.CONSUMERS}")  # as a broker registers the topic
 
     def group(self, name: str, *topics: str, consumer: str = "") -> None:
-        """Upstream's group: offset 10 and an owner's empty znode of each topic's partition 0."""
+        """Create upstream's group: in partition 0 of each topic, offset 10 and an empty owner."""
         for topic in topics:
             tp = TopicPartition(topic, 0)
             self.put([{"path": paths.offset(name, tp), "data": "10"}])
@@ -49,19 +49,19 @@ class Place(World):
             self.put([{"path": paths.member(name, consumer), "data": node.decode()}])
 
     def tool(self, *arguments: str) -> str:
-        """The output of ConsumerGroupCommand."""
+        """Return the output of ConsumerGroupCommand."""
         code, out, err = self.run("ConsumerGroupCommand", "--zookeeper", self.connect, *arguments)
         assert code == 0, err
         return out
 
     def has(self, group: str, topic: str) -> tuple[bool, bool]:
-        """Whether the group has offsets of a topic, and owners."""
+        """Return whether the group has offsets of a topic, and whether it has owners."""
         found = self.below(f"/consumers/{group}")
         directories = paths.offsets_of(group, topic), paths.owners_of(group, topic)
         return directories[0] in found, directories[1] in found
 
     def member(self, group: str, consumer: str, **settings: Any) -> ConsumerConnector:
-        """A zkconsumer member, which leaves at the end of the test."""
+        """Return a zkconsumer member; it leaves at the end of the test."""
         config = ConsumerConfig(
             group_id=group,
             zookeeper_connect=self.connect,
@@ -71,14 +71,14 @@ class Place(World):
         return self._stack.enter_context(ConsumerConnector(config))
 
     def rows(self, group: str) -> list[list[str]]:
-        """The rows of `--describe` for the topic: one for each partition and each idle member."""
+        """Return the rows of `--describe` for the topic: one per partition and per idle member."""
         lines = self.tool("--describe", "--group", group).splitlines()
         return [row for line in lines if (row := line.split()) and row[0] in (self.topic, "-")]
 
 
 @pytest.fixture
 def place(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Place]:
-    """A place with only the groups of the test."""
+    """A chroot in which only the groups of the test exist."""
     topic = unique("upstream")
     sandbox.create_topic(topic)
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def test_a_group_is_deleted(place: Place) -> None:
 
 
 def test_a_topic_of_a_group_is_deleted(place: Place) -> None:
-    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZK...: of one topic, several, alive."""
+    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZK...: one topic, several, a live group."""
     place.group("one", place.topic)
     place.group("both", place.topic, OTHER)
     place.group("active", place.topic, OTHER, consumer="consumer1")
@@ -110,7 +110,7 @@ def test_a_topic_of_a_group_is_deleted(place: Place) -> None:
 
 
 def test_a_topic_of_all_groups_is_deleted(place: Place) -> None:
-    """DeleteConsumerGroupTest.testTopicWideDeleteInZK: of every group; other topics stay."""
+    """DeleteConsumerGroupTest.testTopicWideDeleteInZK: all groups lose the topic, but no other."""
     for group in ("group1", "group2"):
         place.group(group, place.topic, OTHER)
     place.tool("--delete", "--topic", place.topic)
@@ -133,7 +133,7 @@ def test_a_group_that_was_deleted_consumes_again(place: Place) -> None:
 
 
 def test_groups_are_described(place: Place) -> None:
-    """DescribeConsumerGroupTest: no group, one member, two of which one idles, none any more."""
+    """DescribeConsumerGroupTest: no group; one member; two, one of them idle; only offsets."""
     assert place.rows("group1") == []
     place.sandbox.produce(place.topic, 3)
     members = [place.member("group1", name, consumer_timeout_s=60.0) for name in ("a", "b")]
@@ -151,7 +151,7 @@ def test_groups_are_described(place: Place) -> None:
 
 
 def test_groups_are_listed(place: Place) -> None:
-    """ListConsumerGroupTest: none, and two with a consumer each."""
+    """ListConsumerGroupTest: no group, and two groups with one consumer each."""
     assert place.tool("--list").split() == []
     for group in ("group1", "group2"):
         place.member(group, "simple").create_message_streams({place.topic: 1})
@@ -159,7 +159,7 @@ def test_groups_are_listed(place: Place) -> None:
 
 
 def test_the_console_consumer(place: Place) -> None:
-    """ConsoleConsumerTest.shouldLimitReadsToMaxMessageLimit, and what its old arguments mean."""
+    """ConsoleConsumerTest.shouldLimitReadsToMaxMessageLimit, and the use of its old arguments."""
     place.sandbox.produce(place.topic, 20)
     read = ["ConsoleConsumer", "--zookeeper", place.connect, "--topic", place.topic]
     code, out, _ = place.run(*read, "--from-beginning", "--max-messages", "10")

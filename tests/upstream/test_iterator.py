@@ -1,4 +1,4 @@
-"""ConsumerIteratorTest: a stream that begins inside a set, and one whose decoder fails."""
+"""ConsumerIteratorTest: a stream that begins inside a set, and a decoder that always fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _send(group: Group, codec: str) -> None:
 
 
 def test_begins_inside_a_compressed_set(group: Group) -> None:
-    """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: "5" to "9", the end."""
+    """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: only "5" to "9" come."""
     _send(group, "gzip")
     one = group.member("consumer1", consumer_timeout_s=30.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=bytes.decode)[
@@ -32,7 +32,7 @@ def test_begins_inside_a_compressed_set(group: Group) -> None:
 
 
 def test_a_decoder_that_always_fails(group: Group) -> None:
-    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: offsets come, values do not."""
+    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: offsets work, values raise."""
 
     def fail(_: bytes) -> NoReturn:
         raise NotImplementedError("this decoder does not work at all")

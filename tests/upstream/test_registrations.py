@@ -1,4 +1,4 @@
-"""TopicFilterTest and JsonTest: how regexes and other values are written as JSON."""
+"""TopicFilterTest and JsonTest: regular expressions and other values are written as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
     ],
 )
 def test_a_regex_is_escaped_once(regex: str, written: str) -> None:
-    """TopicFilterTest.testWildcardTopicCountGetTopicCountMapEscapeJson: and is read back."""
+    """TopicFilterTest.testWildcardTopicCountGetTopicCountMapEscapeJson: as JSON and back."""
     payload = encode_registration(Registration({regex: 1}, Pattern.WHITE_LIST, 1234)).decode()
     assert f'"subscription":{{"{written}":1}}' in payload
     document = parse_scala(payload)
@@ -35,7 +35,7 @@ def test_a_regex_is_escaped_once(regex: str, written: str) -> None:
 
 
 def test_values_come_back() -> None:
-    """JsonTest.testJsonEncoding: strings, numbers and maps, as far as a registration holds them."""
+    """JsonTest.testJsonEncoding: strings, numbers and maps of registrations are read back."""
     subscription = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "éß": 6}
     payload = encode_registration(Registration(subscription, timestamp_ms=1234)).decode()
     assert parse_scala(payload) == {

@@ -1,4 +1,4 @@
-"""Operations run over a real session, as the coordinator runs them."""
+"""Operations run over a real session in the way in which the coordinator runs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def awaited(op: int) -> bool:
 
 
 class Running:
-    """An executor and its inbox, in place of a coordinator."""
+    """An executor and its inbox, without a coordinator."""
 
     def __init__(self, client: Client) -> None:
         self.inbox: queue.SimpleQueue[Resume] = queue.SimpleQueue()
@@ -38,14 +38,14 @@ class Running:
         )
 
     def end(self) -> Event:
-        """Run the one operation to its end."""
+        """Run the only operation to its end."""
         while (event := self.executor.resume(self.inbox.get(timeout=LIMIT_S), awaited)) is None:
             pass
         return event
 
 
 def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
-    """A first commit creates the parent znodes, and then writes the offsets."""
+    """The first commit creates the parent znodes, and then writes the offsets."""
     running = Running(client)
     running.executor.start(FIRST_COMMIT, client.me.session)
     ended = running.end()
@@ -58,7 +58,7 @@ def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
 def test_an_operation_does_not_continue_in_the_next_session(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
-    """A commit that a session expiry interrupts does not continue in the next session."""
+    """A commit that was interrupted when its session expired does not continue in the next one."""
     running = Running(client)
     running.executor.start(FIRST_COMMIT, client.me.session)
     between = running.inbox.get(timeout=LIMIT_S)
@@ -78,7 +78,7 @@ def test_an_operation_does_not_continue_in_the_next_session(
 def test_no_operation_starts_in_an_expired_session(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
-    """A command for an expired session is interrupted, although the client has a new session."""
+    """A command of an expired session is interrupted, even if the client has a new session."""
     running = Running(client)
     kazoo = client_of(client.session)
     expire(zookeeper.connect, kazoo.client_id)

@@ -1,4 +1,4 @@
-"""The threads and sockets that replace kazoo's."""
+"""The threads and sockets that replace those of kazoo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkconsumer.zk.kazoo_transport import InOrderHandler
 
 
 def test_watches_and_replies_keep_their_order() -> None:
-    """A watch is delivered after an earlier reply, however long the reply's callback takes."""
+    """A watch event waits for the callback of an earlier reply, however long this takes."""
     handler = InOrderHandler()
     seen: list[str] = []
     go_on = threading.Event()
@@ -29,7 +29,7 @@ def test_watches_and_replies_keep_their_order() -> None:
 
 
 def test_select_returns_the_ready_sockets() -> None:
-    """A socket is readable when data has arrived or the other side has closed."""
+    """A socket counts as readable if data has arrived or the other side has closed it."""
     handler = InOrderHandler()
     ours, theirs = socket.socketpair()
     with ours:
@@ -64,7 +64,7 @@ def test_wakes_are_counted() -> None:
 
 
 def test_a_wake_ends_a_wait() -> None:
-    """A wake ends the wait for a request."""
+    """A wake-up ends the wait for a request."""
     handler = InOrderHandler()
     reading, writing = handler.create_socket_pair()
     with closing(reading), closing(writing):

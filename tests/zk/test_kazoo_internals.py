@@ -1,4 +1,4 @@
-"""The undocumented parts of kazoo that the package uses: an upgrade must fail here first."""
+"""The private parts of kazoo that the package uses: after an upgrade, these tests fail first."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PRIVATE: Mapping[str, str] = {
     "_invoke": "ConnectionHandler: sends a request during the connect and reads its answer",
     "_connect": "ConnectionHandler: opens the socket, begins the session and authenticates",
 }
-"""Every private attribute of kazoo that the package uses, and what for."""
+"""Every private attribute of kazoo that the package uses -> its purpose."""
 
 HOME = "zkconsumer/zk/kazoo_transport.py"
-"""The only module that may use them."""
+"""The only module that may use these attributes."""
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:
@@ -51,7 +51,7 @@ def _imports_kazoo(module: ast.Module) -> bool:
 
 
 def test_the_list_is_complete() -> None:
-    """One module uses kazoo's private attributes, and `PRIVATE` lists all of them."""
+    """Only one module uses kazoo's private attributes, and `PRIVATE` lists all of them."""
     used = {
         (path, node.attr)
         for path, module in _modules()
@@ -66,7 +66,7 @@ def test_the_list_is_complete() -> None:
 
 
 def test_the_pin_is_the_tested_release() -> None:
-    """`setup.cfg` accepts the releases of the installed minor version, and no other."""
+    """`setup.cfg` accepts the releases of the installed minor version, and no others."""
     config = ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = config["options"]["install_requires"].splitlines()
@@ -98,7 +98,7 @@ class Slot:
 
 
 def test_call_sets_the_result_of_any_object(client: KazooClient) -> None:
-    """`_call` sets the result of any object with `set` and `set_exception`, in order."""
+    """`_call` sets its result on any object that has `set` and `set_exception`, in order."""
     slot = Slot()
     client._call(Exists("/zookeeper", None), slot)
     client.exists("/")
@@ -116,7 +116,7 @@ def test_the_session_and_the_watches_are_where_they_were(client: KazooClient) ->
 
 
 def test_the_connection_is_made_of_the_same_calls(client: KazooClient) -> None:
-    """`_connect`, `_invoke` and `zk_loop` have their arguments, and are looked up on the object."""
+    """`_connect`, `_invoke` and `zk_loop` have known arguments, and are looked up on the object."""
     assert isinstance(client._connection, ConnectionHandler)
     parameters = {
         name: list(inspect.signature(getattr(ConnectionHandler, name)).parameters)

@@ -1,6 +1,4 @@
-"""The observer on a real ZooKeeper: what it reports, what it survives, and that it never
-writes.
-"""
+"""The observer on a real ZooKeeper: it reports all changes, survives faults, writes nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +26,14 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, GroupSnapshot, Observer
 
-# Seconds within which an expected change must arrive.
+# Time limit in seconds for an expected change.
 PATIENCE_S = 60.0
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 REGISTRATION = encode_registration(Registration({"orders": 2}, Pattern.STATIC, 1))
 
 
 class Followed:
-    """The changes that an observer yields, read on a separate thread."""
+    """The changes that an observer yields, which a separate thread reads."""
 
     def __init__(self, observer: Observer) -> None:
         self._changes: Queue[Change] = Queue()
@@ -47,7 +45,7 @@ class Followed:
             self._changes.put(change)
 
     def until(self, wanted: Callable[[Change], bool]) -> list[Change]:
-        """Return all changes up to the first wanted one; fail if it does not arrive."""
+        """Return all changes up to the first expected one; fail if this one does not arrive."""
         seen: list[Change] = []
         try:
             while not (seen and wanted(seen[-1])):
@@ -57,14 +55,14 @@ class Followed:
         return seen
 
     def join(self) -> bool:
-        """Return whether the stream of changes has ended."""
+        """Return whether the observer has stopped yielding changes."""
         self._thread.join(PATIENCE_S)
         return not self._thread.is_alive()
 
 
 @contextmanager
 def following(connect: str, group: str) -> Iterator[tuple[Observer, Followed]]:
-    """An observer that follows a group, read once."""
+    """An observer that follows a group and has read it once."""
     with Observer(connect, group) as observer:
         followed = Followed(observer)
         followed.until(lambda change: change.what is ChangeKind.READ)
@@ -84,7 +82,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def group(unique: Callable[[str], str]) -> str:
-    """A group of this test only."""
+    """A group that only this test uses."""
     return unique("group")
 
 
@@ -126,7 +124,7 @@ def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str)
 
 
 def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> None:
-    """A group without znodes is empty, does not exist, and reading does not create it."""
+    """A group without znodes is reported as missing and empty, and is not created."""
     with Observer(zookeeper.connect, group) as observer:
         assert observer.snapshot() == GroupSnapshot()
         assert observer.count_owners("orders") == 0
@@ -139,7 +137,7 @@ def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> No
 def test_only_requested_parts_are_read(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
-    """Only the requested parts are read."""
+    """The observer reads only the parts that were requested."""
     claim(client, group, T0)
     client.create(paths.offset(group, T0), b"42", makepath=True)
     with Observer(zookeeper.connect, group, follow={GroupPart.OWNERS}) as observer:
@@ -150,7 +148,7 @@ def test_only_requested_parts_are_read(
 def test_a_group_that_is_created_and_deleted(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
-    """The creation of a followed group is reported part by part, and so is its deletion."""
+    """If a followed group is created or deleted, each of its parts is reported."""
     with following(zookeeper.connect, group) as (_, followed):
         client.create(paths.member(group, "g_a"), REGISTRATION, ephemeral=True, makepath=True)
         followed.until(lambda change: (change.what, change.key) == (ChangeKind.MEMBER, "g_a"))
@@ -175,7 +173,7 @@ def test_a_group_that_is_created_and_deleted(
 def test_an_owner_that_is_replaced_at_once(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
-    """An owner znode that one transaction deletes and re-creates is reported as another owner."""
+    """If one transaction deletes and re-creates an owner znode, a new owner is reported."""
     claim(client, group, T0)
     claim(client, group, T1)
     with following(zookeeper.connect, group) as (_, followed):
@@ -193,7 +191,7 @@ def test_an_owner_that_is_replaced_at_once(
 def test_the_sum_of_the_changes_equals_the_group(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
-    """In whatever order claims and releases happen, the sum of the changes equals the group."""
+    """In whatever order claims and releases come, all changes together give the group's state."""
     client.ensure_path(paths.owners_of(group, "orders"))
     with following(zookeeper.connect, group) as (observer, followed):
         for turn in range(30):
@@ -213,7 +211,7 @@ def test_the_sum_of_the_changes_equals_the_group(
 
 
 def test_a_restarted_server(tmp_path: Path) -> None:
-    """Changes while ZooKeeper was down are reported after its return, and watches work again."""
+    """After a restart of ZooKeeper, missed changes are reported, and watches work again."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         hand = KazooClient(server.connect, timeout=3.0)
         hand.start()
@@ -224,7 +222,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
             hand.stop()
             followed.until(lambda change: change.after in ("suspended", "lost"))
             server.start()
-            followed.until(is_owner(T0, None))  # the client's session has expired
+            followed.until(is_owner(T0, None))  # The session of the client has expired.
             hand = KazooClient(server.connect)
             hand.start()
             claim(hand, "g", T0, b"g_b-0")
@@ -235,7 +233,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
 
 
 def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """After the observer's own session has expired, it continues in a new one."""
+    """When the observer's own session has expired, the observer continues in a new session."""
     claim(client, group, T0)
     with following(zookeeper.connect, group) as (observer, followed):
         expire(zookeeper.connect, client_of(observer).client_id)
@@ -246,7 +244,7 @@ def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, gr
 
 
 def test_unreachable_servers_and_bad_names(zookeeper: ZooKeeperServer) -> None:
-    """A missing server, a missing chroot and bad names each raise their own error."""
+    """A missing server, a missing chroot, and a bad name each raise a different error."""
     with pytest.raises(ZooKeeperUnreachableError), Observer("127.0.0.1:1", "g", timeout_s=0.5):
         pass
     with pytest.raises(ChrootMissingError), Observer(f"{zookeeper.connect}/missing", "g"):
@@ -258,12 +256,12 @@ def test_unreachable_servers_and_bad_names(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """A group that may not be read is an error with its path; with the credential it is read."""
+    """A group that may not be read is an error with the path; with the credential it is read."""
     from kazoo.security import make_digest_acl  # noqa: PLC0415
 
     client.add_auth("digest", "u:p")
     ids = paths.ids(group)
-    client.ensure_path(ids.rpartition("/")[0])  # kazoo would restrict the parents, too
+    client.ensure_path(ids.rpartition("/")[0])  # kazoo would restrict the parents, too.
     client.create(ids, b"", acl=[make_digest_acl("u", "p", all=True)])
     with Observer(zookeeper.connect, group) as observer:
         with pytest.raises(AccessDeniedError, match=group):

@@ -1,4 +1,4 @@
-"""Operations on a real ZooKeeper: register, read the group, read back, release."""
+"""Operations on a real ZooKeeper: register, read the group, read back, and release."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_registering_creates_the_nodes_that_a_jvm_reads(client: Client) -> None:
 
 
 def test_registering_twice_in_one_session_is_a_lost_reply(client: Client) -> None:
-    """ZKEphemeralTest.testSameSession: the id znode is this session's, with the same czxid."""
+    """ZKEphemeralTest.testSameSession: a second registration finds the session's own id znode."""
     registered = Registered(client.peer.exists(client.me.path).czxid)
     assert [client.register(), client.register()] == [registered, registered]
 
@@ -58,7 +58,7 @@ def test_registering_twice_in_one_session_is_a_lost_reply(client: Client) -> Non
 def test_an_id_of_another_session_is_taken(
     zookeeper: ZooKeeperServer, client: Client, peer: KazooClient
 ) -> None:
-    """ZKEphemeralTest.testOverlappingSessions: the other session's znode stays."""
+    """ZKEphemeralTest.testOverlappingSessions: the id znode of another session stays."""
     rival = Client(zookeeper.connect, client.group, peer, "g_m")
     try:
         outcome = rival.run(ops.register(rival.me, 1))
@@ -69,7 +69,7 @@ def test_an_id_of_another_session_is_taken(
 
 
 def test_an_id_that_vanishes_during_the_look_up_is_taken_over(client: Client) -> None:
-    """If the other session's id znode vanishes after the create failed, the next try succeeds."""
+    """If another session's id znode vanishes after a failed create, the next attempt succeeds."""
     client.peer.delete(client.me.path)
     client.peer.create(client.me.path, b"{}", ephemeral=True)
     operation = ops.register(client.me, 1)
@@ -78,7 +78,7 @@ def test_an_id_that_vanishes_during_the_look_up_is_taken_over(client: Client) ->
 
 
 def test_an_overwritten_registration_is_restored(client: Client) -> None:
-    """If another client overwrites the registration, registering restores it in the same znode."""
+    """If another client overwrites the registration, registering restores the same znode."""
     sound, stat = client.peer.get(client.me.path)
     others = sound.replace(b":1}", b":7}"), sound.replace(b"static", b"black_list")
     for payload in (b"", b"{", *others):
@@ -90,7 +90,7 @@ def test_an_overwritten_registration_is_restored(client: Client) -> None:
 
 
 def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
-    """A registration larger than a server accepts is not sent, and the session survives."""
+    """A registration that is too large for the server is not sent, and the session survives."""
     many = {f"{number:04}{'t' * 245}": 1 for number in range(4100)}
     before = client.register()
     large = ops.MemberIdentity(client.group, "g_large", many, client.me.strategy, client.me.session)
@@ -101,7 +101,7 @@ def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
 
 
 def test_without_rights_registering_is_denied(client: Client) -> None:
-    """Without the right to create below ids, the result names the znode and the reason."""
+    """If the member may not create below ids, the result names the znode and the reason."""
     client.peer.delete(client.me.path)
     client.peer.set_acls(paths.ids(client.group), READ_ONLY)
     outcome = client.run(ops.register(client.me, 1))
@@ -114,7 +114,7 @@ def test_without_rights_registering_is_denied(client: Client) -> None:
 
 
 def test_a_nudge_replaces_the_id_znode(client: Client) -> None:
-    """The id znode is created again for the same session, with the same subscription."""
+    """A nudge creates the id znode again, with the same session and the same subscription."""
     before = client.peer.exists(client.me.path)
     assert isinstance(client.run(ops.nudge(client.me, 1_400_000_000_000)), Registered)
     after = client.peer.exists(client.me.path)
@@ -124,7 +124,7 @@ def test_a_nudge_replaces_the_id_znode(client: Client) -> None:
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_nudge_leaves_the_registration_of_another_session(client: Client, batch: int) -> None:
-    """Another session's id znode stays, even if it replaces this session's after the read."""
+    """If another session takes the id znode after the read, the nudge leaves this znode alone."""
 
     def replace() -> None:
         client.peer.delete(client.me.path)
@@ -137,7 +137,7 @@ def test_a_nudge_leaves_the_registration_of_another_session(client: Client, batc
 
 
 def test_a_nudge_without_rights_is_denied(client: Client) -> None:
-    """A nudge that ZooKeeper refuses changes nothing and names the znode."""
+    """A nudge that ZooKeeper refuses changes nothing, and names the znode."""
     before = client.peer.exists(client.me.path)
     client.peer.set_acls(paths.ids(client.group), READ_ONLY)
     outcome = client.run(ops.nudge(client.me, 1))
@@ -150,7 +150,7 @@ def test_a_nudge_without_rights_is_denied(client: Client) -> None:
 
 
 def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> None:
-    """If the id znode is gone or belongs to another session, reading the group reports it."""
+    """If the id znode is gone or belongs to another session, reading the group reports this."""
     client.peer.delete(client.me.path)
     assert client.run(read_group.read_view(client.me)) == MemberNodeGone()
     client.peer.create(client.me.path, b"{}", ephemeral=True)
@@ -158,7 +158,7 @@ def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> Non
 
 
 def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
-    """A member that leaves between the listing and its read is not in the view."""
+    """A member that leaves after the listing, but before it is read, is not in the view."""
     guest = paths.member(client.group, "g_guest")
     client.peer.create(guest, b"{}", ephemeral=True)
     # Batch 0 lists the members, and batch 1 reads their registrations.
@@ -170,7 +170,7 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
 
 
 def read_again(client: Client, earlier: ViewRead) -> ViewRead:
-    """Read the group with what an earlier reading found; `client.reads` has the paths."""
+    """Read the group with the results of an earlier reading; `client.reads` has the paths read."""
     topics = [paths.topic(name) for name in earlier.view.topics]
     watched = frozenset([*topics, paths.BROKER_IDS] if earlier.view.brokers else topics)
     client.reads.clear()
@@ -181,7 +181,7 @@ def read_again(client: Client, earlier: ViewRead) -> ViewRead:
 
 
 def test_a_second_reading_reads_only_new_registrations(client: Client) -> None:
-    """After joins and departures, a member reads the listing and only the new registrations."""
+    """After joins and departures, only the listing and the new registrations are read."""
     names = [paths.member(client.group, f"g_{name}") for name in ("stays", "goes", "comes")]
     for path in names[:2]:
         client.peer.create(path, b"{}", ephemeral=True)
@@ -197,7 +197,7 @@ def test_a_second_reading_reads_only_new_registrations(client: Client) -> None:
 
 
 def test_a_registration_that_was_created_again_is_read_again(client: Client) -> None:
-    """A listing with equal names but another cversion causes a read of the registrations."""
+    """If the names are equal but the cversion is not, all registrations are read again."""
     path = paths.member(client.group, "g_again")
     client.peer.create(path, b"{}", ephemeral=True)
     first = client.run(read_group.read_view(client.me))
@@ -211,7 +211,7 @@ def test_a_registration_that_was_created_again_is_read_again(client: Client) -> 
 
 
 def test_a_malformed_registration_is_named(client: Client) -> None:
-    """A registration that cannot be read is in the view with the reason."""
+    """The view contains an unreadable registration with the reason."""
     client.peer.create(paths.member(client.group, "g_bad"), b"[" * 100_000, ephemeral=True)
     outcome = client.run(read_group.read_view(client.me))
     assert isinstance(outcome, ViewRead)
@@ -219,7 +219,7 @@ def test_a_malformed_registration_is_named(client: Client) -> None:
 
 
 def test_an_unreadable_peer_is_denied(client: Client) -> None:
-    """Without the right to read a registration, reading the group is denied with its path."""
+    """If a registration may not be read, reading the group is denied with the path."""
     path = paths.member(client.group, "g_shut")
     client.peer.create(path, b"{}", ephemeral=True, acl=CLOSED)
     outcome = client.run(read_group.read_view(client.me))
@@ -230,7 +230,7 @@ def test_an_unreadable_peer_is_denied(client: Client) -> None:
 def test_topics_are_watched_whether_they_exist_or_not(
     client: Client, unique: Callable[[str], str]
 ) -> None:
-    """A change of a topic's data, its creation and its deletion each fire the watch."""
+    """A topic's creation, its deletion, and a change of its data each fire the watch."""
     topic = unique("topic")
     me = ops.MemberIdentity(client.group, "g_m", {topic: 1}, client.me.strategy, client.me.session)
     path = paths.topic(topic)
@@ -254,7 +254,7 @@ def test_topics_are_watched_whether_they_exist_or_not(
 
 
 def test_verify_distinguishes_own_owner_nodes(client: Client) -> None:
-    """Reading back distinguishes this thread, another thread, another session, no owner."""
+    """Reading back tells apart: this thread, another thread, another session, and no owner."""
     owning(client, T0, T1)
     client.take(T2, client.thread)
     asked = {T0: client.thread, T1: "g_m-1", T2: client.thread, TopicPartition("t", 3): "g_m-0"}
@@ -268,7 +268,7 @@ def test_verify_distinguishes_own_owner_nodes(client: Client) -> None:
 
 
 def test_verify_watches_own_owner_nodes(client: Client) -> None:
-    """If another client deletes an owner znode of this member, a watch fires at once."""
+    """If another client deletes an owner znode of this member, the watch fires at once."""
     owning(client, T0)
     client.run(ops.verify(client.me, {T0: client.thread}))
     client.peer.delete(client.owner(T0))
@@ -279,7 +279,7 @@ def test_verify_watches_own_owner_nodes(client: Client) -> None:
 def test_many_are_verified_and_watched_as_one_is(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """Below a chroot, 250 owner znodes are watched: each change fires one event."""
+    """Of 250 owner znodes below a chroot, each is watched, and each change fires one event."""
     chroot = f"/{unique('many')}"
     with peer_of(zookeeper.connect) as peer:
         peer.create(chroot)
@@ -296,7 +296,7 @@ def test_many_are_verified_and_watched_as_one_is(
             assert outcome.lost == dict.fromkeys(absent)
             for tp in absent:
                 client.take(tp)
-            client.watches.clear()  # the claim's watch on the list of owners has fired
+            client.watches.clear()  # The claim's watch on the list of owners has fired.
             for tp in mine[:200]:
                 peer.delete(client.owner(tp))
             for tp in mine[200:]:
@@ -312,7 +312,7 @@ def test_many_are_verified_and_watched_as_one_is(
 
 
 def test_a_malformed_owner_node_counts_as_another_owners(client: Client) -> None:
-    """An owner znode whose payload is not text counts as another owner's."""
+    """If an owner znode's payload is not text, the znode counts as another owner's."""
     client.peer.create(client.owner(T0), b"\xff\xfe" * 100, ephemeral=True, makepath=True)
     outcome = client.run(ops.verify(client.me, {T0: client.thread}))
     assert isinstance(outcome, Verified)
@@ -323,14 +323,14 @@ def test_a_malformed_owner_node_counts_as_another_owners(client: Client) -> None
 
 
 def test_a_release_deletes_only_released_owner_nodes(client: Client) -> None:
-    """Released owner znodes are deleted; the others stay."""
+    """A release deletes the owner znodes of released partitions, and no others."""
     owning(client, T0, T1, T2)
     assert client.run(ops.release(client.me, [T0, T1])) == Released({})
     assert client.owners().keys() == {T2}
 
 
 def test_a_release_never_deletes_another_sessions_node(client: Client) -> None:
-    """An owner znode that now belongs to another session stays, even with this member's thread."""
+    """If another session has taken an owner znode, it stays, even with this member's thread id."""
     owning(client, T0, T1)
     client.peer.delete(client.owner(T0))
     client.take(T0, client.thread)
@@ -339,7 +339,7 @@ def test_a_release_never_deletes_another_sessions_node(client: Client) -> None:
 
 
 def test_a_release_continues_without_vanished_nodes(client: Client) -> None:
-    """If a znode vanishes between read and delete, the others are still released."""
+    """If an owner znode vanishes before its deletion, the others are still released."""
     owning(client, T0, T1, T2)
     gone = {1: lambda: client.peer.delete(client.owner(T1))}
     assert client.run(ops.release(client.me, [T0, T1, T2]), before=gone) == Released({})
@@ -347,7 +347,7 @@ def test_a_release_continues_without_vanished_nodes(client: Client) -> None:
 
 
 def test_a_release_requires_the_id_znode(client: Client) -> None:
-    """Without this session's id znode, a release deletes nothing."""
+    """If this session has no id znode, a release deletes nothing."""
     owning(client, T0)
     gone = {1: lambda: client.peer.delete(client.me.path)}
     assert client.run(ops.release(client.me, [T0]), before=gone) == MemberNodeGone()
@@ -355,7 +355,7 @@ def test_a_release_requires_the_id_znode(client: Client) -> None:
 
 
 def test_more_than_a_thousand_owner_nodes_are_claimed_and_released(client: Client) -> None:
-    """2,500 partitions are claimed and released in several transactions each."""
+    """Claims and releases of 2,500 partitions are divided into several transactions."""
     many = tps(*range(2500))
     owning(client, *many)
     assert client.run(ops.release(client.me, many)) == Released({})
@@ -366,7 +366,7 @@ def test_more_than_a_thousand_owner_nodes_are_claimed_and_released(client: Clien
 
 
 def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
-    """A number, a negative number, a missing znode and a malformed znode are distinguished."""
+    """Offsets are read as a number, a negative number, missing, or malformed."""
     client.write(T0, b"42")
     client.write(T1, b"-1")
     client.write(T2, b"4 2")
@@ -381,7 +381,7 @@ def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
 
 
 def test_an_offset_without_rights_is_an_error_of_that_partition(client: Client) -> None:
-    """An offset that may not be read is an error of its partition; the others are read."""
+    """If an offset may not be read, its partition gets the error, and the others are read."""
     client.write(T0, b"1")
     client.write(T1, b"2")
     client.peer.set_acls(client.offset(T0), CLOSED)

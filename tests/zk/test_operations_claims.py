@@ -26,7 +26,7 @@ def run_claim(
     whole: bool = False,
     before: Races | None = None,
 ) -> Outcome:
-    """Claim for one thread; unless `ask` is false, look up the owners that block the claim."""
+    """Claim for one thread; look up the owners that block the claim, unless `ask` is false."""
     threads = dict.fromkeys(partitions, thread or client.thread)
     asked = frozenset(partitions) if ask else frozenset()
     return client.run(claim(client.me, threads, {}, ask=asked, all_or_nothing=whole), before=before)
@@ -45,7 +45,7 @@ def with_parents(client: Client) -> None:
 
 
 def test_free_partitions_are_claimed_with_missing_parents(client: Client) -> None:
-    """Owner znodes are created as by the JVM: thread id, ephemeral, persistent parents."""
+    """Owner znodes are created as the JVM does: thread id, ephemeral, persistent parents."""
     outcome = claimed(run_claim(client, T0, T1))
     assert client.owners() == dict.fromkeys((T0, T1), (client.thread.encode(), client.me.session))
     assert (outcome.blocked, outcome.denied) == ({}, {})
@@ -63,7 +63,7 @@ def test_a_held_partition_does_not_delay_free_ones(client: Client) -> None:
 
 
 def test_equal_data_of_another_session_is_in_the_way(client: Client) -> None:
-    """Another session's owner znode with this member's thread id is a blocker (JVM: it is not)."""
+    """Unlike in the JVM, another session's owner znode blocks a claim even with equal data."""
     client.take(T0, client.thread)
     outcome = claimed(run_claim(client, T0))
     assert outcome.claimed == {}
@@ -71,14 +71,14 @@ def test_equal_data_of_another_session_is_in_the_way(client: Client) -> None:
 
 
 def test_a_node_of_this_session_and_thread_is_this_members(client: Client) -> None:
-    """After a lost reply, the claim finds its own znode, and its czxid is the epoch."""
+    """After a lost reply the claim finds its own znode, whose czxid is the epoch."""
     first = claimed(run_claim(client, T0))
     again = claimed(run_claim(client, T0))
     assert again.claimed == first.claimed
 
 
 def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
-    """One transaction moves a partition to another thread of its session, with a new epoch."""
+    """One transaction moves a partition to another thread of the member, with a new epoch."""
     first = claimed(run_claim(client, T0))
     moved = claimed(run_claim(client, T0, thread="g_m-1"))
     assert client.owners()[T0] == (b"g_m-1", client.me.session)
@@ -87,7 +87,7 @@ def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
 
 
 def test_the_other_partitions_are_claimed_after_a_conflict(client: Client) -> None:
-    """If another client claims one partition before the create, the others are still claimed."""
+    """If another client claims one partition just before, the others are still claimed."""
     with_parents(client)
     outcome = claimed(run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)}))
     assert outcome.claimed.keys() == {T0, T2}
@@ -96,7 +96,7 @@ def test_the_other_partitions_are_claimed_after_a_conflict(client: Client) -> No
 
 
 def test_a_blocker_is_watched(client: Client) -> None:
-    """When a blocker vanishes, the watch on the topic's owners fires."""
+    """When an owner znode that blocks a claim is deleted, the watch on the topic's owners fires."""
     client.take(T1)
     run_claim(client, T0, T1)
     client.watches.clear()
@@ -125,7 +125,7 @@ def test_a_blocker_that_vanishes_during_the_claim_is_not_missed(client: Client, 
 
 
 def test_a_topic_without_rights_is_denied_and_delays_no_other(client: Client) -> None:
-    """Partitions of a topic without rights are reported as denied; others are claimed."""
+    """Partitions of a topic whose owners may not be written are denied; others are claimed."""
     other = TopicPartition("u", 0)
     with_parents(client)
     client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
@@ -136,14 +136,14 @@ def test_a_topic_without_rights_is_denied_and_delays_no_other(client: Client) ->
 
 
 def test_a_claim_requires_the_id_znode(client: Client) -> None:
-    """Without this session's id znode, nothing is claimed."""
+    """If this session has no id znode, nothing is claimed."""
     client.peer.delete(client.me.path)
     assert run_claim(client, T0) == MemberNodeGone()
     assert not client.owners()
 
 
 def test_all_or_nothing_claims_nothing_while_anything_is_held(client: Client) -> None:
-    """Eager: if one partition is owned by another session, none is claimed; the owner is named."""
+    """Eager: if another session owns one partition, none is claimed, and the owner is named."""
     client.take(T1)
     outcome = claimed(run_claim(client, T0, T1, T2, whole=True))
     assert outcome.claimed == {}
@@ -163,7 +163,7 @@ def test_all_or_nothing_rolls_back_a_conflict_on_the_way(client: Client) -> None
 
 @pytest.mark.parametrize("then", ["gone", "retaken"])
 def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then: str) -> None:
-    """Eager, over several transactions: changes by other clients do not stop the roll-back."""
+    """Eager, with several transactions: changes of other clients do not stop the roll-back."""
     many = tps(*range(1200))
     with_parents(client)
 
@@ -172,7 +172,7 @@ def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then
         if then == "retaken":
             client.take(T0)
 
-    # Batches: 0 lists, 1 creates 1,000, 2 creates the rest (conflict), 3 lists, 4 creates 199.
+    # Batch 0 lists, 1 creates 1,000, 2 creates the rest (conflict), 3 lists, 4 creates 199.
     races = {2: lambda: client.take(many[-1]), 5: interfere}
     outcome = claimed(run_claim(client, *many, whole=True, ask=False, before=races))
     assert outcome.claimed == {}
@@ -182,7 +182,7 @@ def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then
 
 
 def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
-    """Eager: owner znodes that may not be deleted after a failed claim are reported as owned."""
+    """Eager: claims that may not be rolled back are reported as owned and denied."""
     many = tps(*range(1200))
     with_parents(client)
 
@@ -190,7 +190,7 @@ def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
         client.take(many[-1])
         client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
 
-    # Batches: 0 lists, 1 creates 1,000, 2 creates the rest.
+    # Batch 0 lists the owners, 1 creates 1,000 znodes, 2 creates the rest.
     outcome = claimed(run_claim(client, *many, whole=True, ask=False, before={2: interfere}))
     ours = {tp for tp, (_, owner) in client.owners().items() if owner == client.me.session}
     assert len(ours) >= 1000
@@ -200,7 +200,7 @@ def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
 
 
 def test_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
-    """Eager: an owner znode whose creation got no reply counts as claimed, with all others."""
+    """Eager: an owner znode of this thread from an earlier claim counts as claimed."""
     run_claim(client, T0)
     outcome = claimed(run_claim(client, T0, T1, whole=True))
     assert outcome.claimed.keys() == {T0, T1}

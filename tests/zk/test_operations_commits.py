@@ -22,7 +22,7 @@ T0, T1, T2 = tps(0, 1, 2)
 
 
 def write(client: Client, **offsets: tuple[int, int | None]) -> Outcome:
-    """Commit; `t0=(10, 3)` writes 10 to partition 0 if its version is 3."""
+    """Commit; `t0=(10, 3)` means: write 10 to partition 0 if its version is 3."""
     writes = {TopicPartition("t", int(name[1:])): what for name, what in offsets.items()}
     return client.run(commit(client.me, CommitPlan(writes, {})))
 
@@ -38,7 +38,7 @@ def stored(client: Client, tp: TopicPartition) -> tuple[bytes, int]:
 
 
 def test_the_first_commit_makes_persistent_decimal_nodes(client: Client) -> None:
-    """Parents and znodes are created as by the JVM; the next commit replaces version 0."""
+    """Parents and znodes are created as the JVM does; the next commit replaces version 0."""
     assert committed(write(client, t0=(10, None), t1=(0, None))).versions == {T0: 0, T1: 0}
     assert stored(client, T0) == (b"10", 0)
     assert client.peer.exists(client.offset(T0)).ephemeralOwner == 0
@@ -47,7 +47,7 @@ def test_the_first_commit_makes_persistent_decimal_nodes(client: Client) -> None
 
 
 def test_a_commit_is_all_or_nothing(client: Client) -> None:
-    """If another client wrote one offset, nothing of the transaction is written."""
+    """If another client wrote one of the offsets, the transaction writes none of them."""
     write(client, t0=(10, None), t1=(10, None))
     client.write(T1, b"5")
     outcome = committed(write(client, t0=(12, 0), t1=(12, 0)))
@@ -58,7 +58,7 @@ def test_a_commit_is_all_or_nothing(client: Client) -> None:
 
 
 def test_an_unchanged_offset_is_checked(client: Client) -> None:
-    """A check detects another client's write, even if that partition's offset is unchanged."""
+    """A check finds another client's write even if the member's own offset is unchanged."""
     write(client, t0=(10, None))
     client.write(T0, b"99")
     outcome = committed(client.run(commit(client.me, CommitPlan({}, {T0: 0}))))
@@ -67,7 +67,7 @@ def test_an_unchanged_offset_is_checked(client: Client) -> None:
 
 
 def test_an_offset_node_that_exists_already_is_foreign(client: Client) -> None:
-    """If the offset znode exists already, a create reads it and does not overwrite it."""
+    """If the offset znode exists already, the commit reads it and does not overwrite it."""
     client.write(T0, b"7")
     assert committed(write(client, t0=(10, None))).foreign[T0].value == 7
     assert stored(client, T0)[0] == b"7"
@@ -81,7 +81,7 @@ def test_a_deleted_offset_node_is_reported_as_foreign(client: Client) -> None:
 
 
 def test_a_deleted_and_recreated_node_is_foreign(client: Client) -> None:
-    """A znode that another client re-created has version 0, not the version last written."""
+    """If another client re-created an offset znode, its version 0 shows this."""
     write(client, t0=(10, None))
     write(client, t0=(11, 0))
     client.peer.delete(client.offset(T0))
@@ -90,7 +90,7 @@ def test_a_deleted_and_recreated_node_is_foreign(client: Client) -> None:
 
 
 def test_a_commit_requires_the_id_znode(client: Client) -> None:
-    """Without this session's id znode, nothing is committed."""
+    """If this session has no id znode, nothing is committed."""
     write(client, t0=(10, None))
     client.peer.delete(client.me.path)
     assert write(client, t0=(12, 0)) == MemberNodeGone()
@@ -98,7 +98,7 @@ def test_a_commit_requires_the_id_znode(client: Client) -> None:
 
 
 def test_a_lost_reply_is_found_with_its_value(client: Client) -> None:
-    """After a lost reply, the retried commit finds its own value, one version higher."""
+    """After a lost reply, the repeated commit finds its own value with a version one higher."""
     write(client, t0=(10, None))
     write(client, t0=(12, 0))
     found = committed(write(client, t0=(12, 0))).foreign[T0]
@@ -106,7 +106,7 @@ def test_a_lost_reply_is_found_with_its_value(client: Client) -> None:
 
 
 def test_a_marked_edit_is_distinguished_from_an_unmarked_one(client: Client) -> None:
-    """A write in one transaction with a mark is an operator's; without one it is any client's."""
+    """A write in one transaction with a mark is an operator's edit; without a mark it is not."""
     write(client, t0=(10, None), t1=(10, None))
     client.edit(T0, 3)
     client.write(T1, b"3")
@@ -116,7 +116,7 @@ def test_a_marked_edit_is_distinguished_from_an_unmarked_one(client: Client) -> 
 
 
 def test_a_write_after_a_mark_is_not_marked(client: Client) -> None:
-    """A zombie's write over an operator's edit does not inherit its mark."""
+    """If a zombie overwrites an operator's edit, its write does not count as an edit."""
     write(client, t0=(10, None))
     client.edit(T0, 3)
     client.write(T0, b"4")
@@ -144,7 +144,7 @@ def test_a_malformed_offset_is_reported_and_not_overwritten(client: Client) -> N
 
 
 def test_an_offset_without_rights_delays_no_other(client: Client) -> None:
-    """An offset that may not be written is denied by name; the others are stored."""
+    """If an offset may not be written, the result names it, and the others are stored."""
     write(client, t0=(10, None), t1=(10, None), t2=(10, None))
     client.peer.set_acls(client.offset(T1), READ_ONLY)
     outcome = committed(write(client, t0=(12, 0), t1=(12, 0), t2=(12, 0)))
@@ -153,14 +153,14 @@ def test_an_offset_without_rights_delays_no_other(client: Client) -> None:
 
 
 def test_offsets_without_a_right_to_make_them_are_denied(client: Client, peer: KazooClient) -> None:
-    """Without rights below the group, every offset is denied by name, and the commit ends."""
+    """Without rights below the group, the result names every offset, and the commit ends."""
     peer.set_acls(paths.ids(client.group).rpartition("/")[0], READ_ONLY)
     outcome = committed(write(client, t0=(10, None), t1=(10, None)))
     assert outcome.denied.keys() == {T0, T1}
 
 
 def test_thousands_of_offsets_take_several_transactions(client: Client) -> None:
-    """2,500 offsets are stored and then replaced, in transactions that ZooKeeper accepts."""
+    """2,500 offsets are stored and replaced, in transactions that ZooKeeper accepts."""
     many = tps(*range(2500))
     first = CommitPlan(dict.fromkeys(many, (1, None)), {})
     assert committed(client.run(commit(client.me, first))).versions == dict.fromkeys(many, 0)
@@ -169,7 +169,7 @@ def test_thousands_of_offsets_take_several_transactions(client: Client) -> None:
 
 
 def test_long_names_stay_below_the_size_of_a_transaction(client: Client) -> None:
-    """With topic names of 249 letters, transactions are split by bytes."""
+    """With topic names of 249 letters, transactions are divided by their size in bytes."""
     many = [TopicPartition("t" * 249, number) for number in range(3000)]
     plan = CommitPlan(dict.fromkeys(many, (1, None)), {})
     assert len(committed(client.run(commit(client.me, plan))).versions) == 3000
@@ -181,7 +181,7 @@ KAFKA = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6, "note"), T2: OffsetA
 
 
 def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
-    """The outcome says what each storage stored, what Kafka denied, and what was unavailable."""
+    """The outcome tells what each store stored, what Kafka denied, and what was unavailable."""
     client.kafka = Reply(Code.OK, NotStored({T1: "too long"}, {T2: "no coordinator"}))
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (5, None)}, {}, KAFKA))))
     assert client.asked == [StoreOffsets(KAFKA)]
@@ -190,7 +190,7 @@ def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
 
 
 def test_kafka_is_not_asked_after_a_foreign_write_to_zookeeper(client: Client) -> None:
-    """After a foreign write to ZooKeeper, Kafka gets nothing: it may be an operator's edit."""
+    """If another client wrote to ZooKeeper, nothing goes to Kafka: it may be an operator's edit."""
     write(client, t0=(10, None))
     client.peer.set(client.offset(T0), b"3")
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (12, 0)}, {}, KAFKA))))
@@ -200,7 +200,7 @@ def test_kafka_is_not_asked_after_a_foreign_write_to_zookeeper(client: Client) -
 
 
 def test_kafka_is_not_asked_for_a_former_member(client: Client) -> None:
-    """ZooKeeper, which can detect a zombie, is asked before Kafka, which cannot."""
+    """A commit goes to Kafka only after ZooKeeper has confirmed that the member still exists."""
     assert committed(client.run(commit(client.me, CommitPlan({}, {}, KAFKA)))).kafka == {*KAFKA}
     client.asked.clear()
     client.peer.delete(client.me.path)

@@ -1,4 +1,4 @@
-"""The tools' client: it reads ahead, pipelines, and survives a restart of its server."""
+"""The client of the tools: it reads ahead, pipelines, and survives a server's restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _config(server: ZooKeeperServer) -> ConsumerConfig:
 def test_large_and_small_replies_in_one_batch(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """Replies longer than the read-ahead buffer arrive whole and in order among short ones."""
+    """Replies that exceed the read-ahead buffer arrive whole, and in order with short replies."""
     root = f"/{unique('ahead')}"
     data = {f"{root}/{n}": bytes([n % 251]) * (n * 997 % 200_000) for n in range(200)}
     with ZooKeeperClient(_config(zookeeper)) as connection:
@@ -45,7 +45,7 @@ def test_large_and_small_replies_in_one_batch(
 def test_reads_in_one_request_equal_single_reads(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """Many reads in one request return what single reads return, also below a chroot."""
+    """Many reads in one request return the same as single reads, even below a chroot."""
     chroot = f"/{unique('together')}"
     nobody = (Right("digest:nobody:x", 31),)
     payloads = {f"/{n}": None if n % 7 == 0 else b"%d" % n * (n % 50) for n in range(200)}
@@ -87,7 +87,7 @@ def test_reads_in_one_request_equal_single_reads(
 def test_a_server_that_takes_single_reads_only(
     zookeeper_of: Callable[[str], ZooKeeperServer], unique: Callable[[str], str], release: str
 ) -> None:
-    """A server before 3.6 gets single reads, also after a reconnect from a newer one."""
+    """A server before 3.6 gets single reads, even after a reconnect from a newer server."""
     server, root = zookeeper_of(release), f"/{unique('single')}"
     paths = [f"{root}/{n}" for n in range(4 * MAX_MULTI_READ)]
     with ZooKeeperClient(_config(server)) as connection:
@@ -97,15 +97,15 @@ def test_a_server_that_takes_single_reads_only(
         assert not sender.has_multi_read
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
         assert list(connection.read([*paths, "/none"])) == paths
-        # As if the connection had moved here from a newer server: this server refuses the
-        # request and closes the connection.
+        # Pretend that the connection has moved here from a newer server: this server refuses the
+        # request, and closes the connection.
         sender.has_multi_read = True
         assert list(connection.read([*paths, "/none"])) == paths
         assert not sender.has_multi_read
 
 
 def test_a_server_that_was_away(tmp_path: Path) -> None:
-    """While the server is down, a read fails at its time limit; a later one succeeds."""
+    """While the server is down a read fails at its time limit; a later read succeeds."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         config = ConsumerConfig(
             group_id="g",
@@ -119,7 +119,7 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
                 connection.children(["/"])
             server.start()
             with ZooKeeperClient(_config(server)):
-                pass  # the server accepts clients
+                pass  # The server accepts clients again.
             for _ in range(50):
                 try:
                     assert connection.children(["/"])["/"] == ["zookeeper"]
@@ -127,4 +127,4 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
                 except ZooKeeperUnreachableError:
                     continue
             else:
-                pytest.fail("the client never reconnected")
+                pytest.fail("the client did not reconnect")

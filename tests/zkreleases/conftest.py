@@ -1,7 +1,7 @@
-"""Groups, tools and faults on each release of ZooKeeper; `--zookeeper` says which releases.
+"""Groups, tools and faults on each ZooKeeper release that `--zookeeper` names.
 
-Most tests of this directory are tests of other directories, imported by name: they run again on
-the servers that the fixtures here start.
+Most tests of this directory are imported from other directories: they run again on the servers that
+the fixtures here start.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from zkconsumer.sandbox import Sandbox, ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = ["admin", "crew", "stack", "topic", "trap"]
 
-# Releases that were in use with these ZooKeeper releases; with the others, the newest broker.
+# Kafka releases that were in use with these ZooKeeper releases; with all others, the newest broker.
 BROKERS = {"3.4.6": "0.8.2.2", "3.4.14": "1.1.1"}
 TICK_S = 0.1
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test runs on the releases that `--zookeeper` names, unless the test names its own."""
+    """Run every test on the releases that `--zookeeper` names, unless the test names its own."""
     named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     for fixture in ("sandbox", "ensemble"):
         if fixture in metafunc.fixturenames and fixture not in named:
@@ -32,14 +32,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The long selection runs only where `--zookeeper` asks for it."""
+    """Collect the long selection only if `--zookeeper` requests it."""
     is_long = collection_path.name.startswith("test_long_")
     return True if is_long and config.getoption("--zookeeper") == "some" else None
 
 
 @pytest.fixture(scope="package")
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A ZooKeeper of one release, and a broker that was in use with it."""
+    """A ZooKeeper of one release, and a broker that was used with this release."""
     broker = BROKERS.get(request.param, "3.9.1")
     with Sandbox(release=broker, zookeeper_release=request.param, tick_time_s=TICK_S) as servers:
         yield servers
@@ -47,7 +47,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def zookeeper(sandbox: Sandbox) -> ZooKeeperServer:
-    """The ZooKeeper of that release."""
+    """The ZooKeeper of this release."""
     return sandbox.zookeeper
 
 

@@ -1,4 +1,4 @@
-"""Three servers that are upgraded under a group."""
+"""Three servers that are upgraded while a group uses them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zkconsumer.sandbox.topics import create_topic
 from zkconsumer.sandbox.zookeeper import Peer
 
 UPGRADE = ("3.4.6", "3.5.10", "3.8.4")
-# A server of two cores that have other work starts within three seconds, and an election follows.
+# On a busy machine of two cores a server starts within three seconds; then an election follows.
 SESSION_S = 10.0
 
 
 class Upgraded:
-    """Three servers that keep their directories and ports while their release changes."""
+    """Three servers that keep their directories and ports when their release changes."""
 
     def __init__(self, directory: Path, release: str, stack: ExitStack) -> None:
         self._directory, self._stack = directory, stack
@@ -40,8 +40,8 @@ class Upgraded:
             port=self._ports[number],
             tick_time_s=0.1,
             heap_mb=128,
-            # A 3.4 server may have written a log and no snapshot yet. 3.5 refuses such data, unless
-            # it is told to trust them during an upgrade (ZOOKEEPER-3056).
+            # A 3.4 server may have written a log but no snapshot yet. 3.5 refuses such data, unless
+            # it is told to trust the data during an upgrade (ZOOKEEPER-3056).
             settings={"snapshot.trust.empty": "true"},
         )
         self._stack.callback(server.stop)
@@ -52,18 +52,18 @@ class Upgraded:
         return ",".join(server.address for server in self.servers.values())
 
     def upgrade(self, number: int, release: str) -> None:
-        """Stop a server, and start it with the jars of another release on the same data."""
+        """Stop a server, and start another release of it on the same data."""
         self.servers[number].stop()
         self.servers[number] = self._server(number, release)
         self.servers[number].start()
 
     def followers_first(self) -> list[int]:
-        """The order of an upgrade: it needs one election for each release."""
+        """Return the order of an upgrade in which each release needs only one election."""
         return sorted(self.servers, key=lambda number: self.servers[number].mode == "leader")
 
 
 def test_a_rolling_upgrade(unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> None:
-    """3.4 to 3.5 to 3.8 under three members: no message is lost, no session, and all is quiet."""
+    """From 3.4 to 3.5 to 3.8, three members lose neither a message nor a session."""
     ensemble = Upgraded(tmp_path, UPGRADE[0], stack)
     broker = stack.enter_context(
         BrokerServer(
@@ -94,7 +94,7 @@ def test_a_rolling_upgrade(unique: Callable[[str], str], tmp_path: Path, stack: 
 
 
 def _quiet(crew: Crew, members: list[MemberProcess]) -> None:
-    """While messages flow, no member reads the group again."""
+    """Check that no member reads the group again while messages flow."""
     before = [member.rebalances for member in members]
     for _ in range(3):
         crew.flowing(*members)

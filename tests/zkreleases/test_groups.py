@@ -1,4 +1,4 @@
-"""A group and its tools on the oldest ZooKeeper and on the newest: the selection of each run."""
+"""A group and its tools on the oldest and the newest ZooKeeper: the tests of each run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "test_topics_come_and_go",
 ]
 
-# As in the modules that these tests come from.
+# As in the modules from which these tests come.
 pytestmark = pytest.mark.usefixtures("topic")
 
 
@@ -68,14 +68,14 @@ def test_the_oldest_servers(
     assert all(isinstance(row["lag"], int) for row in rows)
     assert command("doctor", "--group", crew.group, "--output", "json") == []
     crew.finish()
-    # The group is at rest and nothing is produced: the lag is 0 until the reset.
+    # The group is at rest and nothing is produced, so the lag is 0 until the reset.
     rows = command("lag", "--group", crew.group, "--output", "json")
     assert {row["lag"] for row in rows} == {0}
     reset = ("offsets", "reset", "--group", crew.group, "--topic", topic, "--to-earliest")
     command(*reset, "--execute", "--backup-dir", str(tmp_path))
     with connect_clients(sandbox.zookeeper_connect) as both:
         assert set(both.stored(crew.group).values()) == {"0"}
-    # A member that joins after the reset reads everything again.
+    # A member that joins after the reset reads all messages again.
     late = crew.join(consumer_id=unique("late"))
     produced = sum(map(len, crew.traffic.produced.values()))
     wait_for(lambda: len(late.delivered) == produced, "all messages again")
@@ -84,7 +84,7 @@ def test_the_oldest_servers(
 # `ZooDefs.OpCode` of 3.4.6. Later releases have added 15 (create2) to 22 (multiRead) and more.
 KNOWN_TO_3_4 = {-11, -10, *range(10), 11, 12, 13, 14, 100, 101, 102}
 
-# TOPIC and GROUP stand for their names. All of them, but for those at the end, only read.
+# TOPIC and GROUP stand for the real names. Only the last of these commands write.
 TOOLS = (
     "topics list",
     "topics show TOPIC",
@@ -105,7 +105,7 @@ TOOLS = (
 
 
 class Ledger(Trap):
-    """Notes the operation that each request asks for, by ZooKeeper's number."""
+    """Records the operation of each request, by ZooKeeper's number for it."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -119,11 +119,11 @@ class Ledger(Trap):
 def test_no_request_is_sent_that_the_server_lacks(
     crew: Crew, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """A member and the tools ask 3.4 for nothing newer, and read in one request from 3.6 on."""
+    """A member and the tools send 3.4 no newer request, and read in batches from 3.6 on."""
     sandbox.add_partitions(topic, partitions=3 * kazoo_transport.MIN_MULTI_READ)
     crew.feed(topic, 3 * kazoo_transport.MIN_MULTI_READ)
     with Ledger(sandbox.zookeeper_connect) as ledger:
-        # The offsets of a member that commits may change between a tool's reading and its write.
+        # If a member commits, offsets may change between a tool's reading and its write.
         member = crew.join(zookeeper=ledger.address, auto_commit_interval_s=3600.0)
         crew.settle(member)
         crew.flowing(member)
@@ -131,7 +131,7 @@ def test_no_request_is_sent_that_the_server_lacks(
             named = words.replace("TOPIC", topic).replace("GROUP", crew.group).split()
             backup = ["--backup-dir", str(tmp_path)] if "--execute" in named else []
             result = CliRunner().invoke(app, [*named, *backup, "--zookeeper", ledger.address])
-            # `verify` and `doctor` may find something while the group works.
+            # While the group works, `verify` and `doctor` may find something.
             assert result.exit_code in (Exit.OK, Exit.FOUND), (words, result.output)
         member.leave()
         asked = ledger.operations

@@ -1,4 +1,4 @@
-"""Connections that break, fall silent, or lose a reply, on each release."""
+"""Connections that break, carry no data, or lose a reply, on each ZooKeeper release."""
 
 from __future__ import annotations
 

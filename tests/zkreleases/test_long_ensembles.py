@@ -1,4 +1,4 @@
-"""Three servers of each release, of which the leader dies or stands still."""
+"""Three servers of each release; their leader dies or is frozen."""
 
 from __future__ import annotations
 

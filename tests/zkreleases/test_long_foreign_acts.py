@@ -1,4 +1,4 @@
-"""What another client does to the znodes of a group, on each release."""
+"""Another client changes the znodes of a group, on each ZooKeeper release."""
 
 from __future__ import annotations
 

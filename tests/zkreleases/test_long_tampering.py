@@ -1,4 +1,4 @@
-"""Faults of ZooKeeper itself, and a random mixture of faults, on each release."""
+"""Faults of ZooKeeper itself, and random mixtures of faults, on each release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators' tools on each release, where nothing may be written."""
+"""The operator's tools on each ZooKeeper release, without the right to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slabs of memory are reused when nothing refers to them, and never before."""
+"""Memory slabs are reused as soon as, but not before, no object refers to them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TP = TopicPartition("topic", 3)
 
 @pytest.fixture(params=[compiled_engine, plain_engine])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """An engine with a separate pool of slabs."""
+    """An engine with its own pool of slabs."""
     made: Engine = request.param()
     return made._replace(pool=SlabPool((made.octets, made.ints, made.longs), 100, 1 << 20))
 
 
 def read(engine: Engine, fill: int) -> pa.RecordBatch:
-    """Return a record batch of two large values, which stays in its slab."""
+    """Return a record batch of two large values; it stays in its slab."""
     data = batch([Record(n, b"k", bytes([fill]) * 200_000, 5) for n in range(2)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
     return found
@@ -36,7 +36,7 @@ def address(found: pa.Array) -> int:
 
 
 def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
-    """The next batch uses the memory of a dropped batch, and has its own rows."""
+    """The next batch uses the memory of a batch that was dropped, and has its own rows."""
     first = read(engine, 1)
     before = address(first["value"])
     del first
@@ -47,7 +47,7 @@ def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
 
 
 def test_one_column_keeps_the_memory(engine: Engine) -> None:
-    """While a column or slice of a batch exists, later batches do not change it."""
+    """While a column or a slice of a batch exists, later batches do not change it."""
     kept = read(engine, 1)["value"][1:]
     others = [read(engine, fill) for fill in (2, 3)]
     assert kept.to_pylist() == [bytes([1]) * 200_000]
@@ -55,7 +55,7 @@ def test_one_column_keeps_the_memory(engine: Engine) -> None:
 
 
 def test_a_child_process_has_its_own_memory(engine: Engine) -> None:
-    """After a fork, batches of the child do not change those of the parent."""
+    """After a fork, batches of the child process do not change those of the parent."""
     kept = [read(engine, 1)]
 
     def child() -> None:
@@ -71,7 +71,7 @@ def test_a_child_process_has_its_own_memory(engine: Engine) -> None:
 
 
 def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:
-    """A few rows are copied out of the slab, which is reused at once."""
+    """A batch of a few rows is copied out of its slab, which is reused at once."""
     data = batch([Record(0, b"k", b"v", 5)])
     small = [next(RecordSet(TP, pa.py_buffer(data), engine).batches()) for _ in range(3)]
     large = [read(engine, 1), read(engine, 2)]
@@ -82,7 +82,7 @@ def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:
 
 
 def test_a_large_record_gets_memory_of_its_size(engine: Engine) -> None:
-    """A record that exceeds a slab is read; its memory is not kept."""
+    """A record that is larger than a slab is read, and its memory is not kept."""
     data = batch([Record(0, b"K" * 1_500_000, b"V" * 3_000_000, 5)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
     found.validate(full=True)

@@ -1,4 +1,4 @@
-"""Compiled loops compute the same numbers and checksums as Python."""
+"""Compiled loops compute the same numbers and checksums as Python does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = memoryview(DATA.tobytes())
 
 
 def test_numbers_are_big_endian_and_signed() -> None:
-    """Numbers of 4 and 8 bytes are the same in compiled code, at every alignment."""
+    """Compiled code reads numbers of 4 and 8 bytes as Python does, at every alignment."""
     for name in ("int32", "int64"):
         plain = getattr(primitives, name)
         compiled = njit(lambda data, at, plain=plain: plain(data, at))
@@ -26,7 +26,7 @@ def test_numbers_are_big_endian_and_signed() -> None:
 
 
 def test_the_compiled_checksum_is_crc32() -> None:
-    """Both kinds of checksum loop equal zlib for every length below 80 bytes and each alignment."""
+    """Both checksum loops agree with zlib for every length below 80 bytes and each alignment."""
     ways = [by_tables, by_products] if can_multiply() else [by_tables]
     for way in ways:
         compiled = njit(way)

@@ -1,4 +1,4 @@
-"""Record sets of every format become the rows that were written; malformed sets cause errors."""
+"""Record sets of every format give the rows that were written; malformed sets give errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Row = tuple[int, bytes | None, bytes | None, int | None, int]
 
 
 def rows_of(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
-    """Return the rows of a record set, and the text of the error at which they end."""
+    """Return the rows of a record set, and the text of the error that ends them."""
     found: list[Row] = []
     try:
         for one in RecordSet(TP, pa.py_buffer(data), engine, **wanted).batches():
@@ -95,7 +95,7 @@ def some_records(draw: st.DrawFn) -> list[Record]:
 def test_a_batch_contains_what_was_written(
     records: list[Record], codec: str, append_time: int | None
 ) -> None:
-    """Both engines read format v2 alike, with each codec and both types of timestamp."""
+    """Both engines read format v2 alike, with each codec and both types of timestamps."""
     data = batch(records, codec=codec, append_time=append_time)
     for engine in (COMPILED, PLAIN):
         found = rows_of(data, engine)
@@ -107,7 +107,7 @@ def test_a_batch_contains_what_was_written(
 def test_messages_of_old_formats(
     records: list[Record], magic: int, codec: str, append_time: int | None
 ) -> None:
-    """Formats v0 and v1 keep absolute and relative offsets, whatever their codec."""
+    """Sets in formats v0 and v1 give absolute and relative offsets, whatever the codec."""
     data = message_set(records, magic=magic, codec=codec, append_time=append_time)
     for engine in (COMPILED, PLAIN):
         found = rows_of(data, engine)
@@ -135,7 +135,7 @@ def magic_of(name: str) -> int:
 
 @pytest.mark.parametrize("name", list(corpus()))
 def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engine) -> None:
-    """A set that is cut at any byte gives its complete batches and no error."""
+    """A set that is cut at any byte gives its complete batches, and no error."""
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
     before = batch([Record(1, None, b"first", 5)])
@@ -149,9 +149,9 @@ def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engin
 
 @pytest.mark.parametrize("name", list(corpus()))
 def test_a_flipped_bit_gives_no_wrong_row(name: str) -> None:
-    """A flipped bit changes only offsets, or the rows end before its batch, in both engines."""
-    # No checksum covers an offset, a size, or the leader's epoch of format v2. Each uncompressed
-    # message of an old format has a checksum of its own.
+    """A flipped bit changes only offsets, or ends the rows before its batch, in both engines."""
+    # In format v2 no checksum covers an offset, a size, or the leader epoch. In the old formats
+    # each uncompressed message has a checksum of its own.
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
     begins = beginnings(data)
@@ -173,7 +173,7 @@ def test_a_flipped_bit_gives_no_wrong_row(name: str) -> None:
 
 
 def beginnings(data: bytes) -> list[int]:
-    """Return the positions of the batches, or of the messages of an old format."""
+    """Return the start positions of the batches, or of the messages of an old format."""
     found, at = [], 0
     while at < len(data):
         found.append(at)
@@ -183,7 +183,7 @@ def beginnings(data: bytes) -> list[int]:
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_random_bytes_with_right_checksums(kind: int) -> None:
-    """Any damage under a correct checksum, also lengths up to 2^31, gives an error or rows."""
+    """Any damage under a correct checksum, such as lengths up to 2^31, gives an error or rows."""
     chance = random.Random(kind)
     records = [Record(n, b"key", b"value", 5) for n in range(3)]
     sizes = [varint(n) for n in (-2, -1, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 62)]
@@ -218,7 +218,7 @@ def unchecked(data: bytes, engine: Engine) -> tuple[list[int], int]:
 
 
 def columns(engine: Engine, rows: int, size: int) -> parsers.Columns:
-    """Return buffers for some rows, filled with zeros."""
+    """Return buffers filled with zeros for some rows."""
     kinds = ("ints", "octets", "octets") * 2 + (
         "longs",
         "longs",
@@ -233,7 +233,7 @@ def columns(engine: Engine, rows: int, size: int) -> parsers.Columns:
 
 
 def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:
-    """Damage under a correct checksum is an error with the offset, after the rows before it."""
+    """Damage under a correct checksum gives the rows before it, then an error with the offset."""
     good = batch([Record(0, None, b"a", 7)])
     bad = message(Record(5, None, b"no gzip at all", 7), magic=1, attributes=1)
     found, error = rows_of(good + bad, engine)
@@ -242,7 +242,7 @@ def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:
 
 
 def test_a_wrong_checksum(engine: Engine) -> None:
-    """The rows before the damaged batch are delivered; the error names the next offset."""
+    """The rows before a damaged batch are delivered; the error names the next offset."""
     good, bad = batch([Record(0, None, b"a", 7)]), bytearray(batch([Record(1, None, b"b", 7)]))
     bad[-2] ^= 1
     found, error = rows_of(good + bytes(bad), engine)
@@ -251,7 +251,7 @@ def test_a_wrong_checksum(engine: Engine) -> None:
 
 
 def test_the_sizes_of_batches(engine: Engine) -> None:
-    """Only equal batches have a size; the bytes per offset include records before `first`."""
+    """A size is known only for equal batches; bytes per offset include records before `first`."""
     equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
     size = len(equal[0])
     found = RecordSet(TP, pa.py_buffer(b"".join(equal) + equal[0][:50]), engine, first=7)
@@ -264,7 +264,7 @@ def test_the_sizes_of_batches(engine: Engine) -> None:
 
 
 def test_control_batches_are_holes(engine: Engine) -> None:
-    """Markers of transactions are not rows, and the next fetch begins after them."""
+    """Transaction markers give no rows, and the next fetch begins after them."""
     marker = batch([Record(1, b"\0\0\0\1", b"\0\0\0\0\0\0", 7)], is_control=True)
     data = batch([Record(0, None, b"a", 7)]) + marker
     assert rows_of(data, engine) == ([(0, None, b"a", 7, 0)], "")
@@ -272,10 +272,10 @@ def test_control_batches_are_holes(engine: Engine) -> None:
 
 
 def test_nested_compressed_sets(engine: Engine) -> None:
-    """Nested wrappers of format v1 have offsets relative to the next outer wrapper."""
+    """In nested wrappers of v1, offsets are relative to the next outer wrapper."""
     records = [Record(n, None, b"%d" % n, 9) for n in range(20, 26)]
     inner = [message_set(records[at : at + 3], magic=1, codec="gzip") for at in (0, 3)]
-    # In the outer set the wrappers are messages with the relative offsets of their last record.
+    # In the outer set, each wrapper has the relative offset of its last record.
     moved = [struct.pack(">q", at) + data[8:] for at, data in zip((2, 5), inner, strict=True)]
     outer = Record(25, None, gzip.compress(b"".join(moved)), 9)
     data = message(outer, magic=1, attributes=1)
@@ -283,7 +283,7 @@ def test_nested_compressed_sets(engine: Engine) -> None:
 
 
 def test_formats_may_follow_one_another(engine: Engine) -> None:
-    """A log whose format was changed has all formats in one response."""
+    """If the format of a log was changed, one response has batches of all formats."""
     parts = [
         message_set([Record(0, None, b"a"), Record(1, None, b"b")], magic=0),
         message_set([Record(2, None, b"c", 5)], magic=1, codec="lz4"),
@@ -300,7 +300,7 @@ def test_formats_may_follow_one_another(engine: Engine) -> None:
 
 
 def test_only_the_wanted_offsets(engine: Engine) -> None:
-    """Within a batch, records below `first` and records from `until` on are skipped."""
+    """Within a batch, records before `first` and from `until` on are skipped."""
     records = [Record(n, None, b"%d" % n, 5) for n in range(10)]
     for data in (batch(records), message_set(records, magic=0), message_set(records, magic=1)):
         found, _ = rows_of(data, engine, first=3, until=7)
@@ -308,7 +308,7 @@ def test_only_the_wanted_offsets(engine: Engine) -> None:
 
 
 def test_headers_can_be_returned(engine: Engine) -> None:
-    """Headers are returned in their order, with repeated names and nulls."""
+    """Headers are returned in their order, with repeated names and null values."""
     headers = (("a", b"1"), ("b", None), ("a", b""))
     data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine, with_headers=True).batches()
@@ -316,7 +316,7 @@ def test_headers_can_be_returned(engine: Engine) -> None:
 
 
 def test_large_sets_come_in_several_batches(engine: Engine) -> None:
-    """A record batch has at most `ROWS` rows or 2 MiB, or one larger message."""
+    """A record batch has at most `ROWS` rows or 2 MiB, or a single larger message."""
     many = [Record(n, b"k", b"v", 5) for n in range(ROWS + 1000)]
     large = [Record(ROWS + 1000 + n, None, bytes([n]) * 700_000, 5) for n in range(3)]
     huge = [Record(ROWS + 1003, b"K" * 3_000_000, bytes(4_000_000), 5)]
@@ -331,7 +331,7 @@ def test_large_sets_come_in_several_batches(engine: Engine) -> None:
 
 
 def test_small_batches_keep_small_buffers(engine: Engine) -> None:
-    """The buffers of a batch are not much larger than its rows."""
+    """The buffers of a small batch are not much larger than its rows."""
     records = [Record(n, None, b"v" * 10, 5) for n in range(100)]
     data = batch(records, codec="gzip")
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
@@ -339,7 +339,7 @@ def test_small_batches_keep_small_buffers(engine: Engine) -> None:
 
 
 def test_times_that_microseconds_cannot_hold_are_null(engine: Engine) -> None:
-    """A time in ms beyond 2^63 microseconds is null; the record is delivered."""
+    """If a time exceeds the range of microseconds, the time is null; the record is delivered."""
     data = batch([Record(0, None, b"a", 0), Record(1, None, b"b", (1 << 62) + 5)])
     found, error = rows_of(data, engine)
     assert not error
@@ -347,7 +347,7 @@ def test_times_that_microseconds_cannot_hold_are_null(engine: Engine) -> None:
 
 
 def test_a_timestamp_is_a_time_in_utc(engine: Engine) -> None:
-    """The column holds microseconds of UTC, as Spark's Kafka connector does."""
+    """The column has microseconds in UTC, as in Spark's Kafka connector."""
     data = batch([Record(0, None, b"a", 1_500_000_000_123)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
     when = datetime(2017, 7, 14, 2, 40, 0, 123_000, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The promises of the later assignors, and the input that they refuse."""
+"""The promises of the later assignors, and the inputs that they refuse."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ def topic(partitions: int, racks: list[list[str]] | None = None) -> dict[str, An
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
 def test_static_members_come_first(assignor: str) -> None:
-    """Members with an instance id come first, in the order of these ids."""
+    """Members with an instance id come first, sorted by these ids."""
     members = {"a": member(), "b": member(instance="2"), "c": member(instance="1")}
     found = result(assignor, topic(3), members)
     assert found == {"a": {"t": [2]}, "b": {"t": [1]}, "c": {"t": [0]}}
 
 
 def test_sticky_ignores_instances() -> None:
-    """Sticky orders members by their ids only."""
+    """The sticky assignor sorts members only by their member ids."""
     members = {"a": member(), "b": member(instance="1")}
     assert result("sticky", topic(2), members) == {"a": {"t": [0]}, "b": {"t": [1]}}
 
 
 def test_range_matches_racks() -> None:
-    """Range assigns a partition to a member in whose rack it has a replica."""
+    """Range prefers to assign a partition to a member in a rack that has a replica of it."""
     members = {"a": member(rack="east"), "b": member(rack="west")}
     racks = [["west"], ["west"], ["east"], ["east"]]
     assert result("range", topic(4, racks), members) == {"a": {"t": [2, 3]}, "b": {"t": [0, 1]}}
 
 
 def test_racks_of_all_partitions_do_not_decide() -> None:
-    """If each partition has a replica in each rack, range ignores racks."""
+    """If each partition has a replica in each rack, range ignores the racks."""
     members = {"a": member(rack="east"), "b": member(rack="west")}
     both = ["east", "west"]
     assert result("range", topic(2, [both, both]), members) == {"a": {"t": [0]}, "b": {"t": [1]}}
 
 
 def test_cooperative_withholds_owned_partitions() -> None:
-    """Cooperative-sticky assigns a partition to nobody while its owner must still revoke it."""
+    """Cooperative-sticky assigns a partition to no member while its owner must still revoke it."""
     members = {"a": member(owned={"t": [0, 1]}, generation=1), "b": member()}
     found = result("cooperative-sticky", topic(2), members)
     assert found == {"a": {"t": [0]}, "b": {}}
@@ -72,7 +72,7 @@ def test_cooperative_withholds_owned_partitions() -> None:
 
 
 def test_the_higher_generation_keeps_a_partition() -> None:
-    """If two members claim a partition, the one with the higher generation keeps it."""
+    """If two members claim a partition, the member with the higher generation keeps it."""
     for older, newer in (("a", "b"), ("b", "a")):
         members = {
             older: member(owned={"t": [0, 1]}, generation=4),
@@ -82,7 +82,7 @@ def test_the_higher_generation_keeps_a_partition() -> None:
 
 
 def test_uniform_keeps_the_target_assignment() -> None:
-    """Uniform takes from a member only what exceeds its quota."""
+    """Uniform takes from a member only the partitions that exceed the member's quota."""
     members = {"a": member(owned={"t": [0, 1, 2, 3]}), "b": member()}
     assert result("uniform", topic(4), members) == {"a": {"t": [0, 1]}, "b": {"t": [2, 3]}}
 
@@ -105,7 +105,7 @@ def test_uniform_keeps_the_target_assignment() -> None:
     ],
 )
 def test_bad_cases(change: dict[str, Any], message: str) -> None:
-    """An input that describes no group gives one sentence with its place and the wrong field."""
+    """For an invalid input, one sentence names the place and the wrong field."""
     case = {
         "case": 1,
         "assignor": "range",
@@ -122,7 +122,7 @@ def test_bad_cases(change: dict[str, Any], message: str) -> None:
 
 
 def test_fields_may_be_left_out() -> None:
-    """A member needs only its topics; null stands for a missing field."""
+    """A member needs only topics; every other field may be missing or null."""
     bare = {"topics": ["t"]}
     nulls = {**bare, "instance": None, "rack": None, "owned": None, "generation": None}
     for one in (bare, nulls):
@@ -130,7 +130,7 @@ def test_fields_may_be_left_out() -> None:
 
 
 def test_the_largest_case() -> None:
-    """The largest input that is permitted is computed."""
+    """The largest input that is permitted can be computed."""
     members = {"a": member(), "b": member()}
     found = result("cooperative-sticky", topic(MAX_PARTITIONS), members)
     assert [len(one["t"]) for one in found.values()] == [MAX_PARTITIONS // 2] * 2

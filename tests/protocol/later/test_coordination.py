@@ -15,7 +15,7 @@ NEW_DEFAULT = ["range", "cooperative-sticky"]
 
 
 def test_most_votes_win() -> None:
-    """Each member votes for its first assignor that all members have."""
+    """Each member votes for the first assignor of its list that all members have."""
     assert (
         vote({"a": ["range", "sticky"], "b": ["sticky", "range"], "c": ["sticky", "range"]})
         == "sticky"
@@ -25,7 +25,7 @@ def test_most_votes_win() -> None:
 
 
 def test_an_upgrade_to_cooperative() -> None:
-    """A group uses range until its last member no longer lists it."""
+    """A group uses range until no member lists range any more."""
     assert vote({"a": NEW_DEFAULT, "b": ["cooperative-sticky", "range"], "c": ["range"]}) == "range"
     assert vote({"a": NEW_DEFAULT, "b": ["cooperative-sticky"]}) == "cooperative-sticky"
 
@@ -36,7 +36,7 @@ def test_no_common_assignor() -> None:
 
 
 def test_a_partition_moves() -> None:
-    """The new member gets a partition only after the old one has reported that it revoked it."""
+    """The new owner gets a partition only after the old owner has reported its revocation."""
     old = ReconcilingMember(epoch=1, assigned=frozenset({P0, P1}))
     new = ReconcilingMember()
     old = reconcile(old, target_epoch=2, target=frozenset({P0}), owned=None, held={P0, P1})

@@ -16,7 +16,7 @@ from zkconsumer.protocol.later.placement import (
     simple_placement,
 )
 
-SMALLEST_HASH = "polygenelubricants"  # The hash code of this text is the smallest 32-bit integer.
+SMALLEST_HASH = "polygenelubricants"  # The hash code of this name is the smallest 32-bit integer.
 
 
 def test_the_coordinator_of_the_smallest_hash_code() -> None:
@@ -25,19 +25,19 @@ def test_the_coordinator_of_the_smallest_hash_code() -> None:
 
 
 def test_murmur2_of_kafka_s_own_test() -> None:
-    """The hash of "21" is the one in Kafka's UtilsTest."""
+    """The hash of "21" equals the one in Kafka's UtilsTest."""
     assert murmur2(b"21") == -973932308
     assert partition_of_key(b"21", 10) == (-973932308 & 0x7FFFFFFF) % 10
 
 
 def test_releases_differ_for_negative_codes() -> None:
-    """Kafka 0.8.0 masks the sign bit of a hash code, and 0.8.2 takes the absolute value."""
+    """For a negative hash code, Kafka 0.8.0 masks the sign bit; 0.8.2 takes the absolute value."""
     assert (partition_of_hash(-7, 10), partition_of_masked_hash(-7, 10)) == (7, 1)
     assert partition_of_hash(7, 10) == partition_of_masked_hash(7, 10) == 7
 
 
 def test_the_placement_that_adminutils_documents() -> None:
-    """Ten partitions on five brokers are placed as in the comment of AdminUtils."""
+    """Ten partitions on five brokers are placed as the comment in AdminUtils describes."""
     found = place_replicas(range(5), 10, 3, start=0, shift=0)
     assert found[0] == [0, 1, 2]
     assert found[4] == [4, 0, 1]
@@ -47,7 +47,7 @@ def test_the_placement_that_adminutils_documents() -> None:
 
 
 def test_racks_alternate() -> None:
-    """Brokers next to each other in the placement list are in different racks."""
+    """Brokers that are neighbours in the placement list are in different racks."""
     racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
     assert rack_alternated(racks, range(6)) == [0, 3, 1, 5, 4, 2]
     found = place_replicas(range(6), 7, 3, start=0, shift=0, racks=racks)

@@ -36,7 +36,7 @@ Owners = dict[TopicPartition, str]
 
 
 def ranges(found: Owners, topic: str) -> dict[str, tuple[int, int]]:
-    """Return each member's first and last partition of a topic."""
+    """Return the first and last partition of a topic that each member owns."""
     numbers: dict[str, list[int]] = {}
     for (name, number), member in found.items():
         if name == topic:
@@ -60,14 +60,14 @@ def test_range_of_eleven() -> None:
 
 
 def test_range_of_two_topics() -> None:
-    """Of two topics of 10 partitions, range gives c1 two partitions more than each other member."""
+    """With two topics of 10 partitions, range gives c1 two more partitions than the others."""
     members = {member: ["t1", "t2"] for member in THREE}
     found = list(owners(Assignor.RANGE, {"t1": 10, "t2": 10}, members).values())
     assert [found.count(member) for member in members] == [8, 6, 6]
 
 
 def test_range_is_uneven() -> None:
-    """Of k topics of four partitions, the first of three members gets k partitions more."""
+    """With k topics of four partitions, the first of three members gets k more partitions."""
     for k in range(1, 20):
         topics = {f"t{one}": 4 for one in range(k)}
         found = list(owners(Assignor.RANGE, topics, {one: list(topics) for one in THREE}).values())
@@ -76,7 +76,7 @@ def test_range_is_uneven() -> None:
 
 
 def test_roundrobin_with_unequal_subscriptions() -> None:
-    """Round-robin continues its circle from topic to topic, and skips members without the topic."""
+    """Round-robin deals on from topic to topic, and skips members that do not subscribe."""
     members = {"c0": ["t0", "t1"], "c1": ["t1", "t2"], "c2": ["t2", "t0"]}
     found = owners(Assignor.ROUND_ROBIN, {"t0": 3, "t1": 2, "t2": 4}, members)
     assert {str(one): member for one, member in found.items()} == {
@@ -91,7 +91,7 @@ PRINTED = ["T2-0", "T1-3", "T1-0", "T2-1", "T1-2", "T2-2", "T1-1", "T2-3"]
 
 
 def test_the_old_roundrobin_of_threads() -> None:
-    """The old consumer deals partitions to threads in the order of hash codes, not as printed."""
+    """The old consumer deals partitions in the order of hash codes, unlike the printed example."""
     form = old.PartitionFormat.BRACKET
     order = sorted(
         (TopicPartition(topic, number) for topic in ("T1", "T2") for number in range(4)),
@@ -109,7 +109,7 @@ def test_the_old_roundrobin_of_threads() -> None:
 
 
 def test_sticky_against_roundrobin() -> None:
-    """If C1 leaves, round-robin moves five partitions, and sticky only the partitions of C1."""
+    """If C1 leaves, round-robin moves five partitions; sticky moves only those of C1."""
     topics = dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
     before = {member: list(topics) for member in ("C0", "C1", "C2")}
     after = {member: list(topics) for member in ("C0", "C2")}

@@ -1,1 +1,1 @@
-"""The events of a group from sources other than `zkconsumer.history`, for comparisons with it."""
+"""The events of a group from other sources than `zkconsumer.history`, for comparisons."""

@@ -1,4 +1,4 @@
-"""Real groups under random faults, whose tables are compared with what really happened."""
+"""Real groups under random faults; their tables are compared with what really happened."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def moments(directories: Sequence[Path]) -> list[Moment]:
 
 
 def reports(records: Iterable[Record]) -> MemberReports:
-    """Return what the members report, in their traces and in their users' logs."""
+    """Return what the members report in their traces and in the logs of their users."""
     found = MemberReports()
     for record in records:
         for step in record.steps():
@@ -52,7 +52,7 @@ def compared(
     strategy: Strategy = Strategy.RANGE,
     rules: Profile = DEFAULT,
 ) -> Differences:
-    """Compare the tables of a group with its servers' logs and its members' traces.
+    """Compare a group's tables with the servers' logs and the members' traces.
 
     The servers continue to write, so both sides read a copy.
     """

@@ -1,4 +1,4 @@
-"""Transaction logs of simulated groups, and the same events as the simulator records them."""
+"""Transaction logs of simulated groups, and the same events recorded by the simulator."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WRITES = (rq.Multi, rq.Create, rq.SetData, rq.Delete)
 REFUSALS = {Code.NODE_EXISTS: -110, Code.NO_NODE: -101, Code.BAD_VERSION: -103, Code.NO_AUTH: -102}
 REST_OF_A_MULTI = -2
 OTHERS = 1 << 40
-"""The first session id that is no member's: brokers, operators and others have one each."""
+"""The first session id that belongs to no member: brokers, operators and others have one each."""
 
 
 class LogOfWorld(Watcher):
-    """Writes the transactions of a simulated ZooKeeper as a log, with the world's clock.
+    """Writes the transactions of a simulated ZooKeeper as a log, with the virtual clock.
 
-    A server that starts again has a new leader. As in a real log, refused writes are included: a
-    refused transaction of several writes contains those before the refused one.
+    After a restart the server has a new leader. As in a real log, refused writes are included: a
+    refused transaction also contains the writes before the refused write.
 
     Attributes:
         moments: the same transactions, from the simulator's own history.
@@ -58,7 +58,7 @@ class LogOfWorld(Watcher):
             self.log.zxid = ((self.log.zxid >> 32) + 1) << 32
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
-        """Write a refused write to the log."""
+        """Write the log entry of a refused write."""
         self._written(world)
         if reply is None or reply.code not in REFUSALS or not isinstance(request, WRITES):
             return
@@ -95,7 +95,7 @@ class LogOfWorld(Watcher):
             self._transaction(tuple(changes))
 
     def _transaction(self, changes: tuple[Change, ...]) -> None:
-        if not changes[0].session:  # in the simulator, all clients with all rights are number 0
+        if not changes[0].session:  # In the simulator, every client with all rights is number 0.
             others = OTHERS + self.log.zxid
             changes = tuple(change._replace(session=others) for change in changes)
         first = changes[0]
@@ -110,7 +110,7 @@ class LogOfWorld(Watcher):
         self.moments.append(Moment(zxid, self.log.time_ms, first.session, changes))
 
     def truth(self) -> tuple[Truth, MemberReports]:
-        """Return what happened, and what the members report."""
+        """Return what happened, and what the members have reported."""
         assert self.world is not None
         strategy = self.world.members[0].settings.strategy
         truth = Truth(self.moments, self.world.GROUP, strategy=strategy)
@@ -128,7 +128,7 @@ def encoded(change: Change) -> tuple[int, bytes]:
 
 
 def intended(write: object) -> tuple[int, bytes]:
-    """Return the type and the record of a write whose transaction was refused."""
+    """Return the type and the record of a write that was refused with its transaction."""
     match write:
         case rq.Create(path, data, ephemeral):
             return tx.CREATE, logs.created(path, data or b"", ephemeral=ephemeral)

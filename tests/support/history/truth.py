@@ -1,9 +1,10 @@
 """What happened to a group, determined by code that shares nothing with `zkconsumer.history`.
 
-The writes come from the simulator's own history, or from the test suite's own reader of ZooKeeper's
-logs. The claims, registrations and commits come from the members themselves. `differences` compares
-them with the tables. This module follows the definitions of docs/history.md directly: it keeps the
-whole state after each transaction, and searches all states for each question.
+The writes come from the history of the simulator, or from a reader of ZooKeeper's logs that belongs
+to the test suite. The claims, registrations and commits come from the members themselves.
+`differences` compares all this with the tables. This module follows the definitions of
+docs/history.md directly: it keeps the whole state after each transaction, and searches all states
+for each question.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Moment:
-    """A transaction: its changes, its refusal, or the beginning of a session."""
+    """A transaction: the changes, the refusal, or the beginning of a session."""
 
     zxid: int
     t_ms: int
@@ -50,7 +51,7 @@ class Moment:
 
 @dataclass
 class MemberReports:
-    """The events that the members report, by the zxids in the replies that the members received."""
+    """The events that members report, by the zxids in the replies that the members received."""
 
     claimed: set[tuple[str, TopicPartition, int]] = field(default_factory=set)
     registered: set[tuple[str, int]] = field(default_factory=set)
@@ -59,7 +60,7 @@ class MemberReports:
     delivered: set[tuple[TopicPartition, int]] = field(default_factory=set)
 
     def add(self, consumer: str, session: int, event: Event) -> None:
-        """Record what an event reports to the member with this session."""
+        """Add what an event reports to the reports of the member with this session."""
         match event:
             case events.Connected(session=new):
                 self.sessions[new.id] = consumer
@@ -92,7 +93,7 @@ class State:
 
 @dataclass
 class Interval:
-    """An owner znode from its creation to its deletion."""
+    """The life of an owner znode, from its creation to its deletion."""
 
     tp: TopicPartition
     thread: str
@@ -123,7 +124,7 @@ class Run:
 
 
 class Truth:
-    """The events of a group, derived from its transactions in their order."""
+    """The events of a group, derived from the transactions in their order."""
 
     def __init__(
         self,
@@ -253,7 +254,7 @@ class Truth:
     def wanted(
         self, state: State, strategy: Strategy | None = None, rules: Profile | None = None
     ) -> dict[TopicPartition, str] | None:
-        """Return the assignment that the members compute; None if one of them cannot."""
+        """Return the assignment that the members compute; None if a member cannot compute it."""
         strategy = strategy or self._strategy
         given = GroupInput(strategy, dict(sorted(state.members.items())), state.topics)
         found: dict[TopicPartition, str] = {}
@@ -266,7 +267,7 @@ class Truth:
     # ---- incidents -----------------------------------------------------------------------------
 
     def incidents(self) -> Iterator[Row]:
-        """Yield the kind of each incident, and what identifies it."""
+        """Yield the kind of each incident, and the values that identify the incident."""
         yield from (("offset deleted", zxid) for zxid in self.deleted)
         for run in self.runs:
             if run.late:
@@ -335,7 +336,7 @@ class Truth:
                 yield "owner without a registration", one.czxid
 
     def _stuck(self) -> Iterator[Row]:
-        """Yield the incidents that lasted while neither members nor owners nor topics changed."""
+        """Yield the incidents that lasted while members, owners and topics did not change."""
         for state, end in self._spans():
             wanted = self.wanted(state) if end - state.t_ms >= STUCK_MS and state.members else None
             if not wanted:
@@ -345,7 +346,7 @@ class Truth:
     def unknowable(self) -> Iterator[Row]:
         """Yield the rows of `_stuck` that the logs cannot show.
 
-        The logs do not contain the assignor, and the owners so far also fit another assignor.
+        The logs do not name the assignor, and the owners up to then also fit another assignor.
         """
         excluded = set()
         for state, _ in self._spans():
@@ -376,7 +377,7 @@ class Truth:
 
 
 def _stuck_in(state: State, wanted: Mapping[TopicPartition, str]) -> Iterator[Row]:
-    """Yield the partitions that other members hold, and the members that do not claim free ones."""
+    """Yield partitions that other members hold, and members that do not claim free partitions."""
     idle = set()
     for tp, thread in wanted.items():
         due, owner = thread.rpartition("-")[0], state.owners.get(tp, "").rpartition("-")[0]
@@ -422,8 +423,7 @@ def _end(change: Change, session: int) -> str:
 
 @dataclass
 class Differences:
-    """The result: rows that the tables lack (`missed`), and rows of events that never happened
-    (`invented`)."""
+    """The result: `missed` rows, which the tables lack, and `invented` rows, of no real event."""
 
     missed: list[str] = field(default_factory=list)
     invented: list[str] = field(default_factory=list)
@@ -437,15 +437,14 @@ class Differences:
         self.invented += [f"{name}: {row}" for row in (given - wanted).elements()]
 
     def equal(self, name: str, expected: object, found: object) -> None:
-        """Compare one value of a row: a wrong value is invented, and the right one missed."""
+        """Compare one value of a row: a wrong value is invented, and the right value is missed."""
         if expected != found:
             self.missed.append(f"{name}: {expected}")
             self.invented.append(f"{name}: {found}")
 
 
 def differences(truth: Truth, found: Described, reports: MemberReports) -> Differences:
-    """Compare all tables with the events of the group, and with the events that the members
-    report."""
+    """Compare all tables with the events of the group and with the members' reports."""
     tables, result = found.tables, Differences()
     result.invented += [f"problem: {one}" for one in found.problems]
     compare_rows(truth, tables, result)
@@ -505,7 +504,7 @@ def compare_rows(truth: Truth, tables: Tables, result: Differences) -> None:
 
 
 def incident(row: Incident) -> Row:
-    """Return what identifies an incident."""
+    """Return the values that identify an incident."""
     if row.kind in ("member gave up", "blocked partition"):
         return row.kind, row.time_ms, row.what.split()[0]
     if row.kind == "commits stopped":
@@ -593,12 +592,12 @@ class Rebalances:
             equal(f"{name} unowned", round(gaps / 1000, 3), round(row.unowned_s, 3))
 
     def _until(self, end: int) -> int:
-        """Return the time of a transaction, or of the last transaction."""
+        """Return the time of a transaction, or of the last one if there is no such transaction."""
         truth = self._truth
         return next((one.t_ms for one in truth.moments if one.zxid == end), truth.until_ms)
 
     def _seen(self, zxid: int) -> set[int]:
-        """Return the sessions that the group had used before a transaction."""
+        """Return the sessions that the group used before a transaction."""
         truth = self._truth
         return {
             *(session for moment, _, session, _ in truth.members if moment.zxid <= zxid),

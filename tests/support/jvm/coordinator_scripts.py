@@ -1,10 +1,10 @@
 """Random scripts of requests to a group coordinator, and the machine that answers them.
 
-`ScriptedClients` are a few clients of one group. Most of the time they do what a client would do
-after the answers so far, and sometimes they send an unusual request. `play` runs them against the
-real coordinator (`support.jvm.live_coordinator`) or the machine. The result is a script: every
-event with the answers that it caused, and the group's state after the event. `replayed` runs the
-events of a script again.
+`ScriptedClients` are a few clients of one group. Usually they send what a real client would send
+after the same answers; sometimes they send an unusual request. `play` runs them against the real
+coordinator (`support.jvm.live_coordinator`) or the machine. The result is a script: every event
+with the answers that it caused, and the group's state after the event. `replayed` runs the events
+of a script again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Backend(Protocol):
 
 
 def play(backend: Backend, seed: int) -> dict[str, Any]:
-    """Return the script of a seed; `fresh` tells which member id the coordinator chose.
+    """Return a seed's script; `fresh` is the end of the member id that the coordinator chose.
 
     Even seeds play the classic protocol, odd seeds KIP-848.
     """
@@ -67,7 +67,7 @@ def play(backend: Backend, seed: int) -> dict[str, Any]:
 
 
 def replayed(backend: Backend, script: Mapping[str, Any]) -> str:
-    """Return the first difference between a script and what a coordinator answers; "" for none."""
+    """Return the first difference between a script and a coordinator's answers; "" for none."""
     backend.begin(script["config"], script["group"])
     before: Any = None
     for number, (event, answers, state) in enumerate(script["steps"]):
@@ -196,7 +196,7 @@ class ScriptedClients:
     def _usual(self, client: _Client) -> Event | None:
         chance = self._chance
         if client.waits is not None:
-            # A request is never answered if its member was removed while the request was parked.
+            # If the member of a parked request was removed, the request is never answered.
             if chance.random() < 0.7:
                 return None
             return chance.choice([self._heartbeat, self._leave, self._join, self._sync])(client)
@@ -220,8 +220,7 @@ class ScriptedClients:
         return self._join(client)
 
     def _odd_event(self, client: _Client) -> Event:
-        """Return an event of a zombie, with a wrong generation or instance, or at the wrong
-        time."""
+        """Return an event of a zombie, or with a wrong generation, instance or time."""
         chance = self._chance
         member, generation = chance.choice(self._old)
         instance = chance.choice([None, client.instance, "i0", "i9"])
@@ -308,7 +307,7 @@ class ScriptedClients:
     # ---- what the clients learn ------------------------------------------------------------------
 
     def learn(self, answers: Answers) -> None:
-        """Let the clients see their answers."""
+        """Let the clients receive their answers."""
         for number, answer in answers.items():
             client, event = self._sent[int(number)]
             if client.waits == int(number):
@@ -335,7 +334,7 @@ class ScriptedClients:
 
 
 class _Consumer(_Client):
-    """A client of KIP-848: the partitions that it owns and those assigned to it."""
+    """A client of KIP-848: its owned partitions, and the partitions assigned to it."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         super().__init__(name, instance)
@@ -413,7 +412,7 @@ class ScriptedConsumers(ScriptedClients):
         }
 
     def _odd_event(self, client: _Client) -> Event:
-        """Return an event with a wrong epoch or instance, of a zombie, or with missing fields."""
+        """Return an event of a zombie, or with a wrong epoch or instance, or without fields."""
         chance, consumer = self._chance, self._consumers[client]
         member, epoch = chance.choice(self._old)
         beat = self._beat(consumer)
@@ -591,7 +590,7 @@ def request_of(event: Event) -> messages.Request:
 
 
 def answer_json(response: messages.Response) -> dict[str, Any]:
-    """Return a response as the live coordinator's answers are written."""
+    """Return a response in the format in which the live coordinator's answers are written."""
     found: dict[str, Any] = {"error": int(response.error)}
     match response:
         case messages.Joined():

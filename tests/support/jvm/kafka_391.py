@@ -1,7 +1,7 @@
 """Kafka 3.9.1's own classes, through JPype: assignors, partitioners, placement.
 
-`ask` starts this file as a process, because a JVM lives until its process ends. A line of its
-standard input is a request, and a line of its standard output is the answer.
+`ask` starts this file as a process, because a JVM lives until its process ends. Each line of its
+standard input is a request, and each line of its standard output is an answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CLASSES = {
 
 
 def ask(requests: Iterable[Mapping[str, Any]], timeout_s: float = 600.0) -> list[dict[str, Any]]:
-    """Return the answers of a fresh JVM to cases, and to requests with a `call` (`Live.answer`)."""
+    """Return the answers of a new JVM to cases, and to requests with a `call` (`Live.answer`)."""
     return answers_of(__file__, requests, timeout_s)
 
 
 def answers_of(program: str, requests: Iterable[Any], timeout_s: float) -> list[dict[str, Any]]:
-    """Return what a program of this package writes, one line for each request."""
+    """Return the output of a program of this package: one line for each request."""
     path = os.pathsep.join(str(Path(__file__).parents[level]) for level in (2, 3))
     found = subprocess.run(
         [sys.executable, program],
@@ -56,7 +56,7 @@ def answers_of(program: str, requests: Iterable[Any], timeout_s: float) -> list[
 
 
 def start() -> None:
-    """Start the JVM with the broker's jars, unless it runs."""
+    """Start the JVM with the broker's jars, unless it already runs."""
     if jpype.isJVMStarted():
         return
     with tempfile.NamedTemporaryFile("w", suffix=".properties", delete=False) as log4j:
@@ -80,7 +80,7 @@ def _java(name: str) -> Any:
 
 
 class Live:
-    """Computes cases with the real classes; the names of Java's classes are looked up once."""
+    """Computes cases with the real classes, whose names are looked up only once."""
 
     def __init__(self) -> None:
         start()
@@ -101,7 +101,7 @@ class Live:
         self.uuid = _java("org.apache.kafka.common.Uuid")
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to one request, whose `call` names what to compute."""
+        """Return the answer to one request; its `call` names the computation."""
         match request.get("call", "assign"):
             case "assign":
                 return self.result(request)
@@ -389,7 +389,7 @@ class Live:
 
 
 def main() -> None:
-    """Answer the requests on standard input."""
+    """Answer the requests on standard input until it ends."""
     live = Live()
     for line in sys.stdin:
         sys.stdout.write(json.dumps(live.answer(json.loads(line))) + "\n")

@@ -1,6 +1,6 @@
 """Random groups for the later assignors, as cases of `zkconsumer assign --assignor`.
 
-Half of the choices aim at the hard paths: names with equal hash codes, unequal subscriptions with
+Half of the choices lead to difficult cases: names with equal hash codes, unequal subscriptions with
 previous assignments of several generations, partitions that two members claim, racks, static
 members, partitions and topics that do not exist.
 """
@@ -17,7 +17,7 @@ ASSIGNORS = (
 )
 
 # These three strings have the same hash code, so names that consist of them collide, and can turn
-# bins into trees.
+# the bins of a hash map into trees.
 EQUAL_HASHES = ("Aa", "BB", "C#")
 HOSTILE = (*EQUAL_HASHES, "t", "x", "é", "\U0001f600", "\uffff", " ", "0", "Z", '"', "\\")
 
@@ -130,7 +130,7 @@ class _Draw:
         return found
 
     def _owned(self, names: list[str], topics: dict[str, Any]) -> dict[str, dict[str, list[int]]]:
-        """Return previous assignments: balanced, skewed, partial, with double and odd claims."""
+        """Return previous assignments: balanced, skewed, partial, or with contradictory claims."""
         chance = self._chance
         owned: dict[str, dict[str, list[int]]] = {name: {} for name in names}
         every = [(name, one) for name in topics for one in range(topics[name]["partitions"])]
@@ -163,7 +163,7 @@ class _Draw:
 
 def placements(chance: random.Random, count: int) -> Iterator[dict[str, Any]]:
     """Yield random requests for `support.jvm.kafka_391.Live.answer`, `count` of each kind."""
-    # The hash code of the second name is the smallest number of 32 bits.
+    # The hash code of the second name is the smallest 32-bit integer.
     names = ["", "polygenelubricants", "orders", "é\U0001f600"]
     names += [f"group-{chance.getrandbits(40):x}" for _ in range(count - len(names))]
     for name in names:

@@ -2,7 +2,7 @@
 
 `LiveCoordinator` runs a `GroupCoordinatorService`, the class that a broker runs. Its log, loader,
 timer and clock are proxies of this module. So a script decides when time passes, when a partition
-of `__consumer_offsets` is read, and when another broker takes it over.
+of `__consumer_offsets` is read, and when another broker takes over that partition.
 
 The module runs as a separate process, because a JVM lives until its process ends: a line of its
 standard input is the request for one script (`support.jvm.coordinator_scripts`), and a line of its
@@ -42,7 +42,7 @@ def _data(name: str) -> Any:
 
 
 class _Clock:
-    """`Time` that a script advances."""
+    """A `Time` that the script advances."""
 
     def __init__(self) -> None:
         self.ms = 1_000_000_000
@@ -58,7 +58,7 @@ class _Clock:
 
 
 class _Timer:
-    """A `Timer` whose tasks end in the order of their deadlines, then of their registration."""
+    """A `Timer` that runs tasks in the order of their deadlines, then of their registration."""
 
     def __init__(self, clock: _Clock) -> None:
         self._clock, self._serial = clock, 0
@@ -80,7 +80,7 @@ class _Timer:
         self._serial += 1
 
     def due(self, until_ms: int) -> tuple[int, Any] | None:
-        """Remove and return the next task that is due at a time, with its deadline."""
+        """Remove and return the next task that is due at this time, with its deadline."""
         while self._tasks and self._tasks[0][0] <= until_ms:
             at, _, entry = heapq.heappop(self._tasks)
             if not entry.cancelled():
@@ -210,7 +210,7 @@ class LiveCoordinator:
         self._wait_until(lambda: bool(self._loading))
 
     def load(self) -> None:
-        """Read the log of the partition whose loading has begun."""
+        """Read the log of the partition that the coordinator has begun to load."""
         playback, future = self._loading.pop()
         longs = _java("java.lang.Long")
         for offset, record in enumerate(self._log):
@@ -221,11 +221,11 @@ class LiveCoordinator:
         future.complete(summary(0, 0, 0, len(self._log), 0))
 
     def resign(self, partition: int) -> None:
-        """Lose a partition to another broker."""
+        """Hand a partition over to another broker."""
         self._service.onResignation(partition, _java("java.util.OptionalInt").empty())
 
     def begin(self, group: str, place: int) -> None:
-        """Forget all state, and become leader of the partition of a group with an empty log."""
+        """Forget all state, and become leader of the partition of a group whose log is empty."""
         while self._loading:
             self.load()
         self._image = _java("org.apache.kafka.image.MetadataImage").EMPTY
@@ -243,7 +243,7 @@ class LiveCoordinator:
         self.describe(group)
 
     def advance(self, ms: int, group: str) -> None:
-        """Advance the time; tasks that are due run in their order."""
+        """Advance the time, and run the tasks that become due in their order."""
         target = self.clock.ms + ms
         while (found := self._timer.due(target)) is not None:
             self.clock.ms = max(self.clock.ms, found[0])
@@ -252,7 +252,7 @@ class LiveCoordinator:
         self.clock.ms = target
 
     def create(self, topics: Mapping[str, int]) -> None:
-        """Create topics with these numbers of partitions, which may be more than before."""
+        """Create topics with these numbers of partitions, or give existing topics more of them."""
         delta = self._delta(self._image)
         uuid = _java("org.apache.kafka.common.Uuid")
         for name, count in topics.items():
@@ -291,7 +291,7 @@ class LiveCoordinator:
         return found
 
     def describe(self, group: str) -> dict[str, Any]:
-        """Return the group's state after everything that was sent before."""
+        """Return the group's state after everything that has been sent."""
         names = _java("java.util.ArrayList")()
         names.add(group)
         context = self._context("DESCRIBE_GROUPS", -1, "observer")
@@ -308,7 +308,7 @@ class LiveCoordinator:
         }
 
     def _described_consumer_group(self) -> dict[str, Any] | None:
-        """Return the state of a group of KIP-848; None for a classic group or none."""
+        """Return the state of a KIP-848 group; None if the group is classic or does not exist."""
         names = _java("java.util.ArrayList")()
         names.add(self._group)
         context = self._context("CONSUMER_GROUP_DESCRIBE", -1, "observer")
@@ -537,7 +537,7 @@ class LiveCoordinator:
     def apply(self, number: int, event: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Return the answers that an event causes, and the group's state after it.
 
-        `fresh` of the event becomes the end of the member id that the coordinator has chosen.
+        The event's `fresh` is set to the end of the member id that the coordinator has chosen.
         """
         match event["op"]:
             case "advance":
@@ -602,7 +602,7 @@ def _no_buffers() -> Any:
 
 
 class Backend:
-    """The real coordinators as a backend of scripts, one for each configuration."""
+    """The real coordinators as a backend for scripts, one coordinator for each configuration."""
 
     def __init__(self) -> None:
         self._services: dict[str, LiveCoordinator] = {}
@@ -621,12 +621,12 @@ class Backend:
 
 
 def scripts(seeds: Iterable[int], timeout_s: float = 600.0) -> list[dict[str, Any]]:
-    """Return the scripts of seeds, with the answers of the real coordinator in a fresh JVM."""
+    """Return the scripts of seeds, with the answers of the real coordinator in a new JVM."""
     return answers_of(__file__, seeds, timeout_s)
 
 
 def main() -> None:
-    """Write the script of each seed on standard input."""
+    """Write the script of each seed that standard input names."""
     status = 1
     try:
         backend = Backend()

@@ -27,7 +27,7 @@ from zkconsumer.sandbox.jars import find_java
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
-# `crew.SETTINGS` under the JVM's names, in milliseconds.
+# `crew.SETTINGS` under the names of the JVM's properties, in milliseconds.
 PROPERTIES: Mapping[str, str] = {
     "auto.offset.reset": "smallest",
     "auto.commit.interval.ms": "200",
@@ -46,9 +46,9 @@ log4j.appender.err.layout=org.apache.log4j.PatternLayout
 log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c - %m%n
 """
 
-# The first line of a log event: time, level, logger, text.
+# The first line of a log event has the time, the level, the logger and the text.
 EVENT = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+) (?P<logger>\S+) - (?P<text>.*)$")
-# The line after such an event: the class of the exception, and its text.
+# The line after such an event has the class of the exception and its text.
 THROWN = re.compile(r"^(?P<kind>[\w.$]+(Exception|Error))(: (?P<text>.*))?$")
 # The connector's messages about a failed rebalance, from ZookeeperConsumerConnector's classes
 # ZKRebalancerListener (syncedRebalance, run) and ZKSessionExpireListener (handleNewSession).
@@ -67,17 +67,17 @@ def libjvm(java: Path) -> Path:
 
 
 def archive(release: str) -> Path:
-    """Return the file of the release's class-data archive, in the Python environment."""
+    """Return the file of the release's class-data archive in the Python environment."""
     known = server.archive(find_java(), f"kafka-{release}", "member")
     return Path(sys.prefix, "classes", known.name)
 
 
 @contextmanager
 def recording(zookeeper: str, directory: Path, releases: Iterable[str]) -> Iterator[None]:
-    """Let a member join and leave for each release that has no class-data archive, to record it.
+    """For each release without a class-data archive, record it from a member that joins and leaves.
 
     Later members of this release then need half the processor time to start. The recording members
-    start together before the block; its end waits for them.
+    start together before the block, and the end of the block waits for them.
     """
     with ExitStack() as stack:
         members = []
@@ -107,12 +107,12 @@ class JvmMember(Program):
     Args:
         release: one of `RELEASES`.
         zookeeper, group: the connect string, and the group's name.
-        name: its `consumer.id`, which is also the name of its files; the consumer is GROUP_NAME.
-        directory: where it writes its files.
+        name: the member's `consumer.id`, and the name of its files; the consumer id is GROUP_NAME.
+        directory: where the member writes its files.
         topics: a static subscription; else `pattern`: ("Whitelist" or "Blacklist", regex).
         streams: the number of streams for each topic, or for the pattern.
         properties: properties in addition to `PROPERTIES`; they take precedence.
-        consume: the maximum number of messages that it takes, until a `consume` command.
+        consume: the maximum number of messages that the member takes before a `consume` command.
         starts: "joined", or "booted": the JVM has started, and joins at the command `join`.
         record: the file to which it writes an archive of the classes that it has loaded.
     """
@@ -171,13 +171,13 @@ class JvmMember(Program):
     def quiet_s(self) -> float:
         """Seconds since the JVM's last log line; one change causes two or three rebalances.
 
-        A test waits for silence because a shutdown during a rebalance makes a member of 0.8 fail
-        all of its attempts first (KAFKA-1848).
+        A test waits for silence, because a 0.8 member that is shut down during a rebalance first
+        fails in all its attempts (KAFKA-1848).
         """
         return time.time() - self._log.with_suffix(".err").stat().st_mtime
 
     def trouble(self) -> list[str]:
-        """Return message and exception of every failed rebalance that the connector logged."""
+        """Return the message and the exception of every failed rebalance in the connector's log."""
         lines = self.errors().splitlines()
         found = []
         for number, line in enumerate(lines):

@@ -36,7 +36,7 @@ WAY_TO_ZOOKEEPER = (
 
 
 class Budget:
-    """The number of messages that may still be taken; None means no limit."""
+    """The number of messages that the member may still take; None means no limit."""
 
     def __init__(self, left: int | None) -> None:
         self._left, self._changed = left, threading.Condition()
@@ -54,7 +54,7 @@ class Budget:
 
 
 class JvmConnector:
-    """The connector and a thread for each of its streams."""
+    """The connector, and a thread for each of its streams."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._request = request
@@ -65,18 +65,17 @@ class JvmConnector:
 
     @property
     def records(self) -> bool:
-        """Return whether this process must wait until the JVM has ended, because the JVM then
-        writes an archive."""
+        """Return whether the JVM writes an archive at its end, for which this process must wait."""
         return bool(self._request["record"])
 
     def boot(self) -> None:
-        """Start the JVM, and load all classes that a join needs."""
+        """Start the JVM, and load all classes that are needed to join."""
         jpype.startJVM(
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",
-            "-Xrs",  # Python handles the signals.
+            "-Xrs",  # Python handles signals, instead of the JVM.
             "-XX:+DisableAttachMechanism",  # With -Xrs, a killed JVM leaves a socket in /tmp.
             "-Djava.net.preferIPv4Stack=true",
             f"-Dlog4j.configuration=file:{self._request['log4j']}",
@@ -90,7 +89,7 @@ class JvmConnector:
         self.emit("booted", java=str(version))
 
     def join(self) -> None:
-        """Register the consumer, and begin to consume."""
+        """Register the consumer, and begin to consume messages."""
         properties = jpype.JClass("java.util.Properties")()
         for key, value in self._request["properties"].items():
             properties.put(key, value)
@@ -132,7 +131,7 @@ class JvmConnector:
         self.emit("left")
 
     def tell_session(self) -> None:
-        """Emit the session's id and password, with which another client can take it over."""
+        """Emit the session's id and password, by which another client can take it over."""
         found = self._connector
         for step in WAY_TO_ZOOKEEPER:
             wanted = jpype.JClass(step).class_

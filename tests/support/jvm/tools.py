@@ -1,6 +1,6 @@
 """The znodes and messages with which the old tools were recorded, in a chroot per release.
 
-The brokers' znodes in each chroot are copies of the sandbox's, so that one broker serves all.
+The broker znodes in each chroot are copies of the sandbox's, so that one broker serves all chroots.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from zkconsumer.sandbox.topics import client_settings, session
 GOLDEN = Path(__file__).parents[2] / "golden" / "tools.jsonl.gz"
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
-# Topics and their partitions; partition n gets 10 + n messages, tool3 none.
+# Topics and their numbers of partitions; partition n gets 10 + n messages, tool3 gets none.
 TOPICS = {"tool": 3, "tool2": 2, "tool3": 1}
 
 Znodes = Sequence[Mapping[str, Any]]
 
 
 def captured(release: str) -> list[dict[str, Any]]:
-    """Return the records of a release in their order: runs, and the znodes between them."""
+    """Return the records of a release in order: the runs, and the znodes between the runs."""
     with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
         return [one for one in map(json.loads, lines) if one["release"] == release]
 
 
 class World:
-    """The chroot of one release, and the directory DIR of the captures."""
+    """The chroot of one release, and the directory that the captures call DIR."""
 
     def __init__(self, sandbox: Sandbox, release: str, directory: Path) -> None:
         self.sandbox, self.release, self.directory = sandbox, release, directory
@@ -58,7 +58,7 @@ class World:
                 zk.create(self.chroot + path, zk.get(path)[0], makepath=True)
 
     def put(self, znodes: Znodes) -> None:
-        """Create or overwrite these znodes, including registrations of members."""
+        """Create or overwrite these znodes, which may be registrations of members."""
         with session(self.connect) as zk:
             for one in znodes:
                 data = None if one["data"] is None else one["data"].encode()
@@ -82,7 +82,7 @@ class World:
                     zk.delete(path, recursive=True)
 
     def below(self, *roots: str) -> dict[str, str | None]:
-        """Return path -> payload, without the edit marks of zkconsumer's tools."""
+        """Return path -> payload, without the edit marks that zkconsumer's tools write."""
         found: dict[str, str | None] = {}
         with session(self.connect) as zk:
             left = [root for root in roots if zk.exists(root)]
@@ -102,7 +102,7 @@ class World:
     # ---- running ---------------------------------------------------------------------------------
 
     def run(self, tool: str, *arguments: str) -> tuple[int, str, str]:
-        """Return exit code, standard output and standard error, with the recording's addresses."""
+        """Return exit code, stdout and stderr, with the addresses of the recording."""
         backups = self.directory / "backups"
         backups.mkdir(exist_ok=True)
         ours = ["legacy", "--release", self.release, "--backup-dir", str(backups), tool]
@@ -127,7 +127,7 @@ def without_stacks(text: str) -> str:
 
 
 def produce(sandbox: Sandbox) -> None:
-    """Produce each partition's messages with keys k0, k1, ...; a value names its position."""
+    """Produce the messages of each partition, with keys k0, k1, ...; values name their position."""
     producer = Producer(client_settings(sandbox.zookeeper_connect))
     for topic, partitions in TOPICS.items():
         for partition in range(partitions if topic != "tool3" else 0):

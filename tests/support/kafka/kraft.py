@@ -42,7 +42,7 @@ _SETTINGS = {
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 # The contents that `kafka-storage format` of 3.9.1 writes; the ids are arbitrary.
 _META = f"version=1\ncluster.id={_CLUSTER}\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAABkQ\n"
-# A broker of 4.0.1 logs the states of members at this level only.
+# Only at this level does a 4.0.1 broker log the states of members.
 _DEBUG = "log4j.logger.org.apache.kafka.coordinator.group.GroupMetadataManager=DEBUG\n"
 
 NEW = "4.0.1"
@@ -57,7 +57,7 @@ def _jars_of_new() -> tuple[Path, ...]:
 
 
 class KraftBroker(JavaServer):
-    """A broker on the loopback interface that is also its controller."""
+    """A broker on the loopback interface, which is its own controller."""
 
     main_class = "kafka.Kafka"
 
@@ -91,10 +91,10 @@ class KraftBroker(JavaServer):
         return file
 
     def _format(self, settings: Path) -> None:
-        """Write what `kafka-storage format` writes.
+        """Write the files that `kafka-storage format` writes.
 
-        From 4.0 on this includes the features of the cluster, in a binary file, so the tool itself
-        must run. Without the feature `group.version`, the broker refuses KIP-848's requests.
+        From 4.0 on, one of them is a binary file with the features of the cluster, so the tool
+        itself must run. Without the feature `group.version`, the broker refuses KIP-848's requests.
         """
         if not self._is_new:
             (self.directory / "data" / "meta.properties").write_text(_META)
@@ -117,7 +117,7 @@ class KraftBroker(JavaServer):
         made[name].result(LIMIT_S)
 
     def add_partitions(self, name: str, *, partitions: int) -> None:
-        """Give a topic more partitions; `partitions` is the new number."""
+        """Add partitions to a topic; `partitions` is the new number."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         made = admin.create_partitions([NewPartitions(name, partitions)])
         made[name].result(LIMIT_S)

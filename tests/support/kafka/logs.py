@@ -1,4 +1,4 @@
-"""Messages in brokers' logs: written in every format, parsed on disk, read without zkconsumer."""
+"""Messages in broker logs: written in every format, parsed on disk, read by other clients."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from zkconsumer.sandbox.topics import client_settings
 
 CODECS = ("none", "gzip", "snappy", "lz4")
 
-# Time limits, in seconds, of one request, and of a JVM that runs a tool.
+# Time limits in seconds: of one request, and of a JVM that runs a tool.
 REQUEST_S, TOOL_S = 30.0, 120.0
-# Bytes; a broker's default of 1,000,012 does not accept a message of one MiB.
+# In bytes; a broker's default of 1,000,012 refuses a message of one MiB.
 LARGE = {"max.message.bytes": 2 * 1024 * 1024}
 
 Keyed = tuple[str | bytes | None, str | bytes | None]
 
 
 def producer(sandbox: Sandbox, **settings: Any) -> Producer:
-    """Return a librdkafka producer that batches the messages of a twentieth of a second."""
+    """Return a librdkafka producer that sends the messages of a twentieth of a second together."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     own = {"linger.ms": 50, "message.max.bytes": 2_000_000, "log_level": 0}
     return Producer({**client_settings(sandbox.zookeeper_connect), **own, **named})
@@ -35,7 +35,7 @@ def producer(sandbox: Sandbox, **settings: Any) -> Producer:
 def write(
     sandbox: Sandbox, topic: str, messages: Iterable[Keyed], *, partition: int, codec: str
 ) -> None:
-    """Produce to one partition, and wait until all is in its log.
+    """Produce to one partition, and wait until the log has all messages.
 
     No message is sent before the last one is queued (the flush ends the wait). Otherwise a slow
     machine would send small batches, and librdkafka sends a batch uncompressed if compression does
@@ -58,7 +58,7 @@ def write(
 
 
 def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
-    """Return all messages of a partition's log, including aborted ones, read by librdkafka."""
+    """Return all messages in a partition's log, even aborted ones, as librdkafka reads them."""
     consumer = Consumer(
         {
             **client_settings(sandbox.zookeeper_connect),
@@ -76,14 +76,14 @@ def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
             message = consumer.poll(REQUEST_S)
             assert message is not None, f"nothing more after {len(found)} messages"
             if message.error():
-                return found  # The end of the log is the only error that is not a fault.
+                return found  # Every error except the end of the log is a fault.
             found.append(message)
     finally:
         consumer.close()
 
 
 class StoredFormat(NamedTuple):
-    """The format of a message, set or batch on the disk; `codec` is a value of `CODECS`."""
+    """The format of a message, set or batch on disk; `codec` is a value of `CODECS`."""
 
     magic: int
     codec: str
@@ -91,7 +91,7 @@ class StoredFormat(NamedTuple):
 
 
 def kept(sandbox: Sandbox, topic: str, partition: int = 0) -> list[StoredFormat]:
-    """Return the entries of a partition's segments: messages of v0 and v1, or batches of v2."""
+    """Return the entries in a partition's segments: messages of v0 and v1, or batches of v2."""
     folder = sandbox.broker.directory / "data" / f"{topic}-{partition}"
     return [one for segment in sorted(folder.glob("*.log")) for one in _entries(segment)]
 
@@ -99,10 +99,11 @@ def kept(sandbox: Sandbox, topic: str, partition: int = 0) -> list[StoredFormat]
 def _entries(segment: Path) -> Iterable[StoredFormat]:
     data, at = segment.read_bytes(), 0
     while at + 17 < len(data):
-        # Offset (8 bytes), size (4), then 4 bytes of another meaning in each format, then magic.
+        # An entry has an offset (8 bytes), a size (4), 4 bytes whose meaning depends on the format,
+        # and the magic byte.
         size = int.from_bytes(data[at + 8 : at + 12])
         if size == 0:
-            return  # the rest of the file is preallocated
+            return  # The rest of the file is preallocated.
         magic = data[at + 16]
         attributes = data[at + 17] if magic < 2 else data[at + 22]
         yield StoredFormat(magic, CODECS[attributes & 7], data[at : at + 12 + size])
@@ -111,7 +112,7 @@ def _entries(segment: Path) -> Iterable[StoredFormat]:
 
 @contextmanager
 def tool(release: str, main_class: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a tool of a Kafka release with pipes; the end of the block closes its input."""
+    """Run a tool of a Kafka release with pipes; the end of the block closes the tool's input."""
     class_path = os.pathsep.join(map(str, jars.resolve(f"kafka-{release}")))
     process = subprocess.Popen(
         [

@@ -1,4 +1,4 @@
-"""Access to a group's offsets in Kafka without zkconsumer: by another client, and by raw bytes."""
+"""A group's offsets in Kafka, accessed without zkconsumer: by a client and by raw bytes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Foreign:
         self.consumer, self.topic = consumer, topic
 
     def commit(self, offsets: Mapping[int, int], metadata: str = "") -> None:
-        """Commit offsets, by partition."""
+        """Commit these offsets, by partition."""
         self.consumer.commit(
             offsets=[TopicPartition(self.topic, p, at, metadata) for p, at in offsets.items()],
             asynchronous=False,
         )
 
     def committed(self, *partitions: int) -> dict[int, tuple[int, str]]:
-        """Return partition -> (offset, metadata) for partitions with an offset in Kafka."""
+        """Return partition -> (offset, metadata), for partitions that have an offset in Kafka."""
         asked = [TopicPartition(self.topic, number) for number in partitions]
         return {
             one.partition: (one.offset, one.metadata or "")
@@ -66,7 +66,7 @@ def foreign(zookeeper: str, group: str, topic: str) -> Iterator[Foreign]:
 
 @contextmanager
 def new_style_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
-    """Return a new consumer (0.9 and later), which is a member of the group at the brokers."""
+    """Return a new consumer (0.9 or later) that is a member of the brokers' group."""
     settings = {**client_settings(zookeeper), "group.id": group, "session.timeout.ms": 10_000}
     consumer = Consumer(settings)
     try:
@@ -83,14 +83,14 @@ def new_style_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
 
 
 class Wire:
-    """A connection to a broker that sends requests as given bytes."""
+    """A connection to a broker, for requests that are given as bytes."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), LIMIT_S)
 
     def ask(self, request: bytes) -> bytes:
-        """Return the response to a request; both are without the preceding length."""
+        """Return the response to a request, both without the length that precedes them."""
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         (length,) = struct.unpack(">i", self._take(4))
         return self._take(length)
@@ -116,7 +116,7 @@ def header(api: int, version: int, client: str = "") -> bytes:
 
 
 def coordinator_of(address: str, group: str) -> int | None:
-    """Return the broker id of a group's coordinator; the broker at `address` is asked."""
+    """Ask the broker at `address`, and return the broker id of a group's coordinator."""
     wire = Wire(address)
     try:
         answer = wire.ask(header(COORDINATOR, 0) + text(group))
@@ -141,7 +141,7 @@ def commit_request(captured: bytes, group: str, topic: str) -> bytes:
     for _ in range(2):  # client.id, group
         (length,) = struct.unpack_from(">h", captured, at)
         at += 2 + length
-    # generation, member id "", and from v2 on the retention; then one topic
+    # The generation and the member id "", from v2 on the retention, then one topic.
     end = at + 4 + 2 + (8 if version >= 2 else 0) + 4
     (length,) = struct.unpack_from(">h", captured, end)
     rest = captured[end + 2 + length :]
@@ -149,7 +149,7 @@ def commit_request(captured: bytes, group: str, topic: str) -> bytes:
 
 
 def errors_in(answer: bytes) -> dict[int, int]:
-    """Return the answer to an OffsetCommit of one topic, in any order: partition -> error."""
+    """Return partition -> error, from the answer to an OffsetCommit of one topic."""
     (length,) = struct.unpack_from(">h", answer, 8)
     return dict(struct.iter_unpack(">ih", answer[14 + length :]))
 
@@ -181,13 +181,13 @@ def offsets_of(captured: bytes) -> dict[int, tuple[int, str]]:
         (length,) = struct.unpack_from(">h", request, at)
         found[number] = (offset, request[at + 2 : at + 2 + length].decode())
         at += 2 + length
-    assert at == len(request), "the request is not understood"
+    assert at == len(request), "the broker does not understand the request"
     return found
 
 
 @contextmanager
 def store_of(zookeeper: str, group: str, *, limit_s: float = LIMIT_S) -> Iterator[Store]:
-    """Return the offset store of one of zkconsumer's members, without the member."""
+    """Return the offset store that a zkconsumer member uses, without the member."""
     config = ConsumerConfig(
         group_id=group, zookeeper_connect=zookeeper, offsets_channel_socket_timeout_s=limit_s
     )
@@ -198,7 +198,7 @@ def store_of(zookeeper: str, group: str, *, limit_s: float = LIMIT_S) -> Iterato
 
 @contextmanager
 def running(store: KafkaOffsetStore) -> Iterator[Store]:
-    """Yield a started store as a function; stop the store at the end."""
+    """Yield a function that sends requests to a started store; stop the store at the end."""
     store.start()
 
     def ask(request: OffsetRequest) -> Reply:

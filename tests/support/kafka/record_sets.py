@@ -1,4 +1,4 @@
-"""Record sets in every format, written by this module alone, and the rows that they contain."""
+"""Record sets in every format, which only this module writes, and the rows in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """A record as a consumer sees it; `time` in ms."""
+    """A record as a consumer sees it, with the `time` in ms."""
 
     offset: int
     key: bytes | None
@@ -47,7 +47,8 @@ def _old_sized(data: bytes | None) -> bytes:
 def compressed(codec: str, data: bytes) -> bytes:
     """Return compressed bytes.
 
-    `snappy` is raw, `xerial` has blocks, and `lz4-0.8` has the header checksum of 0.8 and 0.9.
+    `snappy` is raw, `xerial` consists of blocks, and `lz4-0.8` has the header checksum of 0.8 and
+    0.9.
     """
     if codec == "gzip":
         return gzip.compress(data)
@@ -117,7 +118,7 @@ def message(record: Record, *, magic: int, attributes: int = 0, offset: int | No
 def message_set(
     records: Sequence[Record], *, magic: int, codec: str = "none", append_time: int | None = None
 ) -> bytes:
-    """Messages of format v0 or v1, in one wrapper if they are compressed.
+    """Return messages of format v0 or v1, in one wrapper if they are compressed.
 
     The offsets within a wrapper of format v1 are relative.
     """

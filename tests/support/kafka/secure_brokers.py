@@ -1,4 +1,4 @@
-"""Real brokers with listeners for TLS and SASL, and a plain one for the tests' tools."""
+"""Real brokers with listeners for TLS and SASL, and a plain listener for the tests' tools."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class SecureBroker:
         }, {}
 
     def settings(self, listener: str) -> dict[str, Any]:
-        """Return the keyword arguments of a configuration that connects to a listener."""
+        """Return keyword arguments of a configuration that connects to this listener."""
         tls = {"ssl.ca.location": str(self.authority.file)}
         login = {"sasl.username": USER, "sasl.password": PASSWORD}
         key = str(self.client.with_suffix(".key"))
@@ -133,7 +133,7 @@ class SecureBroker:
         return self
 
     def _user_exists(self) -> bool:
-        """Create the user of SCRAM; a broker that has just started may not answer."""
+        """Create the user of SCRAM; a broker that has just started may not answer yet."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
         user = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
         admin = AdminClient({"bootstrap.servers": self.sandbox.bootstrap, "log_level": 0})

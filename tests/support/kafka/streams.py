@@ -1,4 +1,4 @@
-"""A topic's log with one interface, in memory and on a real broker; and streams that read it.
+"""A topic's log, in memory or on a real broker behind one interface; and streams over it.
 
 The simulator's `MemoryFetcher` replaces `KafkaFetcher` in tests that concern only streams.
 tests/kafka/test_fetcher.py runs one contract suite on both.
@@ -49,7 +49,7 @@ class Log(Protocol):
         """Delete the messages before `first`, as retention does."""
 
     def fetcher(self, *others: Any) -> Fetcher:
-        """Return a fetcher of this log and of other logs of the same kind."""
+        """Return a fetcher for this log and for other logs of the same kind."""
         ...
 
 
@@ -91,7 +91,7 @@ class MemoryLog(Log):
 
 
 class MemoryLogs:
-    """Several topics in memory, combined into the one log that a fetcher reads."""
+    """Several topics in memory, which one fetcher reads like a single log."""
 
     def __init__(self, *logs: MemoryLog) -> None:
         self._logs = {log.topic: log for log in logs}
@@ -107,8 +107,7 @@ class MemoryLogs:
 
 
 def fetcher_of(*logs: MemoryLog, kind: type[MemoryFetcher] = MemoryFetcher) -> MemoryFetcher:
-    """Return a fetcher that waits for messages in real time; the logs must share their
-    `changed`."""
+    """Return a fetcher that waits in real time; the logs must share one `changed`."""
 
     def wait(ready: Callable[[], bool], timeout_s: float) -> None:
         with logs[0].changed:
@@ -173,7 +172,7 @@ class NoWakeSignal:
 
 @dataclass
 class SharedLog(KafkaLog):
-    """A log on a real broker whose fetchers share their clients."""
+    """A log on a real broker; its fetchers share their clients."""
 
     pool: FetcherPool = field(init=False)
 
@@ -199,7 +198,7 @@ ON_BROKER: dict[str, type[KafkaLog]] = {
 
 
 def log_cases(*names: str) -> list[ParameterSet]:
-    """Return the parameters of a fixture that opens these logs; the lanes read their marks."""
+    """Return the parameters of a fixture that opens these logs; the lanes read the marks."""
     return [pytest.param(one, marks=[pytest.mark.server] * (one in ON_BROKER)) for one in names]
 
 
@@ -207,7 +206,7 @@ def log_cases(*names: str) -> list[ParameterSet]:
 def opened(
     request: pytest.FixtureRequest, topic: str, *, partitions: int = 3
 ) -> Iterator[MemoryLog | KafkaLog]:
-    """Open an empty log of the kind that the fixture's parameter names."""
+    """Open an empty log of the kind that the parameter of the fixture names."""
     if request.param == "memory":
         yield MemoryLog(topic)
         return
@@ -237,7 +236,7 @@ def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[t
 def assert_engines_agree(
     sandbox: Sandbox, tp: TopicPartition, first: int, until: int
 ) -> list[tuple[Any, ...]]:
-    """Check that both engines return equal rows for one log, in the protocol of its broker."""
+    """Check that for one log both engines return equal rows, in the protocol of its broker."""
     version = {"0.8": 1, "0.9": 2}.get(sandbox.broker.release[:3], 4)
     settings = settings_for(sandbox.bootstrap, version=version)
     of_columns = rows(ColumnFetcher(settings), tp, first, until)
@@ -246,9 +245,9 @@ def assert_engines_agree(
 
 
 class Reader:
-    """A stream over a log; the test calls it in place of the coordinator.
+    """A stream over a log; the test plays the part of the coordinator.
 
-    With `others`, it is the stream of a filter over all these logs.
+    With `others`, the stream belongs to a filter that matches all these logs.
     """
 
     def __init__(
@@ -314,7 +313,7 @@ class Reader:
         return None if found is None else found.offset
 
     def take(self, count: int) -> Iterator[tuple[int, int]]:
-        """Return partition and offset of the next `count` messages."""
+        """Return the partition and the offset of each of the next `count` messages."""
         for _ in range(count):
             message = next(self.stream)
             yield message.partition, message.offset

@@ -31,7 +31,8 @@ class Traffic:
         self._producer = Producer(
             {
                 **cluster,
-                # A few messages share a request, because a request for each keeps a broker busy.
+                # A few messages share a request, because one request per message would keep a
+                # broker busy.
                 "linger.ms": 20,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 200,
@@ -62,7 +63,7 @@ class Traffic:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop producing; return when the broker has all messages."""
+        """Stop producing, and return when the broker has all messages."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(2 * LIMIT_S)

@@ -1,1 +1,1 @@
-"""Members of a group, alone and together, and the evidence of what they did."""
+"""Members of a group, alone or together, and the evidence of what they did."""

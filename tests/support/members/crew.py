@@ -30,7 +30,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import GroupPart, Observer
 
-REST_S = 0.7  # Longer than a member waits before it reads back its kept owner znodes.
+REST_S = 0.7  # longer than a member waits before it reads back kept owner znodes
 SESSION_S = 1.5
 
 SETTINGS: Mapping[str, Any] = {
@@ -43,7 +43,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 def environment() -> dict[str, str]:
-    """Return the environment in which a program of tests/support finds the other modules there."""
+    """Return an environment in which a program of tests/support finds the other modules there."""
     before = os.environ.get("PYTHONPATH")
     tests = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join([tests, before] if before else [tests])}
@@ -52,7 +52,7 @@ def environment() -> dict[str, str]:
 class Observed:
     """Queries on a member's events.
 
-    `frozen` has the intervals in which its process was frozen; `gone_at` is when it was killed.
+    `frozen` has the intervals in which the process was frozen; `gone_at` is when it was killed.
     """
 
     events: list[dict[str, Any]]
@@ -97,11 +97,11 @@ class Observed:
 
     @property
     def rebalances(self) -> float:
-        """Return the number of times that the member has read the group so far."""
+        """Return how often the member has read the group so far."""
         return self.metrics()["rebalances"]
 
     def metrics(self) -> dict[str, float]:
-        """The connector's counters at this moment."""
+        """Return the connector's counters at this moment."""
         before = len(self.of("metrics"))
         self.tell("metrics")
         return dict(self.wait("metrics", after=before)["values"])
@@ -115,7 +115,7 @@ class Observed:
 
 
 class Program(Observed):
-    """A member as a program in a separate process, which gets its `request` as JSON."""
+    """A member as a program in its own process, which gets its `request` as JSON."""
 
     def __init__(
         self, name: str, script: Path, request: Mapping[str, Any], directory: Path
@@ -136,7 +136,7 @@ class Program(Observed):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Return all events so far, without a line that is still being written."""
+        """Return all events so far, without a line that the process is still writing."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -150,7 +150,7 @@ class Program(Observed):
         self.process.stdin.flush()
 
     def leave(self) -> None:
-        """Leave cleanly, and wait until the process has ended."""
+        """Let the member leave cleanly, and wait until the process has ended."""
         self.tell("leave")
         assert self.process.wait(LIMIT_S) == 0, self.errors()
 
@@ -172,11 +172,11 @@ class Program(Observed):
         os.kill(self.process.pid, signal.SIGCONT)
 
     def errors(self) -> str:
-        """What the process wrote to standard error."""
+        """Return what the process wrote to standard error."""
         return self._log.with_suffix(".err").read_text()
 
     def end(self) -> None:
-        """End the process in any state, at the end of a test."""
+        """End the process at the end of a test, whatever state the process is in."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdin is not None
@@ -184,7 +184,7 @@ class Program(Observed):
 
 
 class MemberProcess(Program):
-    """A member of zkconsumer in a separate process."""
+    """A zkconsumer member in its own process."""
 
     def __init__(self, name: str, request: Request, directory: Path) -> None:
         super().__init__(name, Path(__file__).with_name("program.py"), asdict(request), directory)
@@ -198,7 +198,7 @@ class MemberProcess(Program):
 
 
 class LocalMember(Observed):
-    """A member in the process of the test, which can read its state."""
+    """A member in the process of the test, which can therefore read the member's state."""
 
     def __init__(self, name: str, request: Request) -> None:
         self.name = name
@@ -223,8 +223,7 @@ class LocalMember(Observed):
 
 
 class Crew:
-    """A group. A test calls `join` for members, then `settle`, does its own actions, and ends with
-    `finish`."""
+    """A group. A test calls `join`, then `settle`, performs actions, and calls `finish`."""
 
     def __init__(
         self, zookeeper: str, bootstrap: str, group: str, directory: Path, stack: ExitStack
@@ -232,7 +231,7 @@ class Crew:
         self.zookeeper, self.group = zookeeper, group
         self.counts: dict[str, int] = {}
         self.members: list[MemberProcess | LocalMember] = []
-        # ZooKeeper has the protocol of old brokers, which do not answer a version request.
+        # ZooKeeper has registrations of old brokers, which do not answer a version request.
         self.traffic = Traffic(client_settings(zookeeper) | {"bootstrap.servers": bootstrap})
         self._directory, self._stack = directory, stack
         stack.callback(self.traffic.stop)
@@ -248,7 +247,7 @@ class Crew:
     # ---- topics ----------------------------------------------------------------------------------
 
     def feed(self, topic: str, partitions: int) -> None:
-        """Produce to this topic from now on, and expect the group to consume it."""
+        """From now on, produce to this topic, and expect the group to consume it."""
         self.counts[topic] = partitions
         self.traffic.partitions = [
             TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
@@ -381,8 +380,8 @@ class Crew:
         return replace(self.evidence(), late=tuple(replay.late))
 
     def records(self) -> list[Record]:
-        """Return the records of the members that began."""
-        # A member that could not join has no trace, or a trace without a step.
+        """Return the records of the members that have begun."""
+        # A member that could not join has no trace, or a trace without any step.
         traces = {one.name: self._trace(one.name) for one in self.members}
         began = [
             one
@@ -424,7 +423,7 @@ def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:
 
 @contextmanager
 def frozen(member: MemberProcess) -> Iterator[None]:
-    """Freeze the process within the block."""
+    """Freeze the process until the block ends."""
     member.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The messages of a real run that were delivered to a group, lost, or redelivered.
+"""The messages of a real run: those that a group received, lost, or received again.
 
 The simulator's monitor decides whether this behaviour is allowed (`replay`).
 """
@@ -15,7 +15,7 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Delivery(NamedTuple):
-    """One message that a member's user received at `t`, in seconds of the lease's clock."""
+    """A message that a member's user received at `t`, in seconds of the lease's clock."""
 
     t: float
     member: str
@@ -44,7 +44,7 @@ class Evidence:
 
 
 def deliveries(member: str, events: Iterable[Mapping[str, Any]]) -> list[Delivery]:
-    """Return the deliveries among a member's events, in the member's order."""
+    """Return the deliveries among a member's events, in their order."""
     return [
         Delivery(event["t"], member, TopicPartition(topic, number), token, offset)
         for event in events

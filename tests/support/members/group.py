@@ -1,4 +1,4 @@
-"""Members of a group in this process, each with a thread per stream, on the shared servers."""
+"""Members of a group in this process, with a thread for each stream, on the shared servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 class Reader(threading.Thread):
-    """A user's thread: takes message after message, or stops at the current one on demand."""
+    """A user's thread: takes one message after another, or stops at the current one on demand."""
 
     def __init__(self, stream: Stream[Any, Any]) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Reader(threading.Thread):
 
 
 class MemberUnderTest:
-    """A member: its connector, and a reader for each of its streams."""
+    """A member: a connector, and a reader for each stream."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         self.connector = ConsumerConnector(config)
@@ -100,7 +100,7 @@ class MemberUnderTest:
 
 
 class Group:
-    """A group on the sandbox: its members, and another client that acts for other programs."""
+    """A group on the sandbox: its members, and another client that plays other programs."""
 
     def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
         self.sandbox, self.name, self.topic = sandbox, name, topic
@@ -138,11 +138,11 @@ class Group:
         return paths.offset(self.name, self.tp(partition))
 
     def owners(self) -> list[str]:
-        """Return the thread ids of the existing owner znodes, in the order of the partitions."""
+        """Return the thread ids in the existing owner znodes, in the order of the partitions."""
         topic, found = paths.owners_of(self.name, self.topic), []
         numbers = self.admin.get_children(topic) if self.admin.exists(topic) else []
         for number in sorted(map(int, numbers)):
-            with contextlib.suppress(NoNodeError):  # the owner may change meanwhile
+            with contextlib.suppress(NoNodeError):  # The owner may change in between.
                 found.append(self.admin.get(self.owner(number))[0].decode())
         return found
 
@@ -162,7 +162,7 @@ class Group:
         self.admin.set(self.offset(partition), payload)
 
     def hold(self, partition: int, thread: str = "somebody-0") -> None:
-        """Let another session claim a partition."""
+        """Let a session of another client claim a partition."""
         self.admin.create(self.owner(partition), thread.encode(), ephemeral=True, makepath=True)
 
     def edit(self, partition: int, offset: int) -> None:
@@ -180,7 +180,7 @@ class Group:
 def group_on(
     sandbox: Sandbox, unique: Callable[[str], str], *, partitions: int, messages: int = 10
 ) -> Iterator[Group]:
-    """Return a group without members, and its topic with this number of messages per partition."""
+    """Return a group without members, whose topic has this number of messages per partition."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=partitions)
     for partition in range(partitions):
@@ -190,7 +190,7 @@ def group_on(
 
 
 def register_broker(client: KazooClient, number: int, address: str) -> None:
-    """Registers a broker of 0.10 or later, with one listener."""
+    """Register a broker of 0.10 or later that has one listener."""
     host, _, port = address.rpartition(":")
     entry = {
         "version": 4,

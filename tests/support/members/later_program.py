@@ -24,7 +24,7 @@ offsets of new partitions. It joins again at a later call of `poll`."""
 
 
 class ListenerCalls:
-    """The partitions with which the listener was called."""
+    """The calls of the listener, each with its partitions."""
 
     def __init__(self, *, stops: bool) -> None:
         self._owned: set[int] = set()

@@ -1,4 +1,4 @@
-"""Drives the machine without ZooKeeper: the test gives the events and the operations' outcomes."""
+"""Drives the machine without ZooKeeper: tests give the events and outcomes of operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ME = "g_m"
 THREAD = "g_m-0"
 SESSION = Session(0xA1, 6.0)
 NOBODY = ListedChildren((), 0)
-"""The listing of a view for tests in which the listing does not matter."""
+"""The listing of a view, for tests in which the listing does not matter."""
 LATER = Session(0xB2, 6.0)
 BROKER = Broker("127.0.0.1", 9092, 4, ())
 C = TypeVar("C", bound=cmd.Command)
@@ -49,7 +49,7 @@ def view(
     wildcards: Mapping[str, Mapping[str, int] | str] = MappingProxyType({}),
     **more: Any,
 ) -> GroupView:
-    """Return a group whose `members` have one stream of each of `topics` (name -> partitions).
+    """Return a group in which each of `members` has one stream per topic (name -> partitions).
 
     `wildcards` maps members with a pattern to the topics that it matches, or to the reason why
     zkconsumer cannot evaluate it.
@@ -83,15 +83,14 @@ class Member:
         self.now = 1000.0
         self.zxid = 100
         self.log: list[cmd.Command] = []
-        # The positions that the streams would report: finished and handed-out ones.
+        # The positions that streams would report: of finished and of delivered messages.
         self.finished: dict[TopicPartition, int] = {}
         self.delivered: dict[TopicPartition, int] = {}
 
     # ---- events ----------------------------------------------------------------------------------
 
     def send(self, kind: type[ev.Event], **fields: Any) -> tuple[cmd.Command, ...]:
-        """Call `step` with an event, and return the commands. Positions are collected as in
-        production."""
+        """Call `step` with an event, collect positions as in production, return the commands."""
         self.state, commands = step(self.state, kind(now=self.now, **fields))
         done: list[cmd.Command] = []
         for command in commands:
@@ -142,7 +141,7 @@ class Member:
         return self.send(ev.Finished, op=self.state.lease.op, outcome=outcome)
 
     def wait(self, seconds: float) -> tuple[cmd.Command, ...]:
-        """Advance the time, with a tick at every deadline; answer all `sync` requests."""
+        """Advance the time with a tick at every deadline, and answer all `sync` requests."""
         end, done = self.now + seconds, ()
         while self.state.phase is not Phase.CLOSED and next_deadline(self.state) <= end:
             self.now = max(self.now, next_deadline(self.state))
@@ -183,7 +182,7 @@ class Member:
         return self.answer(ev.OffsetsLoaded({tp: StoredOffset(value, version) for tp in wanted}))
 
     def verify(self, *lost: TopicPartition) -> tuple[cmd.Command, ...]:
-        """Let the read-back find all owner znodes of this member, except lost ones."""
+        """Let the read-back find all owner znodes of this member, except the given lost ones."""
         asked = self.last(cmd.Verify).partitions
         held = {
             tp: self.state.owned.get(tp, Ownership(thread, 99))
@@ -268,7 +267,7 @@ def one(commands: Iterable[cmd.Command], kind: type[C]) -> C:
 
 
 PEER = "g_z"
-"""A member that sorts after `ME`, so `ME` keeps the first two of four partitions."""
+"""A member that sorts after `ME`, so that `ME` keeps the first two of four partitions."""
 TWO = view([ME, PEER])
 
 
@@ -279,7 +278,7 @@ def joined(member: Member, group: GroupView = TWO) -> tuple[cmd.Command, ...]:
 
 
 def member_in(phase: Phase, **settings: Any) -> Member:
-    """Return a member in `phase`, reached by the shortest sequence of events."""
+    """Return a member in `phase`, which the shortest sequence of events has reached."""
     if phase in (Phase.BEFORE_RELEASE, Phase.BEFORE_START):
         return _at_the_listener(phase, **settings)
     member = Member(**settings)

@@ -1,4 +1,4 @@
-"""Groups of zkconsumer's members and JVM consumers, or of JVM consumers alone."""
+"""Groups of zkconsumer and JVM members, or of JVM members alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import ALL, Observer
 
 SESSION_S = int(PROPERTIES["zookeeper.session.timeout.ms"]) / 1000
-# The settings of zkconsumer's members that correspond to the JVM members' `PROPERTIES`.
+# The settings of zkconsumer members that correspond to the JVM members' `PROPERTIES`.
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
     "auto_commit_interval_s": int(PROPERTIES["auto.commit.interval.ms"]) / 1000,
@@ -35,10 +35,10 @@ SETTINGS: Mapping[str, Any] = {
     "zookeeper_session_timeout_s": SESSION_S,
     "zookeeper_connection_timeout_s": LIMIT_S,
 }
-# A change causes two or three rebalances. After this number of seconds without a log line, no
+# A change causes two or three rebalances. If no log line comes for this number of seconds, no
 # further rebalance follows.
 QUIET_S = 0.7
-# Seconds between two checks of a group; a check takes a dozen requests.
+# Seconds between two checks of a group, because a check needs a dozen requests.
 LOOK_S = 0.25
 
 NEWEST_BROKER = "3.9.1"
@@ -48,7 +48,7 @@ Someone = MemberProcess | JvmMember
 
 @dataclass(frozen=True)
 class GroupSetup:
-    """The variant of a scenario; the JVM members take these releases in turn.
+    """The variant of a scenario; the JVM members use these releases in turn.
 
     With a pattern, all members subscribe by it except those in `by_name`.
     """
@@ -57,7 +57,7 @@ class GroupSetup:
     strategy: Strategy = Strategy.RANGE
     pattern: Pattern = Pattern.STATIC
     broker: str = NEWEST_BROKER
-    # The ZooKeeper release; if empty, that of the servers that all tests share.
+    # The release of ZooKeeper; if it is empty, the servers are those that all tests share.
     zookeeper: str = ""
     by_name: frozenset[str] = frozenset()
 
@@ -76,7 +76,7 @@ class GroupSetup:
 
 
 class Flow(Traffic):
-    """Produces five messages to every partition, ten times a second."""
+    """Produces five messages to every partition ten times a second."""
 
     def _run(self) -> None:
         try:
@@ -118,7 +118,7 @@ class Topics:
 
 
 class Group:
-    """One group; `ours` are the names of zkconsumer's members in it."""
+    """A group; `ours` has the names of its zkconsumer members."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class Group:
     def settle(self, after: str) -> None:
         """Wait until the group is settled, and has committed all messages produced so far.
 
-        `settled` gets the seconds until the group was settled.
+        `settled` gets the number of seconds after which the group was settled.
         """
         since = boottime()
         what = f"{self.name} to settle, {after}: {sorted(self.live)}"
@@ -240,7 +240,7 @@ class Group:
         )
 
     def _stacks(self) -> str:
-        """Return the stacks of zkconsumer's live members."""
+        """Return the stacks of the live zkconsumer members."""
         found = ((name, self.members[name]) for name in sorted(self.live))
         return "".join(
             f"\n{name}: {one.stacks()}" for name, one in found if isinstance(one, MemberProcess)
@@ -255,11 +255,11 @@ class Group:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """All deliveries to the group, in the order of time."""
+        """Return all deliveries to the group, sorted by time."""
         return sorted(one for member in self.members.values() for one in member.delivered)
 
     def records(self) -> list[Record]:
-        """Return the records of zkconsumer's members."""
+        """Return the records of the zkconsumer members."""
         ours = ((name, self.members[name]) for name in sorted(self.ours & self.members.keys()))
         return [
             Record(name, self._trace(name), one.events, one.frozen, one.gone_at)
@@ -267,7 +267,7 @@ class Group:
         ]
 
     def trouble(self) -> dict[str, list[str]]:
-        """Return the failed rebalances that the JVM members logged, by name."""
+        """Return the failed rebalances that each JVM member logged, by the member's name."""
         jvms = {n: m for n, m in self.members.items() if isinstance(m, JvmMember)}
         return {name: found for name, member in jvms.items() if (found := member.trouble())}
 

@@ -1,7 +1,7 @@
 """A scenario of joins, failures and changes for two groups at the same time, while messages flow.
 
-One group has zkconsumer's members and real JVM consumers. In the other, JVM consumers take the
-places of zkconsumer's members. The behaviour of the second group is the reference for the first.
+One group has zkconsumer members and JVM members. The other group has JVM members in place of the
+zkconsumer members, and its behaviour is the reference for the first group.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
-# The names in the order in which assignors sort them: zkconsumer's members are between the JVM
+# The names in the order in which assignors sort them: the zkconsumer members are between the JVM
 # members.
 FIRST, OURS, SECOND, OURS_TOO, THIRD = NAMES = ("a-jvm", "b-ours", "c-jvm", "d-ours", "e-jvm")
 ALL_OURS = frozenset({OURS, OURS_TOO})
 
 EXPIRES, GOES_ON = "its session expires", "the frozen JVM member continues"
 
-STANDSTILL_S = 10.0  # Seconds for which a JVM member is frozen: longer than three sessions.
+STANDSTILL_S = 10.0  # Seconds for which a JVM member is frozen, longer than three sessions.
 MESSAGES = 20_000  # Minimum number of messages that are produced during a scenario.
 
 
@@ -59,11 +59,11 @@ class Record:
         repeated: messages that were delivered more than once, by (preceding event, first receiver,
             second receiver).
         zombie: like `repeated`, for messages that a member without a session received.
-        between_ours: those of `repeated` that two live members of zkconsumer received.
+        between_ours: those of `repeated` that two live zkconsumer members received.
         moves_back: offset znodes whose value was lowered.
         trouble: the failed rebalances that a JVM member logged, by name.
         settled: seconds from an event until the group had settled.
-        history: the rows that the tables of `zkconsumer history` lack, or have in excess.
+        history: the rows that the tables of `zkconsumer history` lack, and their superfluous rows.
     """
 
     undelivered: int
@@ -124,7 +124,8 @@ class Scenario:
             self._events.append((since, title))
             step()
             self._both(lambda group, name=title: group.settle(name))
-            # A producer looks for new partitions once a second; the groups may be settled before.
+            # A producer looks for new partitions once a second, so the groups may be settled
+            # before.
             wait_for(lambda before=known: flow.count > before, f"messages, {title}")
             if title in (EXPIRES, GOES_ON):
                 self._without_session.append((since, boottime()))
@@ -176,7 +177,7 @@ class Scenario:
         return {tp: offsets for tp, offsets in missing.items() if offsets}
 
     def _drained(self, group: Group) -> None:
-        """Wait until all messages are delivered; their offsets are stored when all have left."""
+        """Wait until all messages are delivered; offsets are stored when all members have left."""
         wait_for(
             lambda: not self._missing(group),
             f"all messages to be delivered to {group.name}",
@@ -215,8 +216,7 @@ class Scenario:
         )
 
     def _history(self, group: Group) -> Differences:
-        """Compare the group's tables with ZooKeeper's log and with the records of zkconsumer's
-        members."""
+        """Compare the group's tables with ZooKeeper's log and the zkconsumer members' records."""
         log = self._sandbox.zookeeper.directory / "data" / "version-2"
         setup = group.setup
         return compared(
@@ -228,14 +228,14 @@ class Scenario:
         return one.member == THIRD and any(begin <= one.t <= end for begin, end in windows)
 
     def _offsets(self, group: Group) -> tuple[dict[TopicPartition, int], list[MoveBack]]:
-        """Check the offsets stored at the end, and those that were lowered before."""
+        """Check the offsets stored at the end, and the offsets that were lowered before."""
         log = self._sandbox.zookeeper.directory / "data" / "version-2"
         written = [
             (one, one.change.new, paths.locate(one.change.path))
             for one in history([log], root=f"{paths.CONSUMERS}/{group.name}/")
             if one.change is not None
         ]
-        # A JVM member may write offsets in a new session before it registers in it.
+        # In a new session, a JVM member may write offsets before it registers.
         consumers = {
             one.session: where.name.removeprefix(f"{group.name}_")
             for one, node, where in written

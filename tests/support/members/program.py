@@ -1,4 +1,4 @@
-"""One member of a group as a program, which consumes and writes its events to standard output.
+"""A member of a group as a program, which consumes and prints its events.
 
     python program.py '{"zookeeper": "127.0.0.1:2181", "group": "g", "topics": {"t": 2}}'
 
@@ -38,7 +38,7 @@ from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 
 Emit = Callable[[dict[str, Any]], None]
 
-# Seconds between two checks of the status; tests wait for much longer.
+# Seconds between two checks of the status; tests wait for much longer than this.
 LOOK_S = 0.05
 # Time limit of a `commit`, in seconds.
 COMMIT_LIMIT_S = 60.0
@@ -48,8 +48,8 @@ COMMIT_LIMIT_S = 60.0
 class Request:
     """The configuration of a member; `settings` are keyword arguments of ConsumerConfig.
 
-    `work_s` is the time for which the user processes a message (iterate) or batch (poll). A
-    `white_list` is a regex in place of topics, with one stream.
+    `work_s` is how long the user processes a message (iterate) or a batch (poll). A `white_list` is
+    a regex in place of topics, with one stream.
     """
 
     zookeeper: str
@@ -67,7 +67,7 @@ class Request:
 
 
 class Member:
-    """A connector with a thread for each of its streams; `emit` gets all events."""
+    """A connector with a thread for each stream; `emit` gets all events."""
 
     def __init__(self, request: Request, emit: Emit) -> None:
         self.request = request
@@ -105,7 +105,7 @@ class Member:
             self._emit("error", kind="Command", text=f"no command {word!r}")
 
     def leave(self) -> None:
-        """Leave cleanly; a second call does nothing."""
+        """Leave the group cleanly; a second call does nothing."""
         self.connector.shutdown()
         if self._over.is_set():
             return
@@ -191,7 +191,7 @@ class Member:
 
 
 def _jump(by_s: float) -> None:
-    """Change the wall clock that all Python code in this process reads."""
+    """Change the wall clock that all Python code of this process reads."""
     real = time.time
     time.time = lambda: real() + by_s
 

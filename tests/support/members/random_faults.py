@@ -1,4 +1,4 @@
-"""A group under random faults from a seed; the promises that it must keep are fixed.
+"""A group under random faults from a seed; the promises of the group do not depend on them.
 
 Members join, leave, are killed or frozen, and lose their sessions. Half of them connect to
 ZooKeeper through a proxy that cuts connections, is silent, or loses replies. Afterwards all faults
@@ -18,11 +18,12 @@ from support.members.evidence import Evidence
 from support.wait import wait_for
 from support.zk.proxies import Trap, Wire
 
-# With this timeout the lease is 1.3 s. A session of 1.5 s has a lease of 1 s, and on a busy machine
-# a process may pause for longer.
+# With this session timeout the lease is 1.3 s. A timeout of 1.5 s would give a lease of 1 s, but on
+# a busy machine a process may pause for longer.
 SESSION_S = 2.0
 FEWEST, MOST = 2, 5
-# Seconds between two acts, and durations of freezes and silences; some exceed a session timeout.
+# Seconds between two acts, and durations of freezes and silences; some durations exceed a session
+# timeout.
 PAUSE_S = (0.1, 1.5)
 TROUBLE_S = (0.2, 2 * SESSION_S)
 

@@ -2,9 +2,9 @@
 
 The replay uses three records: each member's trace, its user's log of messages, and ZooKeeper's
 transaction log. The production machine replays the traces, so a trace that does not conform is also
-a violation. All records have clocks of one machine.
+a violation. All records have times of the same machine.
 
-Three things differ from a simulated world, where everything happens at one instant:
+In a simulated world everything happens at one instant. A real run differs in three ways:
 
 - A message is logged a little after it was handed out. If it is logged after its ownership or lease
   has ended, the replay reports it as handed out at that end. Such a delay is allowed up to LATE_S,
@@ -62,14 +62,14 @@ class Step(NamedTuple):
 
 
 class HandedOut(NamedTuple):
-    """Messages that a user logged together at `t`: one message, or a polled batch."""
+    """Messages that a user logged together at `t`: a single message, or a polled batch."""
 
     t: float
     messages: tuple[tuple[TopicPartition, int, int], ...]  # partition, token, offset
 
 
 class Late(NamedTuple):
-    """A message logged at `t`, `late_s` after its ownership had ended, or its lease.
+    """A message logged at `t`, which is `late_s` after the end of its ownership or lease.
 
     `overlap_s` is the time since the next owner's first message, 0 if there was none yet.
     """
@@ -84,7 +84,7 @@ class Late(NamedTuple):
 
 @dataclass
 class Record:
-    """The records of one member: its trace, its user's log, and the faults injected into it."""
+    """The records of one member: its trace, its user's log, and the faults it suffered."""
 
     name: str
     trace: Path
@@ -139,7 +139,7 @@ class Grants:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._spans: dict[tuple[TopicPartition, int], list[list[float]]] = defaultdict(list)
-        # when the gate opens, and when it closes
+        # the times at which the gate opens and closes
         self._gate: list[tuple[float, float]] = [(0.0, 0.0)]
         running: dict[TopicPartition, list[float]] = {}
         for one in steps:
@@ -277,7 +277,7 @@ class Replay:
         self._next_write = 0
 
     def again(self, **other: Any) -> Replay:
-        """Return the same run for another check; `other` replaces records or writes."""
+        """Return the same run for another check; `other` replaces its records or its writes."""
         given = {"records": self.records, "writes": self.writes, **other}
         return Replay(**given, ahead_s=self.ahead_s, log_end=self.log_end)
 
@@ -388,7 +388,7 @@ class Replay:
         return overlap_s > 0
 
     def _excuse(self, record: Record, overlapping: Counter[tuple[float, float]], who: int) -> None:
-        """Check that the user was processing late messages while the process was frozen."""
+        """Check that late messages were being processed while the process was frozen."""
         late = self.late[-1]
         freeze = max((one for one in record.frozen if one[1] <= late.t), default=None)
         streams = sum(self.members[who].settings.subscription.values())
@@ -399,12 +399,11 @@ class Replay:
             self._doubt(late.partition, "I2", said)
 
     def _doubt(self, tp: TopicPartition, invariant: str, text: str) -> None:
-        """Record a violation. The violation is dropped if another client's act turns out to be its
-        cause."""
+        """Record a violation, to be dropped if another client's act turns out to be the cause."""
         self._doubts.append((tp, InvariantViolation(invariant, text)))
 
     def _forced_ends(self, who: int, record: Record) -> dict[int, float]:
-        """Return czxid of an owner znode -> the time at which another client ended its session."""
+        """Return czxid of an owner znode -> when another client ended the znode's session."""
         own = {
             one.event.session.id
             for one in self._steps[who]
@@ -436,7 +435,7 @@ class Replay:
             self._write()
 
     def _write_up_to(self, zxid: int) -> None:
-        """Report the writes that a member already knows of, even if the clocks differ."""
+        """Report the writes that a member already knows, even if the clocks differ."""
         while self._pending() and self._writes[self._next_write][0] <= zxid:
             self._write()
 
@@ -473,7 +472,7 @@ class Replay:
 
 
 def _first_logged(records: Sequence[Record]) -> Mapping[TopicPartition, Mapping[int, float]]:
-    """Return (partition, token) -> the time at which the first message was logged."""
+    """Return (partition, token) -> the time at which its first message was logged."""
     found: dict[TopicPartition, dict[int, float]] = defaultdict(dict)
     for record in records:
         for handed in record.handed():
@@ -487,7 +486,7 @@ def _has(commands: Sequence[cmd.Command], kind: type) -> bool:
 
 
 def _known_by(event: Event, begun: Mapping[int, int]) -> int:
-    """Return the last transaction that an event reports."""
+    """Return the last transaction that an event shows."""
     match event:
         case events.Connected(session=session):
             return begun.get(session.id, 0)

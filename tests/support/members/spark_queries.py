@@ -64,7 +64,7 @@ class QueryGroup(Group):
 
 
 class Query:
-    """A query in group mode; its batches wait while `free` is not set."""
+    """A query in group mode; its batches wait unless `free` is set."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Query:
     def _take(self, batch: DataFrame, number: int) -> None:
         rows = batch.select("topic", "partition", "offset").collect()
         if not rows:
-            return  # Spark's first batch, which ran before the group had settled.
+            return  # This is Spark's first batch, which ran before the group had settled.
         self.begun.append(number)
         self.free.wait(LIMIT_S)
         self.places += [((row.topic, row.partition, row.offset), number) for row in rows]
@@ -114,7 +114,7 @@ class Query:
         return Counter(place for place, _ in list(self.places))
 
     def holds(self) -> None:
-        """Wait until the query processes a batch; clear `free` before."""
+        """Wait until the query processes a batch; `free` must be cleared before."""
         count = len(self.begun)
         wait(lambda: len(self.begun) > count, "a batch")
 
@@ -124,7 +124,7 @@ class Query:
 
 
 def sources(spark: SparkSession) -> set[int]:
-    """The source processes of this session's queries."""
+    """Return the source processes of this session's queries."""
     return {pid for pid in children(driver_of(spark)) if RUNNER in command(pid)}
 
 
@@ -134,7 +134,7 @@ def wait(condition: Callable[[], object], what: str = "the condition on this lin
 
 
 def main() -> None:
-    """A separate driver process, which lives while its query runs."""
+    """Run a driver in its own process, which lives while its query runs."""
     directory, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     spark = sparks.session(directory / "own", master="local[1]")
     query = Query(spark, directory / "checkpoint", options)

@@ -33,7 +33,7 @@ _NAMES = {
 
 
 class _NoReplyError(Exception):
-    """A request was sent, and no reply arrived."""
+    """A request that was sent got no reply."""
 
 
 class SimProxy:
@@ -54,7 +54,7 @@ class SimProxy:
 
 
 class SimSession:
-    """A session that behaves as kazoo's client does; see `zk.contract.Session`."""
+    """A session that behaves like kazoo's client; see `zk.contract.Session`."""
 
     def __init__(
         self, server: SimServer, directory: str, proxy: SimProxy, *, timeout_s: float
@@ -133,7 +133,7 @@ class SimSession:
         return reply
 
     def settle(self) -> None:
-        """Do nothing: watches get events as soon as they are sent."""
+        """Do nothing, because watches get events as soon as the server sends them."""
 
     def expire(self) -> int:
         before = self._number
@@ -154,7 +154,7 @@ class SimSession:
         self._sim.disconnect(self._number)
 
     def turn(self) -> None:
-        """Reconnect, ping, or detect that the server does not answer, as is due."""
+        """Reconnect, send a ping, or detect that the server does not answer, whichever is due."""
         now, passes = self._server.now, self._proxy.wire is Wire.PASS
         if self._closed:
             return
@@ -224,7 +224,7 @@ class SimSession:
 
 
 class SimServer:
-    """A server in the view of one test; see `zk.contract.Server`."""
+    """A server as one test sees it; see `zk.contract.Server`."""
 
     def __init__(self) -> None:
         self.sim = SimZooKeeper()

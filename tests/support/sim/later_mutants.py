@@ -1,6 +1,6 @@
 """Planted faults in the machines of the later protocols, which the monitor must notice.
 
-Every mutant replaces functions or table entries in this process, until its `with` block ends.
+Each mutant replaces functions or table entries in this process, until its `with` block ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Step = tuple[State, ev.Commands]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted fault, and the protocol whose runs must detect it."""
+    """A planted fault, and the protocol whose runs must reveal it."""
 
     name: str
     protocol: str

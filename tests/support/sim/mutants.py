@@ -59,7 +59,7 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted fault. `patches` returns (where, name, replacement) for each function.
+    """A planted fault. `patches` returns (where, name, replacement) per patched function.
 
     `near` is the seed that detected the fault in the last recorded run, or 0. Tests start at this
     seed.
@@ -76,7 +76,7 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Plant the fault; the phase check is off, so that a monitor must notice the effect."""
+        """Plant the fault; the phase check is off, so that only a monitor can notice the effect."""
         unchecked = patch.object(phases, "check_change", lambda before, causes, after: None)
         unchecked.start()
         undo: list[Any] = [unchecked]
@@ -95,7 +95,7 @@ class Mutant:
 
 
 def function(where: Any, name: str) -> Any:
-    """Return what a patch replaces. Faults are planted in private functions, as data by name."""
+    """Return the function that a patch replaces; the function may be private."""
     return getattr(where, name)
 
 
@@ -112,7 +112,7 @@ def _recorded() -> dict[str, dict[str, Any]]:
 def schedules_to_catch(
     mutant: Mutant, *, limit: int = 2_000, first: int = 0
 ) -> tuple[int, InvariantViolation] | None:
-    """Return how many seeds run until the mutant breaks a promise, and the violation.
+    """Return the number of seeds until the mutant breaks a promise, and the violation.
 
     A seed that also breaks a promise without the mutant is skipped: its violation has another
     cause. The result is None if no seed within `limit` catches the mutant.
@@ -321,7 +321,7 @@ def _deaf_to_members() -> list[Patch]:
 
 
 def _everyone_first() -> list[Patch]:
-    """Each member sorts in another order (by a hash that differs between processes)."""
+    """Each member sorts in another order, by a hash that differs between processes."""
     real = group_snapshot.assignment
 
     def assignment(whole: Any, *, consumer: str, **more: Any) -> Any:
@@ -952,7 +952,7 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class HandOverMutant:
-    """A planted fault in the streams' code: `edits` of its text, and the case that finds it."""
+    """A planted fault in the streams' code: the `edits` of its text, and the case that finds it."""
 
     name: str
     what: str
@@ -960,7 +960,7 @@ class HandOverMutant:
     edits: tuple[handover.Edit, ...]
 
     def caught(self, max_s: float = float("inf")) -> handover.SearchResult:
-        """Search the case until a promise is broken, or all schedules were searched."""
+        """Search the case until a promise is broken, or until no schedule is left."""
         case = next(one for one in handover.CASES if one.name == self.case)
         return handover.explore(case, handover.InstrumentedModules(self.edits), max_s=max_s)
 

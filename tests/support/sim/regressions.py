@@ -1,5 +1,4 @@
-"""The code without one of the fixes: with it, the recorded run of tests/sim/found breaks its
-promise."""
+"""Reverted fixes: without its fix, a recorded run of tests/sim/found breaks its promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a member's operations against a real ZooKeeper, one after the other on the test's thread."""
+"""Runs a member's operations on a real ZooKeeper, one after another on the test's thread."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
 
 
 class Client:
-    """The session of a member. `peer` is another client, which acts for other members and tools."""
+    """The session of a member; `peer` is another client, which plays other members and tools."""
 
     def __init__(self, connect: str, group: str, peer: KazooClient, consumer: str) -> None:
         self.group, self.peer = group, peer
         self.thread = f"{consumer}-0"
         self.watches: list[tuple[str, str]] = []
-        self.reads: list[str] = []  # the paths that `run` has read since the test emptied this list
-        # The requests to Kafka, and its replies.
+        self.reads: list[str] = []  # the paths that `run` has read since a test emptied this list
+        # The requests to Kafka, and Kafka's replies.
         self.asked: list[OffsetRequest] = []
         self.kafka = Reply(Code.OK, NotStored({}, {}))
         self._sessions: list[Session | None] = []
@@ -108,7 +108,7 @@ class Client:
         return paths.offset(self.group, tp)
 
     def owners(self) -> dict[TopicPartition, tuple[bytes, int]]:
-        """Return the existing owner znodes: payload and session."""
+        """Return the payload and the session of each existing owner znode."""
         room = paths.owners(self.group)
         found = {}
         for topic in self.peer.get_children(room) if self.peer.exists(room) else []:
@@ -141,7 +141,7 @@ class Client:
 
 @contextmanager
 def peer_of(connect: str) -> Iterator[KazooClient]:
-    """Return another client of the server, which acts for other members and tools."""
+    """Return another client of the server, which plays other members and tools."""
     client = KazooClient(connect, timeout=10.0)
     client.start(LIMIT_S)
     try:

@@ -1,7 +1,7 @@
-"""The interface of a ZooKeeper client that the contract needs; a simulation can also implement it.
+"""The ZooKeeper client that the contract needs: an interface for real and simulated servers.
 
-`Session` implements it over kazoo and a real server. Errors have ZooKeeper's names; paths are below
-a directory that each test has for itself.
+`Session` implements it over kazoo and a real server. Errors have the names that ZooKeeper uses;
+paths are relative to a directory of each test.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from zkconsumer.sandbox.process import until
 _numbers = itertools.count(1)
 
 OK = "OK"
-# No call takes longer than a session timeout; after this time the server has hung.
+# No call takes longer than a session timeout; after this time the server counts as hung.
 LIMIT_S = 60.0
-# Number of steps of virtual time after which a wait for an event fails.
+# Number of steps of virtual time after which waiting for an event fails.
 VIRTUAL_STEPS = 400
 
 OPEN = (make_acl("world", "anyone", all=True),)
-# The operator who set this access list may reset it, so a test can clean up.
+# The operator who has set this access list may reset it, so that a test can clean up.
 READ_ONLY = (make_acl("world", "anyone", read=True, admin=True),)
 CLOSED_TO_READERS = (make_acl("world", "anyone", write=True, create=True, delete=True, admin=True),)
 CLOSED = (make_acl("digest", "nobody:none", all=True),)
 
 
 class ZkError(Exception):
-    """ZooKeeper's refusal; `code` is its name, for example `NoNode`."""
+    """A refusal by ZooKeeper; `code` is the error's name, for example `NoNode`."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -58,7 +58,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Op:
-    """An element of a `multi`."""
+    """An element of a `multi` transaction."""
 
     kind: Literal["create", "set", "delete", "check"]
     path: str
@@ -95,8 +95,7 @@ class Watch:
 
 
 class Session:
-    """A session. Every call sends one request without a retry, and raises ZkError if ZooKeeper
-    refuses the request."""
+    """A session. Every call sends one request once, and raises ZkError if it is refused."""
 
     def __init__(self, address: str, directory: str, *, timeout_s: float) -> None:
         self._address = address
@@ -104,7 +103,7 @@ class Session:
         self._client = KazooClient(
             f"{address}{directory}",
             timeout=timeout_s,
-            # kazoo's own back-off grows to minutes, which is too long for a test.
+            # kazoo's own back-off would grow to minutes, which is too long for a test.
             connection_retry={"max_tries": -1, "delay": 0.02, "max_delay": 0.2},
         )
         self._client.start(LIMIT_S)
@@ -166,13 +165,14 @@ class Session:
         return [self._result(result.get) for result in sent]
 
     def later(self, call: Callable[[Self], Any]) -> Future[Any]:
-        """Run `call(self)` on another thread, for calls whose replies do not come."""
+        """Run `call(self)` on another thread, because the reply may never come."""
         return self._pool.submit(call, self)
 
     def settle(self) -> None:
         """Wait until every event that the server has sent has arrived at its watch.
 
-        Events arrive in the order in which they were sent, so this method's own marker comes last.
+        Events arrive in the order in which they were sent, so the event of this method's marker is
+        the last.
         """
         self._markers += 1
         marker, watch = f"/marker-{self.id:x}-{self._markers}", Watch()
@@ -181,11 +181,11 @@ class Session:
         watch.wait()
 
     def expire(self) -> int:
-        """End the session on the server, as an expiry would; return the next session's id."""
+        """End the session on the server as an expiry does; return the id of the next session."""
         before = self.id
         expire(self._address, self._client.client_id)
         assert until(lambda: self.is_connected() and self.id not in (0, before), limit_s=LIMIT_S), (
-            "the client does not get a new session"
+            "the client got no new session"
         )
         return self.id
 
@@ -221,12 +221,12 @@ def _stat(stat: Any) -> Stat:
 
 
 def create(path: str, data: bytes = b"") -> Op:
-    """A persistent node, as an element of a multi."""
+    """Return the creation of a persistent znode, as an element of a transaction."""
     return Op("create", path, data)
 
 
 def claim(path: str, data: bytes = b"") -> Op:
-    """An ephemeral node, as an element of a multi."""
+    """Return the creation of an ephemeral znode, as an element of a transaction."""
     return Op("create", path, data, ephemeral="ephemeral")
 
 
@@ -238,8 +238,7 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
 
 
 def is_back(session: Session) -> bool:
-    """Return whether requests are answered again; return False while the client has not noticed a
-    cut."""
+    """Return whether requests are answered again; False until the client has noticed the cut."""
     try:
         session.exists("/")
     except ZkError:
@@ -248,7 +247,7 @@ def is_back(session: Session) -> bool:
 
 
 class Server:
-    """A server in the view of one test: an empty directory for the test, and sessions in it."""
+    """A server as one test sees it: a directory that is empty at first, and sessions in it."""
 
     def __init__(self, address: str, stack: ExitStack) -> None:
         self._address = address
@@ -260,7 +259,7 @@ class Server:
         stack.callback(_clean, admin, self._directory)
 
     def session(self, *, timeout_s: float = 6.0, directory: str = "") -> Session:
-        """A session on the server itself."""
+        """A session that is directly connected to the server."""
         return self._session(self._address, directory, timeout_s)
 
     def session_behind(self, proxy: Proxy, *, timeout_s: float = 6.0) -> Session:
@@ -272,11 +271,11 @@ class Server:
         return until(condition, limit_s=LIMIT_S)
 
     def clock(self) -> float:
-        """Return the time in seconds; only differences between times have a meaning."""
+        """Return the time in seconds; only differences of such times have a meaning."""
         return time.monotonic()
 
     def proxy(self) -> Proxy:
-        """A proxy before the server, to lose replies and connections."""
+        """A proxy in front of the server, which can lose replies and break connections."""
         return self._stack.enter_context(Proxy(self._address))
 
     def _session(self, address: str, directory: str, timeout_s: float) -> Session:

@@ -1,6 +1,6 @@
-"""Real logs and snapshots of a ZooKeeper release, and what ZooKeeper's own tools print of them.
+"""Real logs and snapshots of a ZooKeeper release, and what ZooKeeper's tools print for them.
 
-`python -m support.zk.corpus` in `tests/` writes the corpora of `tests/golden/history` anew.
+`python -m support.zk.corpus` in `tests/` rewrites the corpora in `tests/golden/history`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def write(connect: str, release: str, name: str) -> None:
 
 
 def serve(release: str, directory: Path) -> None:
-    """Run a server of a release four times, so that there are logs and snapshots of each kind."""
+    """Start a server of a release four times, so that it writes logs and snapshots of each kind."""
     kinds = ["", "", "gz", "snappy"] if release_number(release) >= (3, 6) else ["", ""]
     for number, kind in enumerate(kinds):
         properties: dict[str, object] = {
@@ -126,7 +126,7 @@ def serve(release: str, directory: Path) -> None:
 
 
 def abandoned_session(port: int) -> int:
-    """Begin a session of 1 s, close its connection, and return its id: it will expire."""
+    """Begin a session of 1 s, close its connection, and return the id; the session will expire."""
     with socket.create_connection(("127.0.0.1", port), 10) as connection:
         request = struct.pack(">iqiqi16x", 0, 0, 1000, 0, 16)
         connection.sendall(struct.pack(">i", len(request)) + request)
@@ -135,7 +135,7 @@ def abandoned_session(port: int) -> int:
 
 
 def _is_over(directory: Path, session: int) -> bool:
-    """Return whether the newest log has the end of a session."""
+    """Return whether the newest log contains the end of a session."""
     newest = max(directory.glob("log.*"), key=lambda path: int(path.suffix[1:], 16))
     batches = LogReader(Source.of_path(newest)).batches()
     rows = [row for batch in batches for row in batch.rows]
@@ -143,7 +143,7 @@ def _is_over(directory: Path, session: int) -> bool:
 
 
 def tool(release: str, *arguments: str) -> list[str]:
-    """Return the lines that a class of ZooKeeper prints, with times in UTC."""
+    """Return the lines that one of ZooKeeper's classes prints, with times in UTC."""
     lock = {"3.8.4": "zookeeper-3.8.4-tls"}.get(release, f"zookeeper-{release}")
     done = subprocess.run(
         [
@@ -167,7 +167,7 @@ def tool(release: str, *arguments: str) -> list[str]:
 
 
 def _options() -> list[Path]:
-    """The jar of the command line parser that `TxnLogToolkit` needs, which no server needs."""
+    """Return the jar of the command line parser, which only `TxnLogToolkit` needs."""
     wanted = jars.Jar(COMMONS_CLI, "commons-cli", "commons-cli", "1.5.0")
     return list(jars.resolve_jars([wanted], title="commons-cli"))
 
@@ -176,7 +176,7 @@ COMMONS_CLI = "bc8bb01fc0fad250385706e20f927ddcff6173f6339b387dc879237752567ac6"
 
 
 def printed_log(release: str, log: Path) -> list[str]:
-    """Return what `TxnLogToolkit`, or in 3.4 `LogFormatter`, prints of a log."""
+    """Return what `TxnLogToolkit`, or in 3.4 `LogFormatter`, prints for a log."""
     server = "org.apache.zookeeper.server"
     if release.startswith("3.4."):
         return tool(release, f"{server}.LogFormatter", str(log))
@@ -184,13 +184,13 @@ def printed_log(release: str, log: Path) -> list[str]:
 
 
 def printed_snapshot(release: str, snapshot: Path) -> list[str]:
-    """Return what `SnapshotFormatter` prints of a snapshot."""
+    """Return what `SnapshotFormatter` prints for a snapshot."""
     options = [] if release_number(release) < (3, 5) else ["-d"]
     return tool(release, "org.apache.zookeeper.server.SnapshotFormatter", *options, str(snapshot))
 
 
 def record(release: str) -> None:
-    """Write the golden corpus of a release."""
+    """Record the golden corpus of a release."""
     with tempfile.TemporaryDirectory() as folder:
         serve(release, Path(folder))
         files = sorted(Path(folder, "data", "version-2").glob("[ls]*.*"))
@@ -209,7 +209,7 @@ def record(release: str) -> None:
 
 
 def printed_in(archive: Path) -> dict[str, list[str]]:
-    """Return file name -> the lines that ZooKeeper's tool printed of it, in a golden corpus."""
+    """Return file name -> the lines that ZooKeeper's tool printed for it, from a golden corpus."""
     with tarfile.open(archive) as files:
         return {
             # `extractfile` returns None only for a directory.

@@ -1,4 +1,4 @@
-"""Transaction logs that tests write themselves: each record as ZooKeeper encodes it."""
+"""Transaction logs that tests write; each record is encoded as ZooKeeper encodes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
 
 
 def sized(data: bytes | str | None) -> bytes:
-    """Encode a text or data, with its length; None is the length -1."""
+    """Encode a text or bytes after its length; None is encoded as the length -1."""
     if data is None:
         return struct.pack(">i", -1)
     content = data.encode() if isinstance(data, str) else data
@@ -48,7 +48,7 @@ def transaction(
 
 @dataclass
 class LogWriter:
-    """Appends transactions, each with the next zxid, `step_ms` after the one before."""
+    """Appends transactions, each with the next zxid, `step_ms` after the previous transaction."""
 
     zxid: int = 0
     time_ms: int = 1_700_000_000_000
@@ -73,7 +73,7 @@ class LogWriter:
 
 
 def every_kind() -> LogWriter:
-    """Return a log with each type of transaction; some transactions have a digest."""
+    """Return a log with each type of transaction; some of them have a digest."""
     log = LogWriter()
     digest = bytes(12)
     for extra in (b"", digest):

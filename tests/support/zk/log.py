@@ -17,10 +17,10 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Node, Stat
 from zkconsumer.sim.znodes import Change, End
 
-CREATES = (1, 15)  # Types of transactions: create, create2.
+CREATES = (1, 15)  # The types of transactions that create a znode: create and create2.
 DELETE, SET_DATA, MULTI, SESSION, CLOSE, ERROR = 2, 5, 14, -10, -11, -1
-FILE_HEADER = 16  # bytes: magic, version, id of the database
-CHECKSUM = 8  # bytes before the length of each entry
+FILE_HEADER = 16  # In bytes: the magic number, the version, the id of the database.
+CHECKSUM = 8  # Number of bytes before the length of each entry.
 
 
 class Entry(NamedTuple):
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 class _Fields:
-    """Reads the fields of a record one after the other."""
+    """Reads the fields of a record one after another."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -64,7 +64,7 @@ class _Fields:
 def entries(directories: Sequence[Path]) -> list[Entry]:
     """Return the committed transactions of one server, or of an ensemble's servers, in order.
 
-    Transactions that only a minority of the servers has written are left out, because a new leader
+    Transactions that only a minority of the servers has written are left out, since a new leader
     may have discarded them.
     """
     found: dict[int, Entry] = {}
@@ -92,7 +92,7 @@ def _file(path: Path) -> Iterator[Entry]:
 
 
 def is_refused(entry: Entry) -> bool:
-    """Return whether a transaction, or one of its writes, was refused."""
+    """Return whether ZooKeeper refused a transaction, or one of its writes."""
     fields = _Fields(entry.body)
     if entry.kind == ERROR:
         return fields.number() != 0
@@ -116,14 +116,14 @@ class Written(NamedTuple):
 
 
 class Tree:
-    """The znodes below `root` according to the log; call `apply` for every transaction in order."""
+    """The znodes below `root` by the log; call `apply` for each transaction in order."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._nodes: dict[str, Node] = {}
 
     def apply(self, entry: Entry) -> Iterator[Written]:
-        """Return the changes of a transaction below the root, and the begin or end of a session."""
+        """Return a transaction's changes below the root, and its begin or end of a session."""
         if entry.kind == SESSION:
             yield Written(entry.t_ms, entry.zxid, entry.session, None)
         elif entry.kind == CLOSE:
@@ -163,7 +163,7 @@ class Tree:
             stat = old.stat._replace(mzxid=entry.zxid, version=version)
             yield self._changed(entry, rq.SetData(path, data, version - 1), path, Node(data, stat))
             return
-        for _ in range(fields.number()):  # its access control list: rights, scheme, identity
+        for _ in range(fields.number()):  # The access control list: rights, scheme, identity.
             fields.number(), fields.text(), fields.text()
         ephemeral = fields.flag()
         stat = Stat(entry.zxid, entry.zxid, 0, entry.session if ephemeral else 0)
@@ -178,7 +178,7 @@ class Tree:
 
 
 def history(directories: Sequence[Path], *, root: str, since_ms: int = 0) -> list[Written]:
-    """Return all writes below `root` since a time, and every session's begin and end."""
+    """Return all writes below `root` since a time, and the begin and end of every session."""
     tree = Tree(root)
     return [
         written

@@ -17,7 +17,7 @@ __all__ = ["MULTI", "Line", "Proxy", "RawProxy", "Trap", "Wire"]
 
 
 class Proxy(proxy.Proxy):
-    """The sandbox's proxy, which also notes what ZooKeeper sent, in its order.
+    """The proxy of the sandbox, which also records what ZooKeeper has sent, in order.
 
     `received` has "event" for a watch event and "reply" for everything else.
     """
@@ -45,7 +45,7 @@ class RawProxy(proxy.Proxy):
 
 
 class Trap(Proxy):
-    """Holds back the replies to a connection after `set` chose its transaction; `cut` closes it.
+    """After `set` has chosen a transaction, holds back its replies; `cut` closes the connection.
 
     New connections are not affected. `connections` counts all connections, and `unanswered` those
     that began while replies were held back. While `pings_only` is set, all connections receive only
@@ -62,7 +62,7 @@ class Trap(Proxy):
         self._muted: set[socket.socket] = set()
 
     def set(self, bait: bytes) -> None:
-        """Choose the next transaction whose bytes contain `bait`, such as a part of a path."""
+        """Choose the next transaction that contains `bait`, such as a part of a path."""
         self.sprung.clear()
         self._bait = bait
 

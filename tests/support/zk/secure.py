@@ -1,4 +1,4 @@
-"""A real ZooKeeper with SASL and a TLS port that requires certificates; and these certificates."""
+"""A real ZooKeeper with SASL, and with a TLS port that requires certificates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Issues certificates into a directory: `NAME.pem`, with its key in `NAME.key`."""
+    """Issues certificates into a directory as `NAME.pem`, with the key in `NAME.key`."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory, self._name = directory, _name(name)
@@ -36,7 +36,7 @@ class Authority:
         self._write(self.file, certificate)
 
     def issue(self, name: str, *, host: str | None = None, password: str = "") -> Path:
-        """Issue a certificate, for the address `host` if given; return its file."""
+        """Issue a certificate, for the address `host` if it is given; return the file."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._certificate(_name(name), key)
         if host is not None:
@@ -76,7 +76,7 @@ class Authority:
 
 
 class SecureZooKeeper:
-    """A secured server as a context manager; `connect` has the TLS port, `plain` the plain port."""
+    """A secured server as a context manager; `connect` is the TLS port, `plain` the plain port."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SecureZooKeeper:
                 "ssl.hostnameVerification": "false",
                 "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             },
-            # From 3.9 on a server accepts SASL DIGEST-MD5 only without FIPS mode.
+            # From 3.9 on, a server accepts SASL DIGEST-MD5 only if FIPS mode is off.
             properties={
                 "java.security.auth.login.config": jaas,
                 "zookeeper.fips-mode": "false",

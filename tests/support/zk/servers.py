@@ -1,7 +1,6 @@
 """ZooKeeper servers that several directories of tests share.
 
-One server runs in a container of the project's own image; the others are one server of each
-release.
+One server runs in a container of the project's own image; besides, there is one server per release.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
-# The oldest release and the newest one. The default release, between them, runs every test.
+# The oldest and the newest release. The default release is between them, and runs every test.
 SOME_ZOOKEEPERS = (ZOOKEEPER_RELEASES[0], ZOOKEEPER_RELEASES[-1])
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "zkconsumer:test"
 CLIENT_PORT = 2181
-# The container is up after 1.3 s; a busy machine may take ten times as long.
+# The container is ready after 1.3 s; a busy machine may take ten times as long.
 CONTAINER_LIMIT_S = 60
-# A Docker engine answers within milliseconds; a hanging engine must not hang the tests.
+# A Docker engine answers within milliseconds; an engine that hangs must not stop the tests.
 ENGINE_LIMIT_S = 5
 
-# The reaper is an image of the public hub; each fixture here stops its containers itself.
+# The reaper is an image of the public hub, so each fixture here stops its own containers.
 testcontainers_config.ryuk_disabled = True
 
 
@@ -73,7 +72,7 @@ def zookeeper_releases(config: pytest.Config) -> tuple[str, ...]:
 
 
 def release_number(release: str) -> tuple[int, ...]:
-    """Return a release as numbers, which have the order of the releases."""
+    """Return a release as a tuple of numbers, by which releases are sorted."""
     return tuple(map(int, release.split(".")))
 
 

@@ -1,4 +1,4 @@
-"""Ends a ZooKeeper session for real, from outside its client."""
+"""Ends a ZooKeeper session for real, by a second connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kazoo.protocol.serialization import Close, Connect
 
 from support.wait import LIMIT_S
 
-# The session's own client reconnects at once, and sometimes the server serves it first.
+# The session's own client reconnects at once, and sometimes wins the race.
 TAKE_OVERS = 20
 SESSION_TIMEOUT_MS = 10_000
 _CLOSE_XID = 1
@@ -23,7 +23,7 @@ def expire(server: str, identity: tuple[int, bytes]) -> None:
     session back in between.
 
     Args:
-        server: The server's `host:port`; other servers and a chroot after it are ignored.
+        server: The server's `host:port`; further servers and a chroot are ignored.
         identity: The session's number and password, as kazoo's `client_id`.
 
     Raises:
@@ -45,7 +45,7 @@ def _is_closed(server: str, identity: tuple[int, bytes]) -> bool:
         granted = _receive(connection)
         if granted is None:
             return False
-        # For a session that is over, the server answers with session 0, and closes the connection.
+        # If the session has ended, the server answers with session 0 and closes the connection.
         if struct.unpack_from(">q", granted, 8)[0] != number:
             return True
         return _receive(connection) is not None

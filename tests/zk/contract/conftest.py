@@ -1,4 +1,4 @@
-"""A server for the contract, and sessions on it that end with their test."""
+"""A server for the contract, and sessions on it, which end with their test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test on the default release and on those of `--zookeeper`, if its marks permit."""
+    """Run every test on the default release and those of `--zookeeper` that its marks permit."""
     if "server" not in metafunc.fixturenames:
         return
     others = (one for one in zookeeper_releases(metafunc.config) if one != DEFAULT_ZOOKEEPER)
@@ -42,7 +42,7 @@ def _holds(test: pytest.Item, kind: str) -> bool:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server | SimServer]:
-    """The simulated server, or a real one, with an empty directory for this test."""
+    """The simulated server or a real one, with an empty directory for this test."""
     if request.param == "simulated":
         yield SimServer()
         return

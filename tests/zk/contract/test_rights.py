@@ -1,4 +1,4 @@
-"""Which right each request needs, and whether ZooKeeper checks it before the znode exists."""
+"""Which right each request needs, and if ZooKeeper checks it before the znode's existence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.zk.contract import (
 
 
 def test_a_locked_parent_denies_even_what_exists(server: Server) -> None:
-    """Below a read-only parent a create gets NoAuth, even if the znode exists."""
+    """Below a read-only parent a create gets NoAuth, even if the znode already exists."""
     session = server.session()
     session.multi(create("/group"), create("/group/ids"))
     session.set_acl("/group", READ_ONLY)
@@ -39,7 +39,7 @@ def test_a_locked_parent_denies_the_delete_of_a_missing_node(server: Server) -> 
 
 @pytest.mark.until("3.6.0")
 def test_deleting_a_missing_node_reports_no_node_whatever_the_rights(server: Server) -> None:
-    """Before 3.6 deleting a missing znode gets NoNode, even without the right."""
+    """Before 3.6, deleting a missing znode gets NoNode, even without the right to delete."""
     session = server.session()
     session.create("/group", acl=READ_ONLY)
     assert refusal(session.delete, "/group/none") == "NoNode"
@@ -47,7 +47,7 @@ def test_deleting_a_missing_node_reports_no_node_whatever_the_rights(server: Ser
 
 
 def test_reading_needs_no_right_to_write(server: Server) -> None:
-    """Every read and watch of a read-only znode succeeds."""
+    """A read-only znode can be read and watched by every kind of request."""
     session, other = server.session(), server.session()
     session.create("/a", b"1", acl=READ_ONLY)
     watch = Watch()
@@ -59,7 +59,7 @@ def test_reading_needs_no_right_to_write(server: Server) -> None:
 
 
 def test_a_right_is_looked_at_before_the_version(server: Server) -> None:
-    """A set without the right gets NoAuth, whatever its version."""
+    """Without the right to write, a set gets NoAuth, whatever version it expects."""
     session = server.session()
     session.create("/a", b"1", acl=READ_ONLY)
     for version in (-1, 0, 7):
@@ -67,7 +67,7 @@ def test_a_right_is_looked_at_before_the_version(server: Server) -> None:
 
 
 def test_a_check_needs_the_right_to_read(server: Server) -> None:
-    """A transaction that checks an unreadable znode is refused."""
+    """A transaction that checks a znode without the right to read it is refused."""
     session = server.session()
     session.create("/closed", acl=CLOSED)
     codes = session.multi(create("/a"), Op("check", "/closed"))
@@ -85,7 +85,7 @@ def test_changing_rights_needs_a_right(server: Server) -> None:
 
 
 def test_a_change_of_rights_is_no_change_of_the_node(server: Server) -> None:
-    """A change of the ACL leaves version and zxid, and fires no watch."""
+    """A change of the ACL changes neither version nor zxid, and fires no watch."""
     session = server.session()
     session.create("/a", b"1")
     data, children = Watch(), Watch()
@@ -129,7 +129,7 @@ def test_a_refused_read_leaves_no_watch_behind(server: Server) -> None:
 
 @pytest.mark.since("3.8.3")
 def test_a_refused_exists_leaves_no_watch_behind(server: Server) -> None:
-    """From 3.8.3 on (ZOOKEEPER-2590) `exists` needs READ; if refused, it sets no watch."""
+    """From 3.8.3 on (ZOOKEEPER-2590) `exists` needs READ; if it is refused, it sets no watch."""
     session, other = server.session(), server.session()
     session.create("/closed", acl=CLOSED)
     watch = Watch()
@@ -187,7 +187,7 @@ def test_a_client_without_the_right_to_read_gets_the_event(server: Server) -> No
 
 
 def test_a_session_ends_whatever_the_rights(server: Server) -> None:
-    """Ephemeral znodes end with their session, even if the parent allows no delete."""
+    """When a session ends its ephemeral znodes are deleted, even if the parent allows no delete."""
     leaver, stayer = server.session(), server.session()
     stayer.create("/ids")
     leaver.create_ephemeral("/ids/member")

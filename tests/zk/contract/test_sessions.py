@@ -1,4 +1,4 @@
-"""When sessions end, what ends with them, and the effects of a lost reply."""
+"""When sessions end, what ends with them, and the effects of lost replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.zk.proxies import Wire
 
 
 def test_a_session_that_pings_lives(server: Server) -> None:
-    """The client's pings keep a session alive without requests."""
+    """The pings of a client keep its session alive without other requests."""
     session, other = server.session(timeout_s=2.0), server.session()
     session.create_ephemeral("/id")
     number, until = session.id, server.clock() + 5.0
@@ -18,7 +18,7 @@ def test_a_session_that_pings_lives(server: Server) -> None:
 
 
 def test_the_end_of_a_session_leaves_the_nodes_of_others(server: Server) -> None:
-    """When a session ends, persistent znodes and all znodes of other sessions stay."""
+    """When a session ends, persistent znodes and the znodes of other sessions stay."""
     leaver, stayer = server.session(), server.session()
     leaver.create("/persistent")
     leaver.create_ephemeral("/leaver")
@@ -28,7 +28,7 @@ def test_the_end_of_a_session_leaves_the_nodes_of_others(server: Server) -> None
 
 
 def test_who_takes_over_after_an_expiry_is_not_disturbed(server: Server) -> None:
-    """A znode re-created by another session stays when the expired client returns."""
+    """If another session re-creates a znode, it stays when the expired client returns."""
     former, present = server.session(), server.session()
     former.create_ephemeral("/p0")
     former.expire()
@@ -50,7 +50,7 @@ def test_numbers_of_sessions_are_not_used_again(server: Server) -> None:
 
 
 def test_a_delete_and_create_by_others_is_seen_by_owner_and_czxid(server: Server) -> None:
-    """An owner znode re-created by another session has another owner and czxid."""
+    """If another session re-creates an owner znode, it has another owner and another czxid."""
     owner, intruder = server.session(), server.session()
     owner.create_ephemeral("/p0", b"same")
     before = owner.get("/p0")[1]
@@ -64,7 +64,7 @@ def test_a_delete_and_create_by_others_is_seen_by_owner_and_czxid(server: Server
 
 
 def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server) -> None:
-    """A repeated release gets NoNode: this or another client has deleted the znode."""
+    """If the reply to a release is lost, a repeated release gets NoNode."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create_ephemeral("/p0")
@@ -80,7 +80,7 @@ def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server
 
 
 def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> None:
-    """Znodes whose creation was not acknowledged end with their session, too."""
+    """Znodes whose creation was never acknowledged also end with their session."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy, timeout_s=3.0), server.session()
     other.create("/owners")

@@ -6,7 +6,7 @@ from support.zk.contract import CLOSED, OK, Op, Server, Watch, claim, create, is
 
 
 def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
-    """A client's own write fires its watch."""
+    """A client's own write fires the watch that the client has set."""
     session = server.session()
     session.create("/a")
     watch = Watch()
@@ -16,7 +16,7 @@ def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
 
 
 def test_get_and_exists_set_the_same_watch(server: Server) -> None:
-    """One change calls the watches of `get` and `exists`; the next change calls neither."""
+    """One change calls the watches of both `get` and `exists`; the next change calls neither."""
     session, other = server.session(), server.session()
     session.create("/a")
     by_get, by_exists = Watch(), Watch()
@@ -29,7 +29,7 @@ def test_get_and_exists_set_the_same_watch(server: Server) -> None:
 
 
 def test_a_data_watch_fires_for_the_deletion(server: Server) -> None:
-    """Watches of `get` and `exists` fire for the deletion, and not for the re-creation."""
+    """Watches of `get` and `exists` fire for the deletion of a znode, not for its re-creation."""
     session, other = server.session(), server.session()
     session.create("/a")
     by_get, by_exists = Watch(), Watch()
@@ -42,7 +42,7 @@ def test_a_data_watch_fires_for_the_deletion(server: Server) -> None:
 
 
 def test_a_data_watch_does_not_fire_for_children(server: Server) -> None:
-    """A child's creation, change or deletion fires no data watch of its parent."""
+    """If a child is created, changed or deleted, no data watch of its parent fires."""
     session, other = server.session(), server.session()
     session.create("/a")
     watch = Watch()
@@ -55,7 +55,7 @@ def test_a_data_watch_does_not_fire_for_children(server: Server) -> None:
 
 
 def test_a_children_watch_does_not_fire_for_data(server: Server) -> None:
-    """A write to a znode fires no watch of its children."""
+    """If a znode's data changes, no watch on its children fires."""
     session, other = server.session(), server.session()
     session.create("/a")
     watch = Watch()
@@ -66,7 +66,7 @@ def test_a_children_watch_does_not_fire_for_data(server: Server) -> None:
 
 
 def test_replacing_a_node_in_one_multi_is_a_deletion_to_watchers(server: Server) -> None:
-    """An owner znode replaced in one transaction fires DELETED once."""
+    """If one transaction replaces an owner znode, its watch fires once, with DELETED."""
     session, other = server.session(), server.session()
     other.create_ephemeral("/p0")
     watch = Watch()
@@ -77,7 +77,7 @@ def test_replacing_a_node_in_one_multi_is_a_deletion_to_watchers(server: Server)
 
 
 def test_a_node_created_and_deleted_in_one_multi_was_created(server: Server) -> None:
-    """A watch fires for a creation, even if the same transaction deletes the znode."""
+    """A watch fires for a creation even if the same transaction deletes the znode again."""
     session, other = server.session(), server.session()
     watch, parent = Watch(), Watch()
     session.exists("/a", watch)
@@ -88,7 +88,7 @@ def test_a_node_created_and_deleted_in_one_multi_was_created(server: Server) -> 
 
 
 def test_a_multi_of_many_children_is_one_event(server: Server) -> None:
-    """A claim of ten partitions fires the watch of their parent once."""
+    """A claim of ten partitions fires the watch on their parent once."""
     session, other = server.session(), server.session()
     session.create("/owners")
     watch = Watch()
@@ -112,7 +112,7 @@ def test_events_arrive_in_the_order_of_the_changes(server: Server) -> None:
 
 
 def test_a_watch_ends_with_its_connection(server: Server) -> None:
-    """Watches set before a reconnect do not fire for changes after it."""
+    """After a reconnect, watches that were set before it do not fire."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/a")
@@ -129,7 +129,7 @@ def test_a_watch_ends_with_its_connection(server: Server) -> None:
 
 
 def test_a_deletion_is_sent_once_to_who_watches_both_ways(server: Server) -> None:
-    """Watches of data and children get one event for both callbacks."""
+    """If one session watches both a znode and its children, a deletion is sent once for both."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/a")
@@ -143,7 +143,7 @@ def test_a_deletion_is_sent_once_to_who_watches_both_ways(server: Server) -> Non
 
 
 def test_a_refused_read_is_not_watched_by_the_server(server: Server) -> None:
-    """The server sends no event for a znode whose read it refused."""
+    """If the server refuses to read a znode, it sends no event for the znode."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     other.create("/closed", acl=CLOSED)
@@ -158,7 +158,7 @@ def test_a_refused_read_is_not_watched_by_the_server(server: Server) -> None:
 
 
 def test_ephemerals_deleted_together_are_one_event_of_their_parent(server: Server) -> None:
-    """The end of a session with three znodes fires a watch of their parent once."""
+    """If a session with three znodes ends, the watch on their parent fires once."""
     leaver, stayer = server.session(), server.session()
     stayer.create("/owners")
     leaver.multi(*(claim(f"/owners/{number}") for number in range(3)))

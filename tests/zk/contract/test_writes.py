@@ -1,16 +1,16 @@
-"""The effects of a write, and the order of its checks, for one znode and for a transaction."""
+"""The effects of a write, and the order of its checks, for single requests and transactions."""
 
 from __future__ import annotations
 
 import pytest
 from support.zk.contract import OK, Op, Server, Watch, ZkError, claim, create, refusal
 
-# Two of these payloads together exceed jute.maxbuffer; a single one does not.
+# Two of these payloads together exceed jute.maxbuffer, but a single payload does not.
 HALF = b"x" * 600_000
 
 
 def test_data_is_kept_byte_by_byte(server: Server) -> None:
-    """Payloads with each byte value, without bytes, and with a million bytes are read back."""
+    """Payloads with every byte value, of zero bytes, and of a million bytes are read back."""
     session = server.session()
     for number, data in enumerate((bytes(range(256)), b"", b"x" * 1_000_000)):
         session.create(f"/{number}", data)
@@ -18,7 +18,7 @@ def test_data_is_kept_byte_by_byte(server: Server) -> None:
 
 
 def test_a_new_node_has_version_0_and_equal_zxids(server: Server) -> None:
-    """A znode never written since its creation has equal czxid and mzxid."""
+    """If a znode has not been written since its creation, its czxid equals its mzxid."""
     session = server.session()
     session.create("/a", b"1")
     stat = session.get("/a")[1]
@@ -28,7 +28,7 @@ def test_a_new_node_has_version_0_and_equal_zxids(server: Server) -> None:
 
 
 def test_zxids_order_the_writes_of_all_sessions(server: Server) -> None:
-    """The later of two writes by any clients has the greater zxid."""
+    """Of two writes by any clients, the later one has the greater zxid."""
     one, two = server.session(), server.session()
     order = []
     for number in range(3):
@@ -58,7 +58,7 @@ def test_a_refused_write_leaves_version_and_zxid(server: Server) -> None:
 
 
 def test_a_foreign_set_leaves_the_owner(server: Server) -> None:
-    """`ephemeralOwner` stays the creator's when another session writes the node."""
+    """If another session writes an ephemeral znode, `ephemeralOwner` is still its creator."""
     owner, other = server.session(), server.session()
     owner.create_ephemeral("/p0", b"1")
     other.set("/p0", b"2")
@@ -67,7 +67,7 @@ def test_a_foreign_set_leaves_the_owner(server: Server) -> None:
 
 
 def test_a_version_is_looked_at_before_the_children(server: Server) -> None:
-    """A delete with a wrong version gets BadVersion, not NotEmpty."""
+    """A delete with a wrong version gets BadVersion rather than NotEmpty."""
     session = server.session()
     session.multi(create("/a"), create("/a/b"))
     assert refusal(session.delete, "/a", 7) == "BadVersion"
@@ -89,7 +89,7 @@ def test_reads_of_a_missing_node(server: Server) -> None:
 
 
 def test_children_are_names_of_one_level(server: Server) -> None:
-    """A listing contains the name of each direct child once."""
+    """A listing contains the name of each direct child exactly once."""
     session = server.session()
     session.multi(create("/a"), create("/a/b"), create("/a/b/c"), create("/a/d"), create("/ab"))
     assert session.children("/a") == ["b", "d"]
@@ -112,7 +112,7 @@ def test_a_check_changes_nothing(server: Server) -> None:
 
 
 def test_a_check_of_another_version_refuses_the_multi(server: Server) -> None:
-    """A transaction with a check of an old version is refused."""
+    """A transaction that checks for an old version is refused."""
     session = server.session()
     session.create("/a")
     session.set("/a", b"1")
@@ -122,7 +122,7 @@ def test_a_check_of_another_version_refuses_the_multi(server: Server) -> None:
 
 
 def test_a_check_sees_what_stands_before_it_in_the_multi(server: Server) -> None:
-    """A check sees the versions made by earlier elements of its transaction."""
+    """A check sees the versions that earlier elements of its transaction produce."""
     session = server.session()
     session.create("/a")
     assert session.multi(Op("set", "/a", b"1"), Op("check", "/a", version=1)) == [OK, OK]
@@ -141,7 +141,7 @@ def test_two_sets_in_one_multi_are_two_versions(server: Server) -> None:
 
 
 def test_a_rolled_back_delete_was_never_made(server: Server) -> None:
-    """After a refused transaction, a deleted and re-created znode is unchanged."""
+    """If a transaction that deletes and re-creates a znode is refused, the znode is unchanged."""
     session = server.session()
     session.multi(create("/a", b"1"), create("/a/b"))
     before = session.get("/a"), session.get("/a/b")
@@ -154,7 +154,7 @@ def test_a_rolled_back_delete_was_never_made(server: Server) -> None:
 
 
 def test_a_multi_deletes_a_subtree_from_below(server: Server) -> None:
-    """One transaction deletes a whole group, children first."""
+    """One transaction can delete a whole group, if children are deleted first."""
     session = server.session()
     session.multi(create("/g"), create("/g/a"), create("/g/b"))
     top_first = [Op("delete", path) for path in ("/g", "/g/a", "/g/b")]
@@ -164,26 +164,26 @@ def test_a_multi_deletes_a_subtree_from_below(server: Server) -> None:
 
 
 def test_a_claim_of_one_node_twice_is_refused(server: Server) -> None:
-    """The second create of a path in one transaction gets NodeExists."""
+    """If a transaction creates a path twice, the second create gets NodeExists."""
     session = server.session()
     assert session.multi(claim("/p0"), claim("/p0")) == ["RolledBack", "NodeExists"]
     assert session.exists("/p0") is None
 
 
 def test_nothing_is_created_below_an_ephemeral_of_the_same_multi(server: Server) -> None:
-    """The rule that ephemerals have no children holds within a transaction."""
+    """Even within one transaction, no child can be created below an ephemeral znode."""
     session = server.session()
     assert session.multi(claim("/a"), create("/a/b")) == ["RolledBack", "NoChildrenForEphemerals"]
     assert session.exists("/a") is None
 
 
 def test_an_empty_multi_succeeds(server: Server) -> None:
-    """A transaction without elements has no results."""
+    """A transaction without elements succeeds, and returns no results."""
     assert server.session().multi() == []
 
 
 def test_a_multi_of_more_than_a_mebibyte_loses_the_connection(server: Server) -> None:
-    """The size limit applies to the whole request, and a larger one has no effect."""
+    """The size limit applies to the whole request; a request above the limit has no effect."""
     session, other = server.session(), server.session()
     with pytest.raises(ZkError, match="ConnectionLoss"):
         session.multi(create("/a", HALF), create("/b", HALF))

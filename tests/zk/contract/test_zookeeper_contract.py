@@ -1,7 +1,7 @@
 """The properties of ZooKeeper on which zkconsumer relies, each shown on real servers.
 
-The design depends on all of them: if one of them does not hold on a server, zkconsumer does not
-work there.
+The design depends on all of them: if a server lacks one of these properties, zkconsumer does not
+work with this server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from support.zk.contract import (
 )
 from support.zk.proxies import Proxy, Wire
 
-# ZooKeeper's limit for a request (jute.maxbuffer) is 1 MiB less one byte, path and header included.
+# ZooKeeper's limit for a request, including path and header (jute.maxbuffer), is 1 MiB less one
+# byte.
 TOO_LARGE = b"x" * (1 << 20)
 LARGE = b"x" * 1_000_000
 
@@ -36,7 +37,7 @@ LARGE = b"x" * 1_000_000
 
 
 def test_a_multi_is_all_or_nothing(server: Server) -> None:
-    """If one znode exists, the whole claim fails and no znode of it remains."""
+    """If one znode exists already, the whole claim fails, and creates no znode."""
     session = server.session()
     session.create("/p1")
     codes = session.multi(claim("/p0"), claim("/p1"), claim("/p2"))
@@ -45,7 +46,7 @@ def test_a_multi_is_all_or_nothing(server: Server) -> None:
 
 
 def test_a_multi_claims_a_thousand_nodes(server: Server) -> None:
-    """A claim of 1,000 ephemeral nodes is one request."""
+    """A claim of 1,000 ephemeral znodes is a single request."""
     session = server.session()
     session.create("/owners")
     assert session.multi(*(claim(f"/owners/{n}") for n in range(1000))) == [OK] * 1000
@@ -53,14 +54,14 @@ def test_a_multi_claims_a_thousand_nodes(server: Server) -> None:
 
 
 def test_a_multi_sees_its_own_earlier_elements(server: Server) -> None:
-    """A node may be created below one that the same multi created."""
+    """A znode may be created below a znode that the same transaction created."""
     session = server.session()
     assert session.multi(create("/a"), create("/a/b"), Op("set", "/a/b", b"x")) == [OK] * 3
     assert session.get("/a/b")[0] == b"x"
 
 
 def test_delete_and_create_in_one_multi_replace_a_node(server: Server) -> None:
-    """One transaction moves a claim to another thread: the path stays, and the czxid changes."""
+    """One transaction moves a claim to another thread: same path, different czxid."""
     session = server.session()
     session.create_ephemeral("/p0", b"thread-0")
     before = session.get("/p0")[1]
@@ -79,7 +80,7 @@ def test_all_of_a_multi_has_one_zxid(server: Server) -> None:
 
 
 def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
-    """A claim that checks the member's id znode fails if the id znode is gone."""
+    """If a claim checks the member's id znode, and this znode is gone, the claim fails."""
     session = server.session()
     codes = session.multi(Op("check", "/id"), claim("/p0"))
     assert codes == ["NoNode", "RuntimeInconsistency"]
@@ -87,7 +88,7 @@ def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
 
 
 def test_delete_and_create_of_a_parent_prove_that_it_is_empty(server: Server) -> None:
-    """An operator's transaction over an empty ids znode fails if a member registers."""
+    """An operator's transaction over an empty ids znode fails if a member registers meanwhile."""
     session = server.session()
     session.create("/ids")
     edit = (Op("delete", "/ids"), create("/ids"), create("/edited"))
@@ -101,7 +102,7 @@ def test_delete_and_create_of_a_parent_prove_that_it_is_empty(server: Server) ->
 
 
 def test_a_check_of_a_version_is_no_check_of_identity(server: Server) -> None:
-    """A re-created znode has version 0 again, so a check of version 0 passes."""
+    """A re-created znode starts again at version 0, so a check for version 0 succeeds."""
     former, present = server.session(), server.session()
     present.create("/offset", b"100")
     former.create_ephemeral("/owner")
@@ -112,7 +113,7 @@ def test_a_check_of_a_version_is_no_check_of_identity(server: Server) -> None:
 
 
 def test_compare_and_set_refuses_who_has_not_seen_the_last_write(server: Server) -> None:
-    """A former owner's late commit fails on the version of the offset znode."""
+    """A former owner's late commit fails at the version of the offset znode."""
     former, present = server.session(), server.session()
     former.create("/offset", b"1")
     seen = former.get("/offset")[1].version
@@ -123,7 +124,7 @@ def test_compare_and_set_refuses_who_has_not_seen_the_last_write(server: Server)
 
 
 def test_a_set_raises_the_version_by_one(server: Server) -> None:
-    """Each write raises the version by one, and does not change the czxid."""
+    """Each write raises the version of a znode by one, and leaves its czxid unchanged."""
     session = server.session()
     session.create("/offset", b"1")
     before = session.get("/offset")[1]
@@ -134,7 +135,7 @@ def test_a_set_raises_the_version_by_one(server: Server) -> None:
 
 
 def test_a_re_created_node_has_a_greater_czxid(server: Server) -> None:
-    """The czxid of an owner node only grows, so it serves as a fencing token."""
+    """The czxid of an owner znode only grows, so it can serve as a fencing token."""
     session = server.session()
     tokens = []
     for _ in range(3):
@@ -145,7 +146,7 @@ def test_a_re_created_node_has_a_greater_czxid(server: Server) -> None:
 
 
 def test_a_delete_of_another_version_is_refused(server: Server) -> None:
-    """A delete with a version does not delete a znode that was written since."""
+    """A delete with a version fails if the znode has been written since that version."""
     session = server.session()
     session.create("/a")
     session.set("/a", b"x")
@@ -158,12 +159,12 @@ def test_a_delete_of_another_version_is_refused(server: Server) -> None:
 
 
 def test_creating_below_a_missing_parent_is_refused(server: Server) -> None:
-    """A create does not create parents."""
+    """A create of a znode does not create its parents."""
     assert refusal(server.session().create, "/a/b") == "NoNode"
 
 
 def test_a_node_with_children_stays(server: Server) -> None:
-    """A delete never deletes a znode with children."""
+    """A znode that has children cannot be deleted."""
     session = server.session()
     session.multi(create("/a"), create("/a/b"))
     assert refusal(session.delete, "/a") == "NotEmpty"
@@ -171,7 +172,7 @@ def test_a_node_with_children_stays(server: Server) -> None:
 
 @pytest.mark.filterwarnings("ignore:No chroot path exists")
 def test_a_missing_chroot_shows_as_a_missing_node(server: Server) -> None:
-    """In a missing chroot a session works, finds nothing, and cannot create anything."""
+    """If its chroot does not exist, a session works, but finds nothing and creates nothing."""
     session = server.session(directory="/nowhere")
     assert session.exists("/") is None
     assert refusal(session.create, "/consumers") == "NoNode"
@@ -184,7 +185,7 @@ def test_requests_of_a_session_are_answered_in_order(server: Server) -> None:
 
 
 def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
-    """A write that is too large loses the connection; the session survives."""
+    """A write that is too large breaks the connection, but the session survives."""
     session = server.session()
     session.create("/a", LARGE)
     number = session.id
@@ -195,14 +196,14 @@ def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
 
 
 def test_sync_is_answered_whether_or_not_the_path_exists(server: Server) -> None:
-    """A sync asks the leader about the session, so any path renews the lease."""
+    """A sync asks the leader about the session, whatever its path, so it can renew the lease."""
     session = server.session()
     session.sync("/")
     session.sync("/nowhere")
 
 
 def test_after_a_sync_everything_written_before_is_read(server: Server) -> None:
-    """A read after a sync shows what another session wrote before the sync."""
+    """After a sync, a session reads what another session wrote before the sync."""
     writer, reader = server.session(), server.session()
     writer.create("/a")
     for number in range(20):
@@ -215,7 +216,7 @@ def test_after_a_sync_everything_written_before_is_read(server: Server) -> None:
 
 
 def test_an_ephemeral_node_names_its_session(server: Server) -> None:
-    """`ephemeralOwner` is the number of the session that created the node, 0 if persistent."""
+    """`ephemeralOwner` is the number of the session that created the znode; 0 if persistent."""
     session, other = server.session(), server.session()
     session.create_ephemeral("/mine")
     other.create_ephemeral("/other")
@@ -244,7 +245,7 @@ def test_a_clean_close_removes_the_ephemerals(server: Server) -> None:
 
 
 def test_another_session_may_delete_an_ephemeral_node(server: Server) -> None:
-    """Any client can delete an owner znode; a watch tells the owner."""
+    """Any client can delete an owner znode; a watch reports the deletion to the owner."""
     owner, intruder = server.session(), server.session()
     owner.create_ephemeral("/p0")
     watch = Watch()
@@ -254,7 +255,7 @@ def test_another_session_may_delete_an_ephemeral_node(server: Server) -> None:
 
 
 def test_ephemerals_survive_a_reconnection(server: Server) -> None:
-    """After a reconnect, the session has the same number and still has its znodes."""
+    """After a reconnect, the session has the same number and still has all its znodes."""
     proxy = server.proxy()
     session = server.session_behind(proxy)
     session.create_ephemeral("/id")
@@ -266,7 +267,7 @@ def test_ephemerals_survive_a_reconnection(server: Server) -> None:
 
 
 def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None:
-    """When a session expires, its ephemeral znodes vanish, and its client gets a new session."""
+    """When a session expires, its ephemeral znodes are deleted; its client gets a new session."""
     session, other = server.session(timeout_s=20.0), server.session()
     session.create_ephemeral("/id")
     before = session.id
@@ -278,7 +279,7 @@ def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None
 
 
 def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
-    """A silent client's ephemeral znodes vanish after the session timeout, not before it."""
+    """A silent client's ephemeral znodes are deleted after its session timeout, not before."""
     proxy = server.proxy()
     session = server.session_behind(proxy, timeout_s=4.0)
     other = server.session()
@@ -288,8 +289,8 @@ def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
     proxy.wire = Wire.SILENT
     started = server.clock()
     watch.wait()
-    # The last ping came a third of the timeout before, on a busy machine two thirds; the server
-    # looks once per tick.
+    # The last ping was sent a third of the timeout before, on a busy machine two thirds; the server
+    # checks for expired sessions once per tick.
     assert 1.0 <= server.clock() - started < 40.0
 
 
@@ -303,7 +304,7 @@ def _lose_reply(
     call: Callable[[Session], object],
     done: Callable[[], bool],
 ) -> None:
-    """Let `call` take effect, lose its reply, and reconnect in the same session."""
+    """Let the server execute `call`, lose its reply, and reconnect in the same session."""
     number = session.id
     proxy.wire = Wire.LOSE_REPLIES
     reply = session.later(call)
@@ -318,7 +319,7 @@ def _lose_reply(
 
 
 def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server) -> None:
-    """A retried create gets NodeExists, and the session's number shows whose it is."""
+    """A repeated create gets NodeExists; the owner's session number shows whose znode it is."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     _lose_reply(
@@ -333,7 +334,7 @@ def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server)
 
 
 def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Server) -> None:
-    """A retried set gets BadVersion; the value, and a version higher by one, show who wrote."""
+    """A repeated set gets BadVersion; the value and a version one higher show that it was done."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/offset", b"1")
@@ -351,7 +352,7 @@ def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Se
 
 
 def test_a_multi_whose_reply_is_lost_took_effect_whole(server: Server) -> None:
-    """After a lost reply either every znode of a claim exists, or none."""
+    """After a lost reply, either all znodes of a claim exist or none of them."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/owners")
@@ -370,7 +371,7 @@ def test_a_multi_whose_reply_is_lost_took_effect_whole(server: Server) -> None:
 
 
 def test_a_watch_of_a_missing_node_fires_on_its_creation(server: Server) -> None:
-    """`exists` sets a watch on a missing znode."""
+    """`exists` sets a watch even on a missing znode."""
     session, other = server.session(), server.session()
     watch = Watch()
     assert session.exists("/a", watch) is None
@@ -391,7 +392,7 @@ def test_a_watch_fires_once(server: Server) -> None:
 
 
 def test_a_children_watch_fires_for_names_only(server: Server) -> None:
-    """A watch of children fires when a child is created or deleted, not when the child changes."""
+    """A watch on children fires if a child is created or deleted, but not if a child changes."""
     session, other = server.session(), server.session()
     session.multi(create("/ids"), create("/ids/a"))
     quiet, joined, left = Watch(), Watch(), Watch()
@@ -409,7 +410,7 @@ def test_a_children_watch_fires_for_names_only(server: Server) -> None:
 
 
 def test_a_children_watch_fires_when_its_node_is_deleted(server: Server) -> None:
-    """The deletion of the znode itself fires a watch of its children, and ends the watch."""
+    """If a znode is deleted, the watch on its children fires and ends."""
     session, other = server.session(), server.session()
     session.create("/ids")
     watch = Watch()
@@ -423,7 +424,7 @@ def test_a_children_watch_fires_when_its_node_is_deleted(server: Server) -> None
 
 
 def test_a_refused_read_leaves_no_watch(server: Server) -> None:
-    """Only `exists` can watch a missing znode."""
+    """On a missing znode, only `exists` sets a watch."""
     session, other = server.session(), server.session()
     watch = Watch()
     assert refusal(session.children, "/ids", watch) == "NoNode"
@@ -453,7 +454,7 @@ def test_an_event_arrives_before_the_reply_that_shows_the_change(server: Server)
     other.set("/a", b"1")
     other.set("/b", b"1")
     assert server.until(lambda: session.get("/b")[0] == b"1")
-    # The last reply is the one that showed /b changed; the event for /a stands before it.
+    # The last reply is the one that showed the change of /b; the event for /a comes before it.
     assert proxy.received[-1] == "reply"
     assert proxy.received.count("event") == 1
 
@@ -462,7 +463,7 @@ def test_an_event_arrives_before_the_reply_that_shows_the_change(server: Server)
 
 
 def test_a_denied_element_refuses_the_multi(server: Server) -> None:
-    """If one element of a multi gets NoAuth, all znodes stay, and the reply names the element."""
+    """If one element of a transaction gets NoAuth, nothing changes; the reply names the element."""
     session = server.session()
     session.create("/denied", b"1", acl=READ_ONLY)
     session.create("/offset", b"1")
@@ -482,7 +483,7 @@ def test_existence_is_hidden_where_reading_is_denied(server: Server) -> None:
 
 
 def test_a_delete_is_governed_by_the_parent(server: Server) -> None:
-    """The right to delete is that of the parent, not of the znode."""
+    """The right to delete a znode is taken from its parent, not from the znode itself."""
     session = server.session()
     session.create("/open")
     session.create("/open/closed", acl=CLOSED)
