@@ -85,7 +85,7 @@ def modules_that_act() -> list[str]:
 
 
 def config_of(**properties: str) -> ConsumerConfig:
-    """A configuration with the required properties and others, `_` for `.`."""
+    """Return a configuration with the required properties and others; `_` stands for `.`."""
     named = {name.replace("_", "."): text for name, text in properties.items()}
     return ConsumerConfig.from_properties(NEEDED | named)
 
@@ -337,7 +337,7 @@ def test_a_secret_in_a_file(tmp_path: Path) -> None:
 
 
 def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """An unknown name warns with the most similar one; external.* and metrics do not warn."""
+    """A warning for an unknown name has the nearest known one; external.* and metrics have none."""
     file = tmp_path / "c.properties"
     file.write_text(
         "auto.ofset.reset=smallest\nexternal.x=1\nkafka.metrics.reporters=a\nzk.connect=h\n"
@@ -455,7 +455,7 @@ def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptu
 
 
 def test_a_connection_becomes_a_consumer_of_a_group() -> None:
-    """`for_group` keeps the connection; a consumer's configuration keeps all but the group."""
+    """`for_group` keeps a connection's settings; of a consumer's it keeps all but the group."""
     connection = ConnectionConfig(zookeeper_connect="h:1", zookeeper_session_timeout_s=9.0)
     one = connection.for_group("g")
     assert (one.group_id, one.zookeeper_session_timeout_s, one.client_id) == ("g", 9.0, "g")

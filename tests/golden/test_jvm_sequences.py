@@ -177,7 +177,7 @@ def test_a_group_whose_members_join_and_leave() -> None:
 
 
 def test_a_jvm_member_gives_up_after_three_attempts() -> None:
-    """With a hung owner: three attempts, then idle; then a third member joins."""
+    """If an owner hangs, a member tries three times; a third member's join wakes it again."""
     on = JvmGroup(retries=3, session_s=60.0, auto_commit_s=None)
     on.join(0)
     on.wait(1.0)
