@@ -1,4 +1,4 @@
-"""Which program a live member runs: what its znodes prove, and what they leave unknown."""
+"""Which program a live member runs: what its znodes prove, and what remains unknown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "registrations.jsonl.gz"
 SESSION = 0x1234
 STATIC = encode_registration(Registration({"t": 1}, timestamp_ms=1400000000000))
 DOUBLY = '{"version":1,"subscription":{"a\\\\/b":1},"pattern":"white_list","timestamp":"1"}'
-"""The regular expression `a/b`, as Kafka 1.0.1 and later write it."""
+"""The regular expression `a/b`, in the form that Kafka 1.0.1 and later write."""
 
 
 def captured() -> Iterator[dict[str, Any]]:
@@ -54,13 +54,13 @@ def identity(
 
 
 def test_captured_registrations() -> None:
-    """A JVM member's registration names its release, and never counts as another program's."""
+    """A JVM member's registration shows its release, and never counts as another program's."""
     found = []
     for one in captured():
         payload = one["payload"].encode()
         forms = formats(payload)
         if forms is None:
-            continue  # a topic's name with a quote or a backslash
+            continue  # The topic's name contains a quote or a backslash.
         assert {*one["releases"]} <= {form.release for form in forms}
         found.append(identity(payload).program)
     assert len(found) > 120
@@ -91,7 +91,7 @@ def test_a_registration_that_only_the_jvm_writes() -> None:
 
 
 def test_owner_znodes_of_one_transaction() -> None:
-    """Two owner znodes with one czxid show zkconsumer; different czxids prove nothing."""
+    """Two owner znodes with the same czxid show zkconsumer; different czxids prove nothing."""
     found = identity(STATIC, owners={0: 7, 1: 9, 2: 9})
     assert found.program is Program.ZKCONSUMER
     assert "t-1 and t-2" in found.why
@@ -119,18 +119,18 @@ def test_another_client(client: str) -> None:
 
 
 def test_another_client_s_id() -> None:
-    """An id that does not begin with the group's name shows another client."""
+    """An id that does not begin with the name of the group shows another client."""
     assert identity(STATIC, name="host:1f2e").program is Program.OTHER
 
 
 def test_an_unusual_subscription_is_unknown() -> None:
-    """The lab does not judge a subscription that it cannot take apart."""
+    """If the lab cannot parse a subscription, the program is unknown."""
     payload = b'{"version":1,"subscription":{"a":1,"b":1},"pattern":"white_list","timestamp":"1"}'
     assert identity(payload).program is Program.UNKNOWN
 
 
 def test_a_session_keeps_its_program() -> None:
-    """Evidence that has gone stays valid for the session, and not for another session."""
+    """Evidence that has disappeared still counts for the same session, but for no other session."""
     picture = GroupPicture("g")
     picture.change(Change(ChangeKind.MEMBER, "g_a", None, Registration({"t": 1})))
     proven = identity(STATIC, owners={0: 7, 1: 7})
@@ -145,7 +145,7 @@ def test_a_session_keeps_its_program() -> None:
 
 @contextmanager
 def zkconsumer_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
-    """A real member in a process of its own."""
+    """A real member in its own process."""
     command = [sys.executable, "-m", "zkconsumer", "consume", "-z", zookeeper, "-g", group]
     with subprocess.Popen(
         [*command, "--topic", topic], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -163,7 +163,7 @@ def test_real_members(
     tmp_path: Path,
     open_page: Callable[..., LabPage],
 ) -> None:
-    """The page of a live group names the programs of a real zkconsumer and a real JVM member."""
+    """The page of a live group names the programs of a zkconsumer member and of a JVM member."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=4)
     with ExitStack() as stack:

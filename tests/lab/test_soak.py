@@ -26,7 +26,7 @@ FULL = Sample(
     browser_resident=200_000_000,
     server_resident=90_000_000,
 )
-"""A measurement after the lab has reached its limit of kept events."""
+"""A measurement that was made after the lab reached its limit of kept events."""
 
 LINE = re.compile(
     r"(?P<seconds>\d+) s, (?P<events>\d+) events: heap of the page (?P<heap>[\d.]+) MB, "
@@ -35,7 +35,7 @@ LINE = re.compile(
 
 
 def test_a_short_run() -> None:
-    """The command measures page, browser and server, and does not judge a run that is too short."""
+    """The command measures page, browser and server; it judges no run that is too short."""
     command = [sys.executable, str(SCRIPTS / "_soak.py"), "--lab", "--minutes", "0.1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -48,19 +48,19 @@ def test_a_short_run() -> None:
 
 
 def test_equal_measurements_pass() -> None:
-    """Measurements that do not change are no growth, whatever they were before the limit."""
+    """Measurements that do not change pass, whatever they were before the limit."""
     start = replace(FULL, events=MAX_MESSAGES, page_heap=1, server_resident=1)
     assert growths([start] * 4 + [FULL] * 8) == []
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_growth_fails(measure: str) -> None:
-    """If one measure grows after the limit, the verdict names it."""
+    """If one measurement grows after the limit, the verdict names it."""
     grown = replace(FULL, **{measure: 2 * getattr(FULL, measure)})
     (sentence,) = growths([FULL] * 6 + [grown] * 6)
     assert sentence.startswith(f"{measure} grew from")
 
 
 def test_too_few_measurements_fail() -> None:
-    """A run with too few measurements at the limit is not judged."""
+    """If there are too few measurements after the limit, the run is not judged."""
     assert growths([replace(FULL, events=1)] * 30 + [FULL] * 3)[0].startswith("the run was too")

@@ -1,4 +1,4 @@
-"""The packages of the tests' environment are linked into the environments of other checkouts."""
+"""Packages of the tests' environment are linked into the environments of other checkouts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _write(file: Path, text: str = "") -> Path:
 
 
 def _environment(venv: Path, key: str = "key") -> Path:
-    """An environment that was just created, with a package, a program and the checkout."""
+    """Return a new environment with a package, a program and the checkout."""
     _write(venv / cache.PENDING, key)
     _write(venv / "pyvenv.cfg", "the first one's")
     _write(venv / PACKAGES / "package" / "__init__.py", "name = 'package'")
@@ -43,7 +43,7 @@ def _environment(venv: Path, key: str = "key") -> Path:
 
 
 def test_another_environment_has_the_packages(tmp_path: Path) -> None:
-    """It has the same files and programs of its own Python, and nothing of the other checkout."""
+    """Another environment gets the same files and programs with its own Python; no checkout."""
     first, second = _environment(tmp_path / "first"), tmp_path / "second"
     cache.keep(first)
     python = _write(second / "bin" / "python", "#!/bin/sh\necho second\n")
@@ -59,7 +59,7 @@ def test_another_environment_has_the_packages(tmp_path: Path) -> None:
 
 
 def test_only_a_new_environment_is_kept(tmp_path: Path) -> None:
-    """Packages that the user installed later are not kept."""
+    """Packages that the user installs later do not enter the cache."""
     venv = _environment(tmp_path / "venv")
     cache.keep(venv)
     assert cache.has("key")
@@ -69,7 +69,7 @@ def test_only_a_new_environment_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_cache_is_removed(tmp_path: Path) -> None:
-    """If a file was deleted from the cache, the packages are installed again."""
+    """If a file in the cache was deleted, the packages are installed again."""
     cache.keep(_environment(tmp_path / "first"))
     (cache.directory() / "key" / PACKAGES / "package" / "__init__.py").unlink()
     assert not cache.restore(tmp_path / "second", "key")
@@ -77,7 +77,7 @@ def test_an_incomplete_cache_is_removed(tmp_path: Path) -> None:
 
 
 def test_the_packages_used_last_are_kept(tmp_path: Path) -> None:
-    """The cache does not grow with each changed lock."""
+    """Only the packages that were used last are kept, so changed locks do not fill the cache."""
     for number in range(cache.KEPT + 1):
         cache.keep(_environment(tmp_path / f"venv{number}", f"key{number}"))
         assert cache.restore(tmp_path / f"other{number}", "key0")
@@ -85,7 +85,7 @@ def test_the_packages_used_last_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_key_depends_on_the_locks(tmp_path: Path) -> None:
-    """Packages of another lock are not used."""
+    """Packages that belong to another lock are not used."""
     lock = _write(tmp_path / "test.txt", "1")
     key = cache.key_of(lock)
     assert cache.key_of(lock) == key
@@ -94,5 +94,5 @@ def test_the_key_depends_on_the_locks(tmp_path: Path) -> None:
 
 
 def test_the_directory_is_beside_the_jars() -> None:
-    """One setting moves all caches."""
+    """One setting moves all caches: the directory is beside the jars."""
     assert cache.directory().parent == jars.cache_directory().parent

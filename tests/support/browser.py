@@ -12,8 +12,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Return Debian's Chromium, which the suite's set-up installs. Without it, fail in CI and skip
-    elsewhere.
+    """Return Debian's Chromium, which the set-up of the suite installs.
+
+    If Chromium is missing, tests fail in CI and are skipped elsewhere.
 
     The browser ends with the module. Until then Playwright's event loop counts as running, and
     `asyncio.run` raises in all tests of this worker.

@@ -17,15 +17,14 @@ def loaded(spark: SparkSession, path: Path | str, table: str = "transactions") -
 
 
 class RestartedStream:
-    """A stream of the logs at a path or URL, which ends and starts again from its checkpoint."""
+    """A stream of the logs at a path or URL; each run starts again from the checkpoint."""
 
     def __init__(self, spark: SparkSession, path: Path | str, directory: Path) -> None:
         self._spark, self._path = spark, str(path)
         self._out, self._checkpoint = str(directory / "out"), str(directory / "checkpoint")
 
     def run(self) -> list[int]:
-        """Read what is new until the end of the logs; return the zxids that all runs have written,
-        in ascending order."""
+        """Read the logs to their end; return the zxids of all runs in ascending order."""
         frame = self._spark.readStream.format(FORMAT).load(self._path)
         writer = frame.writeStream.format("parquet").option("checkpointLocation", self._checkpoint)
         query = writer.trigger(availableNow=True).start(self._out)

@@ -19,8 +19,10 @@ from typing import Any
 POLL_S = 0.1
 
 NOT_FATAL = "UnknownMemberIdException"
-"""A member of KIP-848's protocol raises this error if its session ended before it had read the
-offsets of new partitions. It joins again at a later call of `poll`."""
+"""A KIP-848 member raises this error if its session ends before it has read new offsets.
+
+The member joins the group again at a later call of `poll`.
+"""
 
 
 class ListenerCalls:

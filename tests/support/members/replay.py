@@ -6,13 +6,13 @@ a violation. All records have times of the same machine.
 
 In a simulated world everything happens at one instant. A real run differs in three ways:
 
-- A message is logged a little after it was handed out. If it is logged after its ownership or lease
-  has ended, the replay reports it as handed out at that end. Such a delay is allowed up to LATE_S,
-  or for a process that was frozen.
+- A message is logged a little after it was handed out. If the ownership or the lease has ended by
+  then, the replay reports the message as handed out at that end. Such a delay may last up to
+  LATE_S, or longer if the process was frozen.
 - After a newer owner's first message, the older owner must deliver no message (I2). The exception
   is one message, or one batch, that each stream's user was processing while the process was frozen.
-- If another client ends a session, the session is over for the monitor at once. Its member learns
-  this a moment later, and until then its messages count as late.
+- If another client ends a session, the session is over for the monitor at once. The member of the
+  session learns this a moment later, and until then its messages count as late.
 """
 
 from __future__ import annotations

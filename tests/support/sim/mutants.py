@@ -1148,6 +1148,8 @@ HAND_OVER = (
         (("                partitions.raise_failure()\n", ""),),
     ),
 )
-"""Faults planted into the sources of the streams. FINISH, LOOK, MARK, CONFIRM and REVOKE, REQUEST,
-INSPECT are the steps that the docstring of `consumer.stream_partitions` describes.
+"""Faults that are planted into the sources of the streams.
+
+FINISH, LOOK, MARK, CONFIRM, and REVOKE, REQUEST, INSPECT are the steps that the docstring of
+`consumer.stream_partitions` describes.
 """
