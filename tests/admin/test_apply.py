@@ -109,7 +109,7 @@ def test_another_operators_mark(clients: Clients, group: str, tmp_path: Path) ->
 
 
 def test_a_new_group(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """To set offsets of a group that never existed creates the group, and nothing else."""
+    """Setting offsets of a group that never existed creates the group, and nothing else."""
     group = unique("new")
     do(clients, setting(clients, group), tmp_path)
     rooms = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}

@@ -275,7 +275,7 @@ def test_the_finding_that_stops_every_member_is_first(scene: Scene) -> None:
 
 
 def test_an_owner_of_an_older_session(scene: Scene) -> None:
-    """Partitions that a member's older session holds differ from those of its present session."""
+    """An owner znode of a member's older session is found, unlike those of its present session."""
     scene.settled(TWO, SIZES)
     with ZooKeeperClient(scene.config()) as connection:
         path = paths.owner("g", TopicPartition("orders", 0))

@@ -127,7 +127,7 @@ def test_a_znode_that_has_changed_is_left_alone(scene: Scene) -> None:
 
 
 def test_owner_znodes_of_sessions_are_not_deleted(scene: Scene) -> None:
-    """Of a deleted topic, only those owner znodes are deleted that no session holds."""
+    """For a deleted topic, only owner znodes that no session holds are deleted."""
     scene.settled(TWO, SIZES)
     scene.put(paths.owner("g", _tp("deleted", 0)), b"g_a-0")
     held = scene.owner("deleted", 1, "g_a-0")

@@ -28,7 +28,7 @@ def shares(found: Explanation, topic: str) -> list[tuple[int, str, tuple[int, ..
 
 
 def test_range(scene: Scene) -> None:
-    """Each topic shows its size, shares, extra partitions, order of threads, and idle threads."""
+    """For each topic there are size, shares, extra partitions, order of threads, idle threads."""
     scene.settled(MEMBERS, SIZES)
     found = explained(scene)
     assert "range of 0.8.2-0.11" in found.rules

@@ -63,7 +63,7 @@ def test_every_codec(
 def test_compacted_topics(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings, codec: str
 ) -> None:
-    """A range of a compacted topic gives each remaining message once, at any begin and end."""
+    """A compacted topic's range gives each remaining message once, wherever it begins or ends."""
     topic = unique("compacted")
     config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
     cluster.create_topic(topic, config=config)

@@ -87,9 +87,10 @@ class Terminal:
         self.written = ""
 
     def type(self, text: str, until: str, *, again: str = "") -> None:
-        """Type a text, and wait until the terminal shows the expected text. On a busy machine
-        ZooKeeper's answer may come too late, and nothing is completed. Then `again` is typed,
-        as a user would do.
+        """Type a text, and wait until the terminal shows the expected text.
+
+        On a busy machine ZooKeeper's answer may come too late to complete anything. Then type
+        `again`, as a user would.
         """
         self.written = ""
         os.write(self._mine, text.encode())

@@ -85,7 +85,7 @@ def test_the_coordinator(call: Run) -> None:
 
 
 def test_the_vote(call: Run) -> None:
-    """`explain coordinator` prints the group's choice, or a dash if no assignor is common."""
+    """`explain vote` prints the group's choice, or a dash if no assignor is common."""
     for ballots, choice in ((["m=a,b", "n=b,a", "o=b,a"], "b"), (["m=a", "n=b"], "-")):
         code, out, _ = call("explain", "vote", *ballots)
         assert code == 0

@@ -337,7 +337,7 @@ def test_a_secret_in_a_file(tmp_path: Path) -> None:
 
 
 def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """A warning for an unknown name has the nearest known one; external.* and metrics have none."""
+    """An unknown name causes a warning with the nearest one; external.* and metrics do not."""
     file = tmp_path / "c.properties"
     file.write_text(
         "auto.ofset.reset=smallest\nexternal.x=1\nkafka.metrics.reporters=a\nzk.connect=h\n"

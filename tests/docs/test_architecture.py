@@ -131,7 +131,7 @@ def _file_map() -> Iterator[tuple[list[str], set[str]]]:
 
 
 def test_the_file_map_is_complete() -> None:
-    """The file map names each module of zkconsumer, and no module that does not exist."""
+    """The file map names exactly the modules of zkconsumer."""
     listed = {name for names, _ in _file_map() for name in names}
     assert not {one for one in listed if not (PACKAGE / one).is_dir() and not _file(one).exists()}
     # If the map lists no modules of a folder, the folder stands for all its modules.

@@ -84,7 +84,7 @@ def has_ties(case: dict[str, Any], release: str) -> bool:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", CASES)
 def test_each_member_computes_what_the_jvm_member_computed(name: str, release: str) -> None:
-    """Each share, or class of exception, equals that of a member of the same release."""
+    """Each share or exception class equals what a JVM member of the same release computed."""
     differing = []
     for case in cases(name):
         theirs = expected(case, release)

@@ -222,7 +222,7 @@ def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
 
 @pytest.mark.parametrize("scenario", ALIKE)
 def test_every_release_equals_a_compared_one(scenario: str) -> None:
-    """The znodes of each release equal those of a release that is compared, step by step."""
+    """Step by step, each release's znodes equal those of a release that the tests compare."""
     for releases in ALIKE[scenario]:
         first, *others = (captured(scenario, release) for release in sorted(releases))
         assert len(first) >= 8

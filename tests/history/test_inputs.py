@@ -182,7 +182,7 @@ def test_a_gap_is_named(tmp_path: Path) -> None:
 
 
 def test_a_new_epoch_is_no_gap(tmp_path: Path) -> None:
-    """Any transaction may precede a new leader's first one, whose absence is a gap."""
+    """A new leader's first transaction may follow any other; if it is missing, there is a gap."""
     first = 2 << 32
     _, history = read(server(tmp_path / "a", {1: [entry(1), entry(first + 1)]}))
     assert history.problems == []

@@ -95,7 +95,7 @@ def resident(process: int) -> int:
 
 
 def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page: Open) -> None:
-    """When the number of kept events has reached its limit, further events need no memory."""
+    """When the number of kept events has reached its limit, further events need no more memory."""
     # In half an hour, a group that commits twelve partitions per second produces this number of
     # events.
     group = f"g{uuid.uuid4().hex[:8]}"

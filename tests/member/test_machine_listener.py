@@ -47,7 +47,7 @@ def calls(member: Member, since: int = 0) -> list[tuple[cmd.Callback, dict[Topic
 
 
 def test_without_a_listener_nothing_is_called() -> None:
-    """Without a listener its phases are skipped, and other members' assignments are not stored."""
+    """Without a listener no phase waits for it, and other members' assignments are not stored."""
     member = member_in(Phase.SETTLED)
     joined(member)
     member.drive(TWO)

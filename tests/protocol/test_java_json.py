@@ -71,7 +71,7 @@ def test_strings_are_read_back(document: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("number", ["1.5", "1e0", "99999999999", "-2147483649", "9" * 5000])
 def test_numbers_that_scala_would_not_convert(number: str) -> None:
-    """In 0.8-0.11 a number that is not an int32 makes the text invalid, but not later."""
+    """Up to 0.11 a number that is not an int32 makes the text invalid; later releases read it."""
     text = f'{{"a": [{number}]}}'
     with pytest.raises(json.NotInt32Error):
         json.parse_scala_int32(text)

@@ -69,7 +69,7 @@ def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
 
 
 def test_the_last_reply_to_a_diagnosis() -> None:
-    """The reply that ends a diagnosis is the one that aimed runs take for the last reply."""
+    """Aimed runs know which reply is the last one of a diagnosis."""
     settings = Settings(group="g", consumer="g_0", subscription={"t": 1})
     diagnosis = diagnose(MemberIdentity.of(settings, 1))
     batch, answered = next(diagnosis), 0

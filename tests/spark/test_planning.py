@@ -37,7 +37,7 @@ STURDY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:
-    """Return a range for each of these sizes, with some start."""
+    """Return a range of each of these sizes; the starts are arbitrary."""
     return [OffsetRange(*tp, 7 * tp.partition, 7 * tp.partition + n) for tp, n in sizes.items()]
 
 

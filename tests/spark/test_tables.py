@@ -481,7 +481,7 @@ class Log:
         return [(row.group, row.partition, row.change, row.old, row.new) for row in self.rows]
 
     def wait(self, count: int) -> None:
-        """Wait until there are this number of rows."""
+        """Wait until the query has reported this number of rows."""
         eventually(lambda: len(self.rows) >= count, LIMIT_S)
 
 

@@ -43,7 +43,7 @@ def _environment(venv: Path, key: str = "key") -> Path:
 
 
 def test_another_environment_has_the_packages(tmp_path: Path) -> None:
-    """Another environment gets the same files and programs with its own Python; no checkout."""
+    """Another environment gets the same files, programs for its own Python, and no checkout."""
     first, second = _environment(tmp_path / "first"), tmp_path / "second"
     cache.keep(first)
     python = _write(second / "bin" / "python", "#!/bin/sh\necho second\n")

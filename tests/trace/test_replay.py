@@ -217,7 +217,7 @@ def test_a_real_member(
 def test_a_full_disk_ends_the_trace_and_not_the_member(
     sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """If a trace cannot be written, it ends with a counted error, and the member continues."""
+    """After a write error, which is counted, the trace ends and the member continues."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=1)
     config = ConsumerConfig(

@@ -1,4 +1,4 @@
-"""Memory slabs are reused as soon as, but not before, no object refers to them."""
+"""A memory slab is reused once no object refers to it, and not earlier."""
 
 from __future__ import annotations
 

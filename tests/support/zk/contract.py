@@ -95,7 +95,7 @@ class Watch:
 
 
 class Session:
-    """A session. Every call sends one request once, and raises ZkError if it is refused."""
+    """A session. Every call sends one request without a retry; a refusal raises ZkError."""
 
     def __init__(self, address: str, directory: str, *, timeout_s: float) -> None:
         self._address = address

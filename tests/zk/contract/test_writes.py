@@ -28,7 +28,7 @@ def test_a_new_node_has_version_0_and_equal_zxids(server: Server) -> None:
 
 
 def test_zxids_order_the_writes_of_all_sessions(server: Server) -> None:
-    """Of two writes by any clients, the later one has the greater zxid."""
+    """The later of two writes by any clients has the greater zxid."""
     one, two = server.session(), server.session()
     order = []
     for number in range(3):
