@@ -152,7 +152,7 @@ def test_a_reader_that_leaves(
     monkeypatch: pytest.MonkeyPatch,
     unbuffered: str,
 ) -> None:
-    """If the reader closes the pipe, the run ends with code 0; only written messages count."""
+    """If the reader closes the pipe, the run exits with 0 and commits only written messages."""
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
     reading, writing = os.pipe()

@@ -113,7 +113,7 @@ def test_odd_registrations(scene: Peers, release: str) -> None:
 
 @BY_RELEASE
 def test_odd_topics(scene: Peers, release: str) -> None:
-    """Members wait for a topic that JVM members cannot parse, and name it; others are assigned."""
+    """If JVM members cannot parse a topic, the member names it and keeps its partitions."""
     scene.put(paths.topic("t"), SOUND)
     one = scene.consumer("a", "t", release)
     named = 0

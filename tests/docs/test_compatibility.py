@@ -1,4 +1,4 @@
-"""docs/compatibility.md names existing tests; tests of upstream's tests name these."""
+"""docs/compatibility.md names existing tests, and these name upstream's tests."""
 
 from __future__ import annotations
 

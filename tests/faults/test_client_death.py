@@ -140,7 +140,7 @@ def joined(config: ConsumerConfig, topic: str) -> Iterator[MemberUnderTest]:
 def test_a_credential_that_is_refused_from_now_on(
     guarded: Guarded, topic: str, changed_password: str
 ) -> None:
-    """If a password changes, the user gets the error from streams, calls and the status."""
+    """If the user's password is changed, streams, calls and the status report the error."""
     config = guarded.config(topic, guarded.zookeeper.connect, auto_commit_enable=False)
     with joined(config, topic) as one, ThreadPoolExecutor() as pool:
         guarded.password(changed_password)

@@ -158,7 +158,7 @@ def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
 
 
 def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
-    """If a release gets no reply, it is not repeated, nor reported as another client's."""
+    """A release without a reply is neither repeated nor reported as another client's act."""
     first = crew.join_here(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)

@@ -261,7 +261,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
 
 
 def test_another_broker_continues_with_the_last_stable_generation() -> None:
-    """The new coordinator reads generation, assignment and offsets; others get NOT_COORDINATOR."""
+    """The new coordinator reads the group's state; waiting requests get NOT_COORDINATOR."""
     old, new = Broker().start(), Broker()
     leader, follower = old.stable()
     offsets = {TopicPartition("t", 0): OffsetAndMetadata(5)}

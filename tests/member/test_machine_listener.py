@@ -215,7 +215,7 @@ def test_a_listener_that_raises_is_reported_and_the_rebalance_continues(phase: P
 
 
 def test_a_late_exception_is_reported_too() -> None:
-    """An exception is reported even if the rebalance has continued before it."""
+    """An exception is reported even if the rebalance has continued without waiting for it."""
     member = member_in(Phase.BEFORE_START)
     op = member.last(cmd.CallListener).op
     member.wait(1.1)

@@ -62,7 +62,7 @@ def test_only_reassigned_partitions_are_released() -> None:
 
 
 def test_stop_commit_release_claim_start_in_this_order() -> None:
-    """Revoked partitions stop, commit and are released before new partitions are claimed."""
+    """Revoked partitions are stopped, committed and released before new ones are claimed."""
     member = Member()
     member.settle(view([FIRST, ME]))
     member.finished |= dict.fromkeys(tps(2, 3), 15)

@@ -20,7 +20,7 @@ from zkconsumer.sandbox import Sandbox
 
 
 def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """A refused edit does not affect a JVM member, and a forced edit is overwritten by it."""
+    """A JVM member is not affected by a refused edit, and overwrites a forced edit."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)

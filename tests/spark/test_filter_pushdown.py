@@ -92,7 +92,7 @@ def test_filters_that_spark_evaluates(one: Filter) -> None:
 
 
 def test_a_list_of_offsets() -> None:
-    """For a list of offsets the range from its lowest to its highest is read; Spark filters."""
+    """For a list of offsets, the range from the lowest to the highest is read; Spark filters."""
     one = In(OFF, (9, 4, None))
     assert left(one) == ([("a", 0, 4, 10), ("b", 0, 7, 8)], [one])
 

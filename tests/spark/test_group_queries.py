@@ -73,7 +73,7 @@ def scene(
 
 
 def owned_by_another(scene: BatchGroup, *partitions: int) -> None:
-    """Let a live session that is no member own these partitions, and never release them."""
+    """Let a live session that belongs to no member own these partitions all the time."""
     for partition in partitions:
         scene.admin.create(scene.owner(partition), b"another-0", ephemeral=True, makepath=True)
 

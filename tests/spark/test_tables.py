@@ -515,8 +515,7 @@ class Here(ChangesReader):
 
 
 class Follower:
-    """Calls the reader as Spark does: the present reading, and the rows between two offsets, as
-    text and pickle.
+    """Calls the reader as Spark does, and passes offsets as text and rows as pickles.
 
     `offset` is the offset in the checkpoint; a follower that starts with an offset is a restarted
     query.

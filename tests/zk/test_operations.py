@@ -279,7 +279,7 @@ def test_verify_watches_own_owner_nodes(client: Client) -> None:
 def test_many_are_verified_and_watched_as_one_is(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """Of 250 owner znodes below a chroot, each is watched, and each change fires one event."""
+    """Each of 250 owner znodes below a chroot is watched, and each change fires one event."""
     chroot = f"/{unique('many')}"
     with peer_of(zookeeper.connect) as peer:
         peer.create(chroot)

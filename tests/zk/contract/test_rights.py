@@ -1,4 +1,4 @@
-"""Which right each request needs, and if ZooKeeper checks it before the znode's existence."""
+"""Which right each request needs, and whether it is checked before the znode's existence."""
 
 from __future__ import annotations
 
