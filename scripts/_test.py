@@ -174,7 +174,7 @@ def main() -> int:
         with warming_up():
             if required:
                 _engine.install_shells()
-                _engine.install_chromium()
+                _engine.install_chromium(complete=bool(lane))
                 if lane:
                     _engine.install_kerberos()
             missing = provide_engine(stack, required=required)
