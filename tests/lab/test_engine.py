@@ -238,6 +238,26 @@ def test_a_dropped_message_ends_the_connection(way: str) -> None:
     assert other.frames[copy] == lab.frames[run]
 
 
+WORLDS = [{"members": 3}, MIXED, {"protocol": "consumer"}, {"protocol": "classic-eager"}]
+LATE_CHANGES = ["kill:1", "freeze:1", "mute:1"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_search_for_a_change_of_owner_ends(world: Json) -> None:
+    """In a settled group the search adds few moves; it waits for a member that cannot act."""
+    lab = Lab()
+    run = lab.open(world=world)
+    lab.do("step", run=run, until="owner")
+    settled = len(lab.frames[run])
+    assert settled < 50
+    # With ZooKeeper, heartbeats are not held back.
+    for move in [*LATE_CHANGES, *(["hold:1"] if "protocol" in world else [])]:
+        run = lab.open(world=world)
+        lab.do("act", run=run, at=0, move=move)
+        lab.do("step", run=run, until="owner")
+        assert lab.frames[run][-1].get("o"), move
+
+
 # ---- groups with a coordinator -------------------------------------------------------------------
 
 COORDINATED = ["classic-eager", "classic-cooperative", "consumer"]

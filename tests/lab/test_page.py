@@ -272,3 +272,36 @@ def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) 
     expect(alert).to_contain_text("pyodide.mjs cannot be loaded", timeout=LIMIT_MS)
     expect(page.locator("[aria-busy=true], .loading:visible")).to_have_count(0)
     context.close()
+
+
+def test_a_message_is_closed(lab: LabProcess, open_page: Open) -> None:
+    """An explanation closes with its button, with Escape, and when the user opens a menu."""
+    one = open_page().go(lab.url)
+    closes: list[Callable[[], None]] = [
+        lambda: one.page.get_by_role("button", name="close the message").click(),
+        lambda: one.keys("Escape"),
+        lambda: one.page.locator(".zk-name").click(),
+    ]
+    for close in closes:
+        one.page.locator(".partitions .cell").first.click()
+        one.page.get_by_role("menuitem", name="why").click()
+        one.has(".toast", 1)
+        close()
+        one.has(".toast", 0)
+
+
+def test_a_new_run_ends_a_comparison(lab: LabProcess, open_page: Open) -> None:
+    """A comparison of two runs shows the lanes of both, until another world or tour opens."""
+    one = open_page().go(lab.url + "#world={}&moves=20&at=5")
+    one.keys("j")
+    one.shows("g_3 starts")
+    one.page.get_by_role("tab", name="runs").click()
+    one.page.get_by_role("button", name="compare", exact=True).click()
+    one.has(".lanes", 2)
+    for lanes in one.page.locator(".lanes").all():
+        expect(lanes.locator(".label").last).to_be_in_viewport()
+    one.keys("t")
+    expect(one.page.locator(".cards button").first).to_be_focused(timeout=LIMIT_MS)
+    one.keys("Enter")
+    expect(one.page.locator(".tour h2")).to_be_visible(timeout=LIMIT_MS)
+    one.has(".lanes", 1)

@@ -461,6 +461,11 @@ class CoordinatedStage:
     def rests(self) -> bool:
         return self.world.settled()
 
+    def keeps_owners(self) -> bool:
+        """Return whether no owner changes without a further action of the user."""
+        live = [member for member in self.world.members if member.lives]
+        return self.rests() and not any(one.slow or one.held is not None for one in live)
+
     # ---- ordinary moves --------------------------------------------------------------------------
 
     def possible(self) -> list[Move]:

@@ -370,7 +370,7 @@ def _frames(run: Run, start: int) -> JsonObject:
 def _condition(stage: AnyStage, until: Json) -> Callable[[], bool]:
     """Return the condition at which the command `step` stops, as a function of the run."""
     if until == "owner":
-        return lambda: bool(stage.frames and "o" in stage.frames[-1])
+        return lambda: bool(stage.frames and "o" in stage.frames[-1]) or stage.keeps_owners()
     if until == "rest":
         return stage.rests
     if isinstance(until, int | float) and not isinstance(until, bool):

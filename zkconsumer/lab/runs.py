@@ -224,6 +224,11 @@ class LabStage(Stage):
             if one.do not in _DELAYED or not (one.who in held or self._waits(one))
         ]
 
+    def keeps_owners(self) -> bool:
+        """Return whether no owner changes without a further action of the user."""
+        delayed = self.camera.held or self.camera.waits or self._lossy or self._to_cut
+        return not delayed and self.rests() and not repairs(self.world)
+
     def _waits(self, action: Action) -> bool:
         """Return whether the network delays the next message in this direction."""
         left = self.camera.waits.get((action.who, action.do is Do.SERVE))

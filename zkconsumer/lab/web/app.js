@@ -108,7 +108,7 @@ class App extends Component {
         this.runs.set(event.run, run);
         if (event.kind === "compared") continue;
         this.place = event.kind === "live" ? run.length : event.parent ? event.forked_at : 0;
-        this.setState((old) => ({ current: event.run, at: event.kind === "live" ? run.length : event.parent ? event.forked_at : 0, choices: null, menu: null, playing: event.kind === "live" ? true : old.playing, table: null }));
+        this.setState((old) => ({ current: event.run, at: event.kind === "live" ? run.length : event.parent ? event.forked_at : 0, choices: null, menu: null, playing: event.kind === "live" ? true : old.playing, table: null, other: event.parent ? old.other : 0 }));
       } else if (event.event === "frames") {
         const run = this.runs.get(event.run);
         if (!run) continue;
@@ -138,8 +138,11 @@ class App extends Component {
   toast(text, ms) {
     this.setState({ toast: text });
     clearTimeout(this.fading);
-    this.fading = setTimeout(() => this.setState({ toast: "" }), ms);
+    this.fading = setTimeout(this.hush, ms);
   }
+
+  // Close the message: it may explain a state that is no longer shown.
+  hush = () => this.state.toast && this.setState({ toast: "" });
 
   // ---- the address ------------------------------------------------------------------------------
 
@@ -308,6 +311,7 @@ class App extends Component {
   menu = (what, which, event) => {
     const box = event.currentTarget.getBoundingClientRect();
     this.opener = event.currentTarget;
+    this.hush();
     this.setState({ menu: { what, which, x: box.left, y: box.bottom + 4 }, playing: false });
   };
 
@@ -329,6 +333,7 @@ class App extends Component {
 
   async actNow(move) {
     if (!this.canAct) return;
+    this.hush();
     if (!this.simulates) {
       this.play(true); // an action on a real group happens now, regardless of the moment that is shown
       await this.command({ do: "act", run: this.run.number, move });
@@ -388,6 +393,7 @@ class App extends Component {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.state.ready) return;
     if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range") return;
     if (this.state.menu && event.key === "Escape") return this.closeMenu();
+    if (event.key === "Escape") this.hush();
     if (document.querySelector("dialog[open]") || this.state.menu) return;
     if (this.state.compared && !["x", "d", "?"].includes(event.key)) return;
     const action = this.keys()[event.key];
@@ -457,7 +463,8 @@ class App extends Component {
     const picture = run.picture(state.at);
     const sessions = new Map(run.last.members.map((member, who) => [member.ses, who]));
     const band = BANDS[state.compared ? "compared" : run.kind === "live" && state.about.sandbox ? "sandbox" : run.kind];
-    return html`<div class="lab ${run.kind} ${band === BANDS.sandbox ? "sandbox" : ""}" aria-busy=${!state.ready}>
+    const two = state.other && state.other !== run.number && this.runs.has(state.other);
+    return html`<div class="lab ${run.kind} ${band === BANDS.sandbox ? "sandbox" : ""} ${two ? "two-runs" : ""}" aria-busy=${!state.ready}>
       ${this.header(run, band)}
       ${state.compared ? html`<main><${Compare} compared=${state.compared} runs=${this.runs} close=${() => this.setState({ compared: null })} change=${() => this.setState({ dialog: "compare" })} /></main>
         ${this.dialog()}${this.notices()}` : this.workbench(run, picture, sessions, state)}</div>`;
@@ -479,7 +486,7 @@ class App extends Component {
   notices() {
     const { toast, lost } = this.state;
     return html`<div class="notices" role="status" aria-live="polite">${lost ? html`<p class="lost">The lab's server does not answer; the page tries again.</p>` : null}
-      ${toast ? html`<p class="toast">${toast}</p>` : null}</div>`;
+      ${toast ? html`<p class="toast"><span>${toast}</span><button onClick=${this.hush} aria-label="close the message">✕</button></p>` : null}</div>`;
   }
 
   header(run, band) {
@@ -498,8 +505,8 @@ class App extends Component {
     let last = at; // the last move with words; readings of a live group have none
     while (last > 1 && !textOf(run, last - 1)) last--;
     const text = at ? textOf(run, last - 1) : run.kind === "simulated" ? "Press space to play, or → for one move." : "The beginning.";
-    return html`<div class="narration"><p class="said">${run.title ? html`<b>${run.title}</b>${said ? ": " : ""}` : null}${said}</p>
-      <p class="happens" aria-live=${this.state.playing ? "off" : "polite"}><span class="clock">${picture.t.toFixed(3)} s</span> ${text}</p></div>`;
+    return html`<div class="narration ${run.title || said ? "" : "bare"}"><p class="said">${run.title ? html`<b>${run.title}</b>${said ? ": " : ""}` : null}${said}</p>
+      <p class="happens" title=${text} aria-live=${this.state.playing ? "off" : "polite"}><span class="clock">${picture.t.toFixed(3)} s</span> ${text}</p></div>`;
   }
 
   counters(run, picture) {

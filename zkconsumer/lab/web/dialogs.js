@@ -7,6 +7,7 @@ export function Dialog({ title, close, children }) {
   useEffect(() => {
     const dialog = ref.current;
     if (dialog && !dialog.open) dialog.showModal();
+    dialog?.querySelector("form select, form input, li button")?.focus();
   }, []);
   return html`<dialog ref=${ref} aria-label=${title} onClose=${close} onClick=${(event) => event.target === ref.current && close()}>
     <header><h2>${title}</h2><button onClick=${close} aria-label="close">✕</button></header>${children}</dialog>`;
@@ -61,7 +62,7 @@ export function LibraryDialog({ catalogue, tour, scenario, close }) {
 
 export function ExportDialog({ save, close, kinds }) {
   const all = [["html", "a page with a player: one file, no server"], ["svg", "the lanes as SVG"], ["jsonl", "JSON lines: a trace that `zkconsumer trace check` replays"], ["frames", "JSON lines: the frames of this page"]];
-  return html`<${Dialog} title="Export this run" close=${close}><ul class="stories">${all.filter(([kind]) => kinds.includes(kind)).map(([kind, text]) =>
+  return html`<${Dialog} title="Export this run" close=${close}><ul class="stories framed">${all.filter(([kind]) => kinds.includes(kind)).map(([kind, text]) =>
     html`<li><button onClick=${() => save(kind)}><b>${kind === "frames" ? "frames.jsonl" : kind}</b> ${text}</button></li>`)}</ul></${Dialog}>`;
 }
 

@@ -18,7 +18,7 @@ export class Lanes extends Component {
   render({ run, at, width, byTime, seek, zoom, two }) {
     const scale = scaleOf(run, width, byTime, at, zoom);
     const key = `${scale.key}:${two}`;
-    if (this.drawn?.key !== key) this.drawn = { key, nodes: draw(run, scale, innerHeight * (two ? 0.15 : 0.22)) };
+    if (this.drawn?.key !== key) this.drawn = { key, nodes: draw(run, scale, innerHeight * (two ? 0.19 : 0.22), two ? 0.66 : 0.78) };
     const { nodes, ticks, height, omitted } = this.drawn.nodes;
     const x = scale.x(at);
     const point = (event) => {
@@ -59,17 +59,17 @@ export function scaleOf(run, width, byTime, at, zoom) {
   };
 }
 
-// Rows become lower if all of them then fit without scrolling.
-function rowHeight(rows, height) {
+// Rows become lower, at least `least` rem, if all of them then fit without scrolling.
+function rowHeight(rows, height, least) {
   const fits = (height - ROW - 14) / rows;
-  return fits < REM * 0.78 ? ROW : Math.min(ROW, fits);
+  return fits < REM * least ? ROW : Math.min(ROW, fits);
 }
 
-function draw(run, scale, height) {
+function draw(run, scale, height, least) {
   const nodes = [];
   const shown = Math.min(SHOWN_LANES, run.spans.length);
   const members = run.states.map((states, who) => [states, who]).filter(([states]) => states.length > 1 || states[0][1] !== "away");
-  const row = rowHeight(shown + Math.min(SHOWN_LANES, members.length), height);
+  const row = rowHeight(shown + Math.min(SHOWN_LANES, members.length), height, least);
   const base = row * 0.76; // from the top of a row to the base of its text
   const end = scale.last;
   for (let n = 0; n < shown; n++) {

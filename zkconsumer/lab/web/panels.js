@@ -109,11 +109,11 @@ export function textOf(run, n) {
   const who = (number) => names[number]?.n || "another client";
   const more = [];
   const owned = new Map();
+  for (const event of frame.x || []) if (event[0] === "ended") more.push(`the session of ${who(event[1])} ${event[2] === "expired" ? "has expired" : "has ended"}`);
   for (const event of frame.x || []) if (event[0] === "owner") owned.set(event[1], [...(owned.get(event[1]) || []), event[2]]);
   for (const [number, names] of owned) more.push(number === -1 ? `${listed(names)} ${names.length > 1 ? "have" : "has"} no owner` : `${who(number)} owns ${listed(names)}`);
   for (const event of frame.x || []) {
     if (event[0] === "phase") more.push(`${who(event[1])} is ${event[2].replaceAll("_", " ")}${event[3] ? `: ${event[3]}` : ""}`);
-    else if (event[0] === "ended") more.push(`the session of ${who(event[1])} ${event[2] === "expired" ? "has expired" : "has ended"}`);
     else if (event[0] === "watch") more.push(`a watch of ${who(event[1])} fires: ${event[3]} ${event[2]}`);
     else if (event[0] === "delivered") more.push(`${who(event[1])} gets ${event[2]} offset ${event[3]}${event[4] ? " again" : ""}`);
     else if (event[0] === "served" && event[3] !== "OK") more.push(`${event[2]}: ${event[3].toLowerCase().replaceAll("_", " ")}`);
