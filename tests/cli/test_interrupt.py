@@ -149,7 +149,7 @@ def test_an_error_after_ctrl_c() -> None:
 
 
 def test_another_error_is_no_interrupt() -> None:
-    """An error without Ctrl-C before it is not taken for one."""
+    """An error that no Ctrl-C preceded is not reported as an interrupt."""
     try:
         try:
             raise OSError

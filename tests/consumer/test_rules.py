@@ -251,7 +251,7 @@ def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
 
 
 def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
-    """An unfinished message delays a release by at most `release.grace.ms`; it is redelivered."""
+    """An unfinished message delays a release by `release.grace.ms` at most, and is redelivered."""
     first = group.join("a", release_grace_s=0.3)
     first.read(40)
     first.readers[0].free.clear()

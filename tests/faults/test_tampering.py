@@ -75,7 +75,7 @@ def _allowed(*rights: int) -> list[ACL]:
 def test_the_right_to_claim_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, topic: str
 ) -> None:
-    """Without CREATE a new member owns nothing and reports it; with CREATE it gets its share."""
+    """Without CREATE a new member reports the refusal; with CREATE it gets its share."""
     first = crew.join_here()
     crew.settle(first)
     crew.flowing(first)

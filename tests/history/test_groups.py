@@ -383,7 +383,7 @@ def test_commits_stop(story: Story, described: Describe) -> None:
 
 
 def test_a_new_leader(story: Story, described: Describe) -> None:
-    """An election (a new epoch) is an incident; it has the time in which nothing was written."""
+    """An election (a new epoch) is an incident; its row has the time without any write."""
     story.two()
     story.zxid = 1 << 32
     story.commit(1, 0, 5, 12_000)

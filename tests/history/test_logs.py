@@ -104,7 +104,7 @@ def test_a_multi_has_a_row_per_part() -> None:
 
 
 def test_closed_sessions() -> None:
-    """12 bytes of a closed session are read as a list of paths if it fits, else as a digest."""
+    """12 bytes of a closed session are a list of paths if one fits exactly, else a digest."""
     log = LogWriter()
     log.add(tx.CLOSE_SESSION, number(1) + sized("/abc"))
     log.add(tx.CLOSE_SESSION, struct.pack(">iq", 2, -5))

@@ -130,7 +130,7 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
 
 @pytest.mark.parametrize("bait", [b"/owners/", b"/offsets/"], ids=["claim", "commit"])
 def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
-    """After a SIGKILL during a transaction, the others own all partitions once it expired."""
+    """If a member is killed in a transaction, others own its partitions after its session."""
     first = crew.join()
     crew.settle(first)
     crew.flowing(first)
@@ -144,7 +144,7 @@ def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
 
 
 def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
-    """After a SIGKILL during a release, the new member owns all partitions once it expired."""
+    """If a member is killed in a release, the new one owns all partitions after its session."""
     first = crew.join(zookeeper=trap.address)
     crew.settle(first)
     crew.flowing(first)

@@ -139,7 +139,7 @@ def test_the_next_owner_starts_at_the_committed_offset(group: Group, somebody: F
 
 
 def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> None:
-    """A member starts at another client's commit, and its own next commit replaces this."""
+    """A member starts at another client's commit, which the member's next commit replaces."""
     somebody.commit({0: 5, 1: 19, 2: 20}, "theirs")
     one = group.join(**KAFKA)
     one.read(15 + 1)

@@ -377,8 +377,7 @@ class ScriptedConsumers(ScriptedClients):
         return self._beat(consumer)
 
     def _beat(self, consumer: _Consumer) -> Event:
-        """Return a heartbeat; the client revokes and adopts what the last answer says, sometimes
-        late."""
+        """Return a heartbeat; the client applies the last answer first, or sometimes late."""
         chance = self._chance
         if chance.random() < 0.8:
             consumer.owned = [one for one in consumer.owned if one in consumer.assigned]
