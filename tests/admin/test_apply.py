@@ -69,7 +69,7 @@ def do(clients: Clients, plan: Plan, where: Path, **options: Any) -> Report:
     return apply(clients.tools, plan, backup_dir=where, **options)
 
 
-# ---- what it does -------------------------------------------------------------------------------
+# ---- what a plan changes ------------------------------------------------------------------------
 
 
 def test_offsets_are_set(clients: Clients, group: str, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Read
     assert len(failures) == 2
 
 
-# ---- where it begins ----------------------------------------------------------------------------
+# ---- where a stream begins ----------------------------------------------------------------------
 
 
 def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:

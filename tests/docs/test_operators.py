@@ -105,7 +105,7 @@ class Recipe:
         data = f"{self.group}_{thread}".encode()
         self.zk.create(path, data, ephemeral=True, makepath=True)
 
-    # ---- what has become of it -------------------------------------------------------------------
+    # ---- the effects of a recipe -----------------------------------------------------------------
 
     def stored(self, group: str = "billing", topic: str = "orders") -> list[str]:
         """Return the contents of the offset znodes, in the order of the partitions."""

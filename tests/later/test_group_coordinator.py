@@ -209,7 +209,7 @@ def test_a_member_without_a_common_assignor_is_refused(broker: Broker) -> None:
 
 
 def test_followers_wait_for_the_leader(broker: Broker) -> None:
-    """A follower's SyncGroup waits for the leader; a member that it left out gets nothing."""
+    """A follower's SyncGroup waits for the leader; members that the leader left out get nothing."""
     leader, one = broker.newcomer()
     follower, two = broker.newcomer()
     broker.until(10.0)
@@ -322,7 +322,7 @@ def consumers(broker: Broker) -> Broker:
 
 
 def test_a_partition_is_given_after_it_was_revoked(consumers: Broker) -> None:
-    """A new member gets a partition only after the owner has reported that it revoked it."""
+    """A new member gets a partition only after the owner has reported the revocation."""
     kept = beat(consumers, "a", 1).assignment
     assert kept is not None and len(kept) == 2
     assert beat(consumers, "b", 2).assignment is None

@@ -504,7 +504,7 @@ def test_a_hand_over_does_not_wait_for_a_retry() -> None:
 
 
 def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
-    """If the back-off of a retry ends without a connection, it is sent after the reconnect."""
+    """If a retry's back-off ends without a connection, the commit is sent after the reconnect."""
     member = asking(storage=Storage.KAFKA, auto_commit_s=None)
     member.commit(1)
     member.answer_commit(stored(member, T0))

@@ -153,7 +153,7 @@ def test_after_an_expiry_the_listener_gets_the_whole_assignment() -> None:
     assert calls(member, before) == [(RELEASING, {}), (STARTING, ALL)]
 
 
-# ---- commits in it ------------------------------------------------------------------------------
+# ---- commits in the listener --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("auto_commit_s", [60.0, None])

@@ -48,7 +48,7 @@ BUSY = tuple(
 )
 
 
-# ---- what moves ---------------------------------------------------------------------------------
+# ---- which partitions move ----------------------------------------------------------------------
 
 
 def test_only_reassigned_partitions_are_released() -> None:

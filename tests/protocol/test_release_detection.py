@@ -70,7 +70,7 @@ OLD, NEW = profile("0.11"), profile("1.1.1")
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if profile(one).internal_topics])
 def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
-    """The owner znodes of a round-robin group show whether it is 0.8.2-0.11 or 1.0-1.1."""
+    """A round-robin group's owner znodes show whether its members are 0.8.2-0.11 or 1.0-1.1."""
     found = detect(TWO, all_parts(TWO, profile(release)))
     assert found.profile.key_form is profile(release).key_form
     assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")

@@ -233,7 +233,7 @@ def test_changing(idle: World) -> None:
 
 
 def test_a_user_without_rights(idle: World, tmp_path: Path) -> None:
-    """Without the right the error names the znode (exit code 1); without a login it is 3."""
+    """Without the right the error names the znode (exit code 1); without a login the code is 3."""
     file = _file({"group_id": idle.group, **idle.stranger}, tmp_path / "stranger.properties")
     if "zookeeper_ssl_ca" in idle.stranger and "zookeeper_ssl_key" not in idle.stranger:
         for command in ("groups list", "offsets set -g G T:0=3 --execute"):
