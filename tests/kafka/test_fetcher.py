@@ -7,6 +7,8 @@ import json
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TypeVar
 
 import pytest
 from confluent_kafka import Message
@@ -211,12 +213,27 @@ def test_closing_twice_does_nothing(log: Log) -> None:
 
 real = pytest.mark.parametrize("make", [KafkaFetcher, ColumnFetcher])
 Make = Callable[[Settings], Fetcher]
+F = TypeVar("F", bound=Fetcher)
+
+
+class Closing(ExitStack):
+    """Closes fetchers at the end of the test, also of one that fails."""
+
+    def __call__(self, fetcher: F) -> F:
+        self.callback(fetcher.close)
+        return fetcher
+
+
+@pytest.fixture
+def closing() -> Iterator[Closing]:
+    with Closing() as stack:
+        yield stack
 
 
 @real
-def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
+def test_without_brokers_there_are_few_reports_and_a_reason(make: Make, closing: Closing) -> None:
     """If connections are refused there are a few temporary faults; a look-up gets the reason."""
-    fetcher = make(settings_for("127.0.0.1:1"))
+    fetcher = closing(make(settings_for("127.0.0.1:1")))
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]
     fetcher.assign({nowhere[0]: 0})
     deadline = time.monotonic() + 2.0
@@ -227,7 +244,6 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make) -> None:
     answers = fetcher.resolve(nowhere, AutoOffsetReset.LARGEST).result(LIMIT_S)
     assert answers
     assert all(isinstance(answer, str) and answer for answer in answers.values())
-    fetcher.close()
 
 
 def test_an_unused_fetcher_is_destroyed_at_once() -> None:
@@ -242,14 +258,16 @@ def test_an_unused_fetcher_is_destroyed_at_once() -> None:
         gc.enable()
 
 
-def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+def test_partitions_take_turns(
+    sandbox: Sandbox, unique: Callable[[str], str], closing: Closing
+) -> None:
     """If three partitions have messages, none gets more than two responses ahead of another."""
     topic = unique("turns")
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
         sandbox.produce(topic, [b"x" * 10_000] * 400, partition=partition)
     settings = {**settings_for(sandbox.bootstrap), "fetch.message.max.bytes": 1_000_000}
-    fetcher = ColumnFetcher({**settings, "fetch.max.bytes": 1_100_000})
+    fetcher = closing(ColumnFetcher({**settings, "fetch.max.bytes": 1_100_000}))
     tps = [TopicPartition(topic, number) for number in range(3)]
     fetcher.assign(dict.fromkeys(tps, 0))
     seen = dict.fromkeys(tps, 0)
@@ -259,18 +277,17 @@ def test_partitions_take_turns(sandbox: Sandbox, unique: Callable[[str], str]) -
         for run in fetcher.fetch(0.05):
             seen[run.tp] += run.batch.num_rows
             assert max(seen.values()) - min(seen.values()) <= 2 * 110
-    fetcher.close()
 
 
 @real
 def test_a_fetcher_waits_for_a_leader(
-    sandbox: Sandbox, unique: Callable[[str], str], make: Make
+    sandbox: Sandbox, unique: Callable[[str], str], make: Make, closing: Closing
 ) -> None:
     """A partition without a leader is a temporary fault; once it has a leader, it is fetched."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    fetcher = make(settings_for(sandbox.bootstrap))
+    fetcher = closing(make(settings_for(sandbox.bootstrap)))
     fetcher.assign({there: 0, later: 0})
     eventually(lambda: fetcher.consume(1, 0.05) or fetcher.faults)
     assert [(one.kind, one.tp) for one in fetcher.faults] == [(FetchFaultKind.RETRIED, later)]
@@ -278,11 +295,12 @@ def test_a_fetcher_waits_for_a_leader(
     sandbox.add_partitions(topic, partitions=2)
     sandbox.produce(topic, ["a"], partition=1)
     assert offsets(fetcher, 1, 1) == [0]
-    fetcher.close()
 
 
 @real
-def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], make: Make) -> None:
+def test_several_topics_at_once(
+    sandbox: Sandbox, unique: Callable[[str], str], make: Make, closing: Closing
+) -> None:
     """Partitions of several topics are looked up and fetched together, even if one is missing."""
     topics = [unique("several") for _ in range(3)]
     for topic in topics:
@@ -290,7 +308,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
         sandbox.produce(topic, [topic, topic], partition=1)
     absent = TopicPartition(unique("absent"), 0)
     tps = [TopicPartition(topic, number) for topic in topics for number in (0, 1)]
-    fetcher = make(settings_for(sandbox.bootstrap))
+    fetcher = closing(make(settings_for(sandbox.bootstrap)))
     ends = fetcher.resolve([*tps, absent], AutoOffsetReset.LARGEST).result(LIMIT_S)
     assert {tp: ends[tp] for tp in tps} == {tp: 2 * tp.partition for tp in tps}
     assert isinstance(ends[absent], str)
@@ -307,10 +325,11 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], 
             seen.add((topic, number, offset, value))
         assert time.monotonic() - start < LIMIT_S
     assert seen == {(topic, 1, at, topic.encode()) for topic in topics for at in (0, 1)}
-    fetcher.close()
 
 
-def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+def test_a_quota_is_obeyed(
+    sandbox: Sandbox, unique: Callable[[str], str], closing: Closing
+) -> None:
     """If a broker's quota demands a pause, the columnar engine waits, and loses no message."""
     topic, client = unique("quota"), unique("slow")
     sandbox.create_topic(topic, partitions=1)
@@ -329,7 +348,7 @@ def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> No
     finally:
         zookeeper.stop()
         zookeeper.close()
-    fetcher = ColumnFetcher({**settings_for(sandbox.bootstrap), "client.id": client})
+    fetcher = closing(ColumnFetcher({**settings_for(sandbox.bootstrap), "client.id": client}))
     tp, start = TopicPartition(topic, 0), time.monotonic()
 
     def throttled() -> bool:
@@ -341,4 +360,3 @@ def test_a_quota_is_obeyed(sandbox: Sandbox, unique: Callable[[str], str]) -> No
     eventually(throttled)
     assert time.monotonic() - start >= fetcher.throttled_s
     assert not fetcher.faults
-    fetcher.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from support.kafka.streams import MemoryLog, NoWakeSignal, fetcher_of
@@ -58,10 +59,6 @@ def read(fetcher: SharedFetcher, count: int) -> list[tuple[int | None, int | Non
     return found
 
 
-def waiting(fetcher: SharedFetcher) -> int:
-    return fetcher.queued
-
-
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
@@ -70,10 +67,10 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})
     assert read(fast, 5000) == [(1, offset) for offset in range(5000)]
-    eventually(lambda: waiting(slow) > LIMIT)
+    eventually(lambda: slow.queued > LIMIT)
     log.append(1, ["one more"])
     assert read(fast, 1) == [(1, 5000)]
-    assert waiting(slow) <= LIMIT + BATCH
+    assert slow.queued <= LIMIT + BATCH
     assert read(slow, 5000) == [(0, offset) for offset in range(5000)]
 
 
@@ -118,19 +115,18 @@ def test_a_client_that_is_lost_is_replaced_without_a_gap(
     assert not fetcher.faults
 
 
-def test_each_stream_raises_why_no_client_can_be_made(log: MemoryLog) -> None:
+def test_each_stream_raises_why_no_client_can_be_made() -> None:
     """If no client can be created, each stream of the pool gets a fault with the reason."""
 
     def connect() -> Fetcher:
         raise FetchError("no broker has a PLAINTEXT endpoint", where="here", remedy="add one")
 
-    pool = pool_of(connect)
-    fetchers = [pool.fetcher(NoWakeSignal()) for _ in range(2)]
-    for number, fetcher in enumerate(fetchers):
-        fetcher.assign({TopicPartition("shared", number): 0})
-    for fetcher in fetchers:
-        eventually(lambda fetcher=fetcher: fetcher.consume(1, 0.05) or fetcher.faults)
-        assert fetcher.faults[0].kind is FetchFaultKind.PERMANENT
-        assert "PLAINTEXT" in fetcher.faults[0].text
-    pool.close()
+    with closing(pool_of(connect)) as pool:
+        fetchers = [pool.fetcher(NoWakeSignal()) for _ in range(2)]
+        for number, fetcher in enumerate(fetchers):
+            fetcher.assign({TopicPartition("shared", number): 0})
+        for fetcher in fetchers:
+            eventually(lambda fetcher=fetcher: fetcher.consume(1, 0.05) or fetcher.faults)
+            assert fetcher.faults[0].kind is FetchFaultKind.PERMANENT
+            assert "PLAINTEXT" in fetcher.faults[0].text
     assert not pool.join(60.0)
