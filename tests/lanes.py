@@ -141,7 +141,7 @@ def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
 
 
 # How long each lane explores new seeds of the simulator, in seconds.
-FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 10.0, Lane.ALL: 120.0}
+FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 30.0, Lane.ALL: 120.0}
 
 STARTS_SERVERS = "Its tests start servers themselves."
 STARTS_PROCESSES = "Its tests start a process each, which takes a second."
@@ -206,7 +206,7 @@ SINGLE_TESTS = (
         "tests/protocol/test_java_regex.py::test_hostile_patterns_cost_little",
     ),
     *_later(
-        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 10 s.",
+        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 30 s.",
         "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
     ),
     *_later(
@@ -521,7 +521,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/sim/test_random_search.py::test_no_invariant_is_broken[",
         "The quick lane runs the first forty seeds, and each run of the normal lane explores fresh "
-        "seeds for 10 s.",
+        "seeds for 30 s.",
         but=("[0]",),
     ),
     Rule(

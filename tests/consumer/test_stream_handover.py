@@ -14,6 +14,7 @@ from support.internals import is_in_use
 from support.kafka.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
+from zkconsumer.consumer.stream_partitions import Grant
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.kafka.fetcher import Fetcher
 
@@ -185,6 +186,30 @@ def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, ha
     reader.withdraw(number)
     assert {one for one, _ in reader.take(500)} == {other}
     assert done == [len(held)]
+
+
+def test_a_release_waits_for_a_message_of_the_former_grant(log: Log, reader: Reader) -> None:
+    """If an edit moves a partition to another offset, its release waits for the message in hand."""
+    epoch = reader.grant(0, 10)
+    next(reader.stream)
+    reader.withdraw(0)
+    reader.stream.grant([Grant(reader.tp(0), 5, epoch)])
+    done: list[int] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
+    assert done == []
+    reader.stream.poll(timeout_s=0)
+    assert done == [1]
+
+
+def test_a_former_owner_s_message_delays_no_release(log: Log, reader: Reader) -> None:
+    """The release of a new ownership does not wait for a message of the lost ownership."""
+    reader.grant(0, 10)
+    next(reader.stream)
+    reader.withdraw(0)
+    reader.grant(0, 5)
+    done: list[int] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
+    assert done == [1]
 
 
 def test_an_unfinished_message_delays_no_other_partition(log: Log, reader: Reader) -> None:

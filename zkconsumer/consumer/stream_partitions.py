@@ -39,6 +39,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ class GrantedPartition:
     means that it is not known yet.
     """
 
-    __slots__ = ("codec", "epoch", "granted", "last", "start", "tp", "unfinished")
+    __slots__ = ("__weakref__", "codec", "epoch", "granted", "last", "start", "tp", "unfinished")
 
     def __init__(self, grant: Grant, codec: Codec[Decoded, Decoded]) -> None:
         self.codec = codec
@@ -203,6 +204,8 @@ class StreamPartitions:
         # signal handler may pause or seek while the interrupted thread holds the lock.
         self._writing = threading.RLock()
         self._wanted: dict[TopicPartition, GrantedPartition] = {}
+        # The last withdrawn grant of each partition, as long as the user's thread refers to it.
+        self._withdrawn = weakref.WeakValueDictionary[TopicPartition, GrantedPartition]()
         self._paused: dict[TopicPartition, int] = {}  # partition -> its epoch when it was paused
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
@@ -231,6 +234,7 @@ class StreamPartitions:
                 state = self._wanted.pop(tp, None)
                 if state is not None:
                     state.granted = False
+                    self._withdrawn[tp] = state
         self.notify()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
@@ -239,11 +243,17 @@ class StreamPartitions:
         If the user has no unfinished message, this thread calls `done` at once. Otherwise the
         user's thread calls `done` when it asks for the next message. The positions stay known until
         `withdraw`.
+
+        A partition that is withdrawn and granted again with the same epoch continues at another
+        offset, and the user may still hold a message of the former grant.
         """
         with self._writing:
             states = [self._wanted[tp] for tp in tps if tp in self._wanted]
             for state in states:
                 state.granted = False  # REVOKE
+            former = (self._withdrawn.get(state.tp) for state in states)
+            epochs = {state.tp: state.epoch for state in states}
+            states += [one for one in former if one is not None and one.epoch == epochs[one.tp]]
         release = _Release(states, done)
         self._releases.append(release)
         self.notify()  # REQUEST

@@ -603,7 +603,7 @@ class Monitor(Watcher):
                 self.delivered_below.setdefault(tp, value)
                 self.committable.setdefault(tp, value)
             return
-        if tp in self.edited:
+        if value != self.edited.get(tp, value):
             raise InvariantViolation("I7", f"{who} writes {value} over an operator's edit of {tp}")
         if value > self.committable.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {value}, not all finished")
