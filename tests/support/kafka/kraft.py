@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST, free_port
+from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.server import FAST_JVM, LOG4J, JavaServer
 
 LIMIT_S = 60.0
 SESSION_S = 6.0
+TRY_S = 5.0
+"""Seconds after which an admin request without a reply is sent again. A reply takes 0.1 s."""
 
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -44,6 +51,10 @@ _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 _META = f"version=1\ncluster.id={_CLUSTER}\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAABkQ\n"
 # Only at this level does a 4.0.1 broker log the states of members.
 _DEBUG = "log4j.logger.org.apache.kafka.coordinator.group.GroupMetadataManager=DEBUG\n"
+
+# The broker's errors after which a request is sent again. librdkafka's own errors have negative
+# numbers; one of them reports a request without a reply.
+_AGAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER)
 
 NEW = "4.0.1"
 """The release whose jars are listed beside this module."""
@@ -112,12 +123,61 @@ class KraftBroker(JavaServer):
 
     def create_topic(self, name: str, *, partitions: int) -> None:
         """Create a topic."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_topics([NewTopic(name, partitions, 1)])
-        made[name].result(LIMIT_S)
+        self._request(
+            f"create the topic {name}",
+            lambda admin: admin.create_topics(
+                [NewTopic(name, partitions, 1)], request_timeout=TRY_S
+            )[name],
+            KafkaError.TOPIC_ALREADY_EXISTS,
+        )
 
     def add_partitions(self, name: str, *, partitions: int) -> None:
         """Add partitions to a topic; `partitions` is the new number."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_partitions([NewPartitions(name, partitions)])
-        made[name].result(LIMIT_S)
+        self._request(
+            f"give the topic {name} {partitions} partitions",
+            lambda admin: admin.create_partitions(
+                [NewPartitions(name, partitions)], request_timeout=TRY_S
+            )[name],
+            KafkaError.INVALID_PARTITIONS,
+        )
+
+    def _request(
+        self, what: str, send: Callable[[AdminClient], Future[None]], repeated: int
+    ) -> None:
+        """Send an admin request, and send it again with a new client after `TRY_S` seconds.
+
+        A broker that has just started may answer a Metadata request without a controller. Then
+        librdkafka keeps the admin request until its next Metadata request, which can be minutes
+        later. A new client asks at once.
+
+        Args:
+            what: what the request does, for the error.
+            repeated: the broker's error if an earlier try had an effect, but no reply arrived.
+
+        Raises:
+            SandboxError: the broker has not done it within `LIMIT_S`.
+            KafkaException: the broker refused the request.
+        """
+        last: list[KafkaException] = []
+
+        def is_done() -> bool:
+            # A client that is garbage ends, and never completes its request.
+            admin = AdminClient({"bootstrap.servers": self.bootstrap})
+            try:
+                send(admin).result(LIMIT_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if last and code == repeated:
+                    return True
+                if code >= 0 and code not in _AGAIN:
+                    raise
+                last.append(error)
+                return False
+            return True
+
+        if not until(is_done, limit_s=LIMIT_S):
+            raise SandboxError(
+                f"{self.name} did not {what} within {LIMIT_S:.0f} s: {last[-1]}",
+                where=self._log_tail(),
+                remedy=f"see {self.log}",
+            )
