@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -103,10 +104,26 @@ class Cluster:
         **environment: object,
     ) -> subprocess.Popen[bytes]:
         """Start a member that writes the messages of the topic to `output`."""
+        more = ("--from-beginning", *options)
+        return self.run(
+            "consume", topic, properties, *more, output=output, errors=errors, **environment
+        )
+
+    def run(
+        self,
+        name: str,
+        topic: str,
+        properties: Mapping[str, object],
+        *options: str,
+        output: int | IO[bytes] = subprocess.PIPE,
+        errors: int | IO[bytes] = subprocess.PIPE,
+        **environment: object,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command for a topic and the group of the same name."""
         given = [f"--property={name}={value}" for name, value in properties.items()]
         command = ["-g", topic, "-t", topic, "-z", self.sandbox.zookeeper_connect, *given]
         return subprocess.Popen(
-            [sys.executable, "-m", "zkconsumer", "consume", "--from-beginning", *command, *options],
+            [sys.executable, "-m", "zkconsumer", name, *command, *options],
             env=self.realm.environment(PYTHONPATH=f"{ROOT}:{self._packages}", **environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -187,6 +204,23 @@ def test_a_member_reads_and_commits(
         client.close()
 
 
+def test_lag(kerberized: Callable[[str], Cluster], topic: str) -> None:
+    """`lag` logs in with Kerberos at ZooKeeper and at a broker, and reads the ends of the logs."""
+    cluster = filled(kerberized(RELEASES[-1]), topic)
+    environment = of_keytab(cluster.keytabs[USER])
+    properties = AT_ZOOKEEPER | AT_BROKERS
+    member = cluster.member(topic, properties, "--max-messages=4", **environment)
+    _, errors = member.communicate(timeout=LIMIT_S)
+    assert member.returncode == 0, errors
+    del properties["fetch.engine"]
+    command = cluster.run("lag", topic, properties, "-o", "jsonl", **environment)
+    told, errors = command.communicate(timeout=LIMIT_S)
+    assert command.returncode == 0, errors
+    row = json.loads(told)
+    found = [row[name] for name in ("offset", "source", "log_start", "log_end", "lag")]
+    assert found == [4, "zookeeper", 0, MESSAGES, MESSAGES - 4]
+
+
 @pytest.mark.parametrize(
     ("properties", "told"),
     [
@@ -210,7 +244,7 @@ def test_a_member_reads_and_commits(
         ),
         (
             {**AT_BROKERS, "kafka.sasl.kerberos.keytab": USER, _SERVICE: "zookeeper"},
-            "refuses the login: .*see its log",
+            "refuses the login: .*service.name.*see its log",
         ),
         ({**AT_BROKERS, **PASSWORD}, "does not offer the SASL mechanism PLAIN .*: GSSAPI"),
     ],

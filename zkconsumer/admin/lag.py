@@ -35,8 +35,9 @@ from zkconsumer.admin.groups import (
     selected,
 )
 from zkconsumer.errors import ConfigError
+from zkconsumer.kafka.access import is_for_columns
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
+from zkconsumer.kafka.logs import NO_KERBEROS, LogRange, committed_in_kafka, log_ends
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
@@ -197,9 +198,7 @@ def lags_of(
     for name, image in images.items():
         mine = [tp for tp in wanted[name] if tp in there]
         stored = (
-            committed_in_kafka(brokers, name, mine, limit_s=limit_s)
-            if kafka is None
-            else kafka(brokers, name, mine)
+            _stored(brokers, name, mine, limit_s) if kafka is None else kafka(brokers, name, mine)
         )
         lags = tuple(
             _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing))
@@ -207,6 +206,22 @@ def lags_of(
         )
         found[name] = GroupLag(image, wants[name], lags)
     return found
+
+
+def _stored(
+    brokers: Brokers, group: str, partitions: Collection[TopicPartition], limit_s: float
+) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
+    """Return the offsets in Kafka as `committed_in_kafka` does.
+
+    If only the columnar reader can log in at the brokers, Kafka's offsets are unknown: this reader
+    reads logs, and the offsets are those in ZooKeeper.
+    """
+    try:
+        return committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
+    except ConfigError as error:
+        if not is_for_columns(error, brokers.config):
+            raise
+        return dict.fromkeys(partitions, NO_KERBEROS)
 
 
 def unasked_logs(

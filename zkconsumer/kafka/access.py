@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -73,6 +74,19 @@ def _only_columns_log_in(config: ConnectionConfig) -> bool:
     )
 
 
+def is_for_columns(error: ConfigError, config: ConnectionConfig | None) -> bool:
+    """Return whether librdkafka lacks GSSAPI, and the columnar reader can log in instead of it.
+
+    `error` is the error for the properties that librdkafka refuses.
+    """
+    return (
+        config is not None
+        and _NO_PROVIDER in error.what
+        and mechanism_of(config.kafka) == "GSSAPI"
+        and all(find_spec(name) is not None for name in ("pyarrow", "google_crc32c", "gssapi"))
+    )
+
+
 def _expected_protocol(config: ConnectionConfig) -> str:
     """Return the security protocol with which librdkafka checks the properties.
 
@@ -93,8 +107,8 @@ def invalid(error: Exception) -> ConfigError:
     remedy = "correct the property; docs/configuration.md links to librdkafka's list"
     if _NO_PROVIDER in text:
         remedy = (
-            "consume with fetch.engine=columns and offsets.storage=zookeeper, and install "
-            "zkconsumer[fast,kerberos]; or build confluent-kafka with libsasl2: "
+            "install zkconsumer[fast,kerberos], and consume with fetch.engine=columns and "
+            "offsets.storage=zookeeper; or build confluent-kafka with libsasl2: "
             "pip install --no-binary confluent-kafka confluent-kafka"
         )
     return ConfigError(

@@ -27,8 +27,8 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as RawPartition
 
-from zkconsumer.errors import FetchError
-from zkconsumer.kafka.access import Refusals, invalid
+from zkconsumer.errors import ConfigError, FetchError
+from zkconsumer.kafka.access import Refusals, invalid, is_for_columns
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
@@ -42,6 +42,7 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_BROKER: Final = "no broker is registered in ZooKeeper"
 NO_TOPIC: Final = "the brokers do not know the partition"
 NO_LEADER: Final = "the partition has no leader"
+NO_KERBEROS: Final = "Kafka: librdkafka cannot read Kafka's offsets, because it lacks Kerberos"
 
 # Seconds for which a leader may report a log end below an offset that was already read. A newly
 # elected leader reports fewer messages than it stores until its followers fetch from it again.
@@ -244,12 +245,33 @@ def log_ends(
 
     `limit_s` is the time limit in seconds for all partitions together. The next offset is the high
     watermark, as in the JVM's tools (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the
-    leader).
+    leader). If librdkafka lacks Kerberos, the columnar reader asks; then `limit_s` limits each of
+    its requests.
     """
     try:
-        return LogClient(brokers, limit_s=limit_s).ends(partitions)
+        try:
+            return LogClient(brokers, limit_s=limit_s).ends(partitions)
+        except ConfigError as error:
+            if not is_for_columns(error, brokers.config):
+                raise
+            return _ends_without_librdkafka(brokers, sorted(partitions), limit_s)
     except FetchError as error:
         return dict.fromkeys(partitions, str(error))
+
+
+def _ends_without_librdkafka(
+    brokers: Brokers, partitions: Sequence[TopicPartition], limit_s: float
+) -> dict[TopicPartition, LogRange | str]:
+    from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - needs the extra `fast`
+    from zkconsumer.kafka.fetcher import AutoOffsetReset  # noqa: PLC0415 - only this call needs it
+
+    lookup = Lookup(broker_settings(brokers))
+    try:
+        starts = lookup.ends(partitions, AutoOffsetReset.SMALLEST, limit_s)
+        ends = lookup.ends(partitions, AutoOffsetReset.LARGEST, limit_s)
+    finally:
+        lookup.close()
+    return {tp: _range(starts[tp], ends[tp]) for tp in partitions}
 
 
 def offsets_at(

@@ -346,7 +346,10 @@ class _Tokens:
     def _refused(self, reason: str) -> AuthenticationError:
         remedy = "check kafka.sasl.username and kafka.sasl.password"
         if self._mechanism == "GSSAPI":
-            remedy = "check that the broker accepts the principal of the ticket; see its log"
+            remedy = (
+                "check kafka.sasl.kerberos.service.name, and that the broker accepts the principal "
+                "of the ticket; see its log"
+            )
         return AuthenticationError(
             f"the broker {self.host} refuses the login: {reason}",
             where=self._where,

@@ -106,13 +106,20 @@ class Lookup:
             remedy="check the addresses and that the brokers run; the reader retries",
         )
 
-    def ends(self, tps: Sequence[TopicPartition], reset: AutoOffsetReset) -> Answers:
+    def ends(
+        self,
+        tps: Sequence[TopicPartition],
+        reset: AutoOffsetReset,
+        timeout_s: float = RESOLVE_S,
+    ) -> Answers:
         """Return the first or the next offset of each partition, or the reason why it is unknown.
+
+        `timeout_s` is the time limit of each request in seconds.
 
         Raises FetchError if the brokers refuse the login, or if no file descriptor is left.
         """
         try:
-            known = self.metadata({tp.topic for tp in tps}, RESOLVE_S)
+            known = self.metadata({tp.topic for tp in tps}, timeout_s)
         except AuthenticationError as error:
             raise error.error from error
         except FetchError as error:
@@ -125,11 +132,15 @@ class Lookup:
         for leader in sorted(set(known.leaders.values())):
             wanted = [tp for tp in tps if known.leaders.get(tp) == leader]
             if wanted:
-                answers |= self._ends_at(known.addresses[leader], wanted, reset)
+                answers |= self._ends_at(known.addresses[leader], wanted, reset, timeout_s)
         return answers
 
     def _ends_at(
-        self, address: tuple[str, int], tps: list[TopicPartition], reset: AutoOffsetReset
+        self,
+        address: tuple[str, int],
+        tps: list[TopicPartition],
+        reset: AutoOffsetReset,
+        timeout_s: float,
     ) -> Answers:
         try:
             found = self._ask(
@@ -137,7 +148,7 @@ class Lookup:
                 requests.LIST_OFFSETS,
                 lambda version: requests.offsets_request(version, tps, reset.spec),
                 requests.offsets,
-                RESOLVE_S,
+                timeout_s,
             )
         except (*LOST, AuthenticationError) as error:
             return dict.fromkeys(tps, why(error))
