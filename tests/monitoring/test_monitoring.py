@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import operator
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import promql_parser as promql
 import pytest
 import yaml
+from jsonschema import Draft202012Validator, ValidationError
 
 from zkconsumer.admin.lag import GAUGES as GROUP_GAUGES
 from zkconsumer.admin.lag import Status
@@ -179,8 +183,169 @@ def test_every_alert_and_metric_is_covered() -> None:
     assert {name for name in METRICS if not re.search(rf"\b{name}\b", text)} == set()
 
 
+# The parts of Grafana's classic JSON model (Dashboard JSON model, Panel JSON model, Variables) that
+# the dashboard uses. Grafana itself ignores what it does not know, and shows an empty panel.
+SOURCE = {
+    "type": "object",
+    "properties": {"type": {"const": "prometheus"}, "uid": {"const": "${datasource}"}},
+    "required": ["type", "uid"],
+    "additionalProperties": False,
+}
+POSITION = {
+    "type": "object",
+    "properties": {
+        "x": {"type": "integer", "minimum": 0, "maximum": 23},
+        "y": {"type": "integer", "minimum": 0},
+        "w": {"type": "integer", "minimum": 1, "maximum": 24},
+        "h": {"type": "integer", "minimum": 1},
+    },
+    "required": ["x", "y", "w", "h"],
+    "additionalProperties": False,
+}
+ROW = {
+    "properties": {
+        "type": {"const": "row"},
+        "collapsed": {"const": False},
+        # The panels of a row that is not collapsed follow it in the list of the dashboard.
+        "panels": {"const": []},
+    },
+    "required": ["collapsed", "panels"],
+}
+TARGET = {
+    "type": "object",
+    "properties": {
+        "refId": {"type": "string", "pattern": "^[A-Z]$"},
+        "datasource": SOURCE,
+        "editorMode": {"enum": ["code", "builder"]},
+        "expr": {"type": "string", "minLength": 1},
+        "legendFormat": {"type": "string"},
+        "instant": {"type": "boolean"},
+        "range": {"type": "boolean"},
+    },
+    "required": ["refId", "datasource", "expr"],
+    "additionalProperties": False,
+}
+CHART = {
+    "properties": {
+        "type": {"enum": ["stat", "timeseries"]},
+        "description": {"type": "string"},
+        "datasource": SOURCE,
+        "targets": {"type": "array", "items": TARGET, "minItems": 1},
+        "fieldConfig": {
+            "type": "object",
+            "properties": {"defaults": {"type": "object"}, "overrides": {"type": "array"}},
+            "required": ["defaults", "overrides"],
+            "additionalProperties": False,
+        },
+        "options": {"type": "object"},
+    },
+    "required": ["datasource", "targets", "fieldConfig", "options"],
+}
+PANEL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "minimum": 1},
+        "type": {"type": "string"},
+        "title": {"type": "string", "minLength": 1},
+        "gridPos": POSITION,
+    },
+    "required": ["id", "type", "title", "gridPos"],
+    "if": {"properties": {"type": {"const": "row"}}},
+    "then": ROW,
+    "else": CHART,
+}
+VARIABLE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": r"^\w+$"},
+        "type": {"enum": ["datasource", "query"]},
+        "datasource": SOURCE,
+        "refresh": {"enum": [1, 2]},
+        "sort": {"type": "integer", "minimum": 0, "maximum": 8},
+    },
+    "required": ["name", "type", "query"],
+    "if": {"properties": {"type": {"const": "query"}}},
+    "then": {"required": ["datasource", "definition", "refresh"]},
+    "else": {"properties": {"query": {"const": "prometheus"}}},
+}
+MODEL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "null"},  # the id in the database of another Grafana would be overwritten
+        "uid": {"type": "string", "minLength": 8, "maxLength": 40},
+        "title": {"type": "string", "minLength": 1},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        # Grafana 9 introduced 37; 42 is the last version of the classic model.
+        "schemaVersion": {"type": "integer", "minimum": 37, "maximum": 42},
+        "version": {"type": "integer"},
+        "editable": {"type": "boolean"},
+        "graphTooltip": {"enum": [0, 1, 2]},
+        "refresh": {"type": "string", "pattern": "^\\d+[smh]$"},
+        "time": {"type": "object", "required": ["from", "to"]},
+        "timezone": {"type": "string"},
+        "templating": {
+            "type": "object",
+            "properties": {"list": {"type": "array", "items": VARIABLE}},
+            "required": ["list"],
+        },
+        "annotations": {"type": "object", "required": ["list"]},
+        "links": {"type": "array"},
+        "panels": {"type": "array", "items": PANEL, "minItems": 1},
+    },
+    "required": ["uid", "title", "schemaVersion", "time", "templating", "panels"],
+    "additionalProperties": False,
+}
+
+
+def check_model(dashboard: Any) -> None:
+    """Check the dashboard against Grafana's model, and its references to ids and variables."""
+    Draft202012Validator(MODEL).validate(dashboard)
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids)), "two panels have one id"
+    variables = {one["name"]: one["type"] for one in dashboard["templating"]["list"]}
+    assert len(variables) == len(dashboard["templating"]["list"]), "two variables have one name"
+    assert variables.get("datasource") == "datasource", "no variable is the data source"
+    for panel in dashboard["panels"]:
+        targets = panel.get("targets", ())
+        letters = {target["refId"] for target in targets}
+        assert len(letters) == len(targets), "two queries of a panel have one letter"
+        for target in targets:
+            used = set(re.findall(r"\$\{?(\w+)", target["expr"])) - {"__rate_interval"}
+            assert used <= variables.keys(), f"no variables {used - variables.keys()}"
+
+
+def test_the_dashboard_fits_the_model_of_grafana() -> None:
+    """The dashboard has the fields of Grafana's model; its ids, letters and variables fit."""
+    check_model(DASHBOARD)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("schemaVersion",), "39", "is not of type 'integer'"),
+        (("uid",), "zk", "is too short"),
+        (("panels", 2, "id"), 2, "two panels have one id"),
+        (("panels", 1, "datasource", "uid"), "P1809F7CD0C75ACF3", "datasource"),
+        (("panels", 1, "gridPos", "w"), 25, "25 is greater than the maximum of 24"),
+        (("panels", 0, "panels"), [{}], "was expected"),
+        (("panels", 6, "targets", 1, "refId"), "A", "two queries of a panel have one letter"),
+        (("panels", 1, "targets", 0, "expr"), "$team", "no variables {'team'}"),
+        (("templating", "list", 0, "name"), "source", "no variable is the data source"),
+    ],
+)
+def test_a_wrong_dashboard_is_found(
+    place: tuple[str | int, ...], value: object, message: str
+) -> None:
+    """The check itself finds a wrong type, position, id, data source and variable."""
+    wrong = copy.deepcopy(DASHBOARD)
+    *path, last = place
+    reduce(operator.getitem, path, wrong)[last] = value
+    with pytest.raises((AssertionError, ValidationError), match=re.escape(message)):
+        check_model(wrong)
+
+
 def test_the_panels_do_not_overlap() -> None:
-    """Each panel has its own id and its own place within the 24 columns."""
+    """Each panel has its own place within the 24 columns."""
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -192,8 +357,6 @@ def test_the_panels_do_not_overlap() -> None:
         }
         assert not cells & mine, panel["title"]
         cells |= mine
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(ids) == len(set(ids))
 
 
 def test_prometheus_accepts_the_rules(tmp_path: Path, promtool: str) -> None:
