@@ -54,7 +54,7 @@ def join(
 
 
 def callbacks(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Drop repeated calls: the JVM's consumer calls in each attempt, zkconsumer once."""
+    """Drop repeated calls: the JVM calls in each attempt, zkconsumer once per assignment."""
     return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
 
 

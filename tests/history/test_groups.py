@@ -359,7 +359,7 @@ def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe)
 def test_gave_up_needs_every_possible_assignor(
     story: Story, described: Describe, claimed: bool
 ) -> None:
-    """Before a group settles, only a member that would own partitions by every assignor gave up."""
+    """Before a group settles, a member is named only if it gave up under each possible assignor."""
     partitions = b",".join(b'"%d":[1]' % n for n in range(3))
     story.add(tx.CREATE, created(ROOT + paths.topic("t"), b'{"partitions":{%b}}' % partitions))
     story.join(1, "g_a")

@@ -230,7 +230,7 @@ def test_an_error_that_no_retry_avoids() -> None:
 
 
 def paused_before_the_offsets() -> Member:
-    """A member that was paused for longer than its session, before it had read new offsets."""
+    """Return a member paused past its session, before it has read new partitions' offsets."""
     member = Member().joining().hear(T0, T1)
     assert member.sent(msg.ConsumerGroupHeartbeat) and member.sent(msg.OffsetFetch)
     return member.give(ev.Tick, after_s=10.0)

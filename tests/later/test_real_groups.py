@@ -462,7 +462,7 @@ def test_kip_848_of_4_0(name: str, group_for: Make, new_kraft: KraftBroker) -> N
 def test_a_group_changes_its_protocol(
     clients: tuple[str, ...], group_for: Make, new_kraft: KraftBroker
 ) -> None:
-    """If a member of KIP-848's protocol joins a classic group, the group gets new assignments."""
+    """If a KIP-848 member joins a classic group, the group gets the assignments of KIP-848."""
     steps = CONSUMER["leave"]
     scenario = Scenario(steps, clients, protocol="consumer", upgraded=1)
     assignments, _ = predicted(scenario)

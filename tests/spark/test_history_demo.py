@@ -55,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)
 def test_a_run(home: Path, start: Start, tmp_path: Path) -> None:
-    """The tables equal what the demo recorded; each run of the pipeline reads transactions."""
+    """The tables equal what the demo recorded; both runs of the pipeline read new transactions."""
     process = start("--faults", "4", "--seed", "3", "--output", "out", "--json")
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err.decode()

@@ -19,7 +19,7 @@ from typing import Any
 POLL_S = 0.1
 
 NOT_FATAL = "UnknownMemberIdException"
-"""A KIP-848 member raises this error if its session ends before it has read new offsets.
+"""A KIP-848 member raises this if its session ends before it reads new partitions' offsets.
 
 The member joins the group again at a later call of `poll`.
 """
