@@ -53,7 +53,7 @@ def test_read(data: bytes, offsets: dict[int, int], unread: int) -> None:
     ],
 )
 def test_refused(line: bytes) -> None:
-    """One sentence with the position refuses a line that is not an offset of a group."""
+    """A line that is not an offset of a group is refused in one sentence with its position."""
     with pytest.raises(ConfigError) as caught:
         read_export(GOOD + b"\n" + line + b"\n" + GOOD + b"\n", where="file")
     assert caught.value.where == "file:2"

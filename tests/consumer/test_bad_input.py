@@ -354,7 +354,7 @@ def test_a_closed_connector_says_so(group: Group) -> None:
 
 
 def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
-    """If another live session has this consumer id, a named error refuses the member."""
+    """If another live session has this consumer id, joining fails with a named error in time."""
     first = group.join("same")
     first.settled(0, 1, 2, 3)
     second = group.member("same", zookeeper_session_timeout_s=0.5)

@@ -119,7 +119,7 @@ class LabPage:
             self.page.keyboard.press(name)
 
     def at(self, move: int) -> None:
-        """Wait until the page shows this move number of the run."""
+        """Wait until the page shows the move that has this number."""
         expect(self.page.locator(".place")).to_contain_text(f"move {move} of", timeout=LIMIT_MS)
 
     def shows(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The member of the classic protocol: the commands that it answers to each event."""
+"""The member of the classic protocol: the commands with which it answers each event."""
 
 from __future__ import annotations
 

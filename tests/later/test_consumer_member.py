@@ -1,4 +1,4 @@
-"""The member of KIP-848's protocol: the commands that it answers to each event."""
+"""The member of KIP-848's protocol: the commands with which it answers each event."""
 
 from __future__ import annotations
 

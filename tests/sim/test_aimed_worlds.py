@@ -95,7 +95,7 @@ def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.Monke
 
 
 def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
-    """If another client takes a member's id, the member releases its partitions for some time."""
+    """A member whose id another client takes releases its partitions, and reclaims them later."""
 
     def hasty(one: Settings) -> Settings:
         return replace(one, backoff_s=0.5)

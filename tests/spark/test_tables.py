@@ -661,7 +661,7 @@ def test_zookeeper_restarts(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """If a checkpoint belongs to another table, one sentence refuses it, and no row appears."""
+    """A checkpoint of another table is refused with one sentence, and no row is reported."""
     scene.owner("t", 0, "g_a-0")
     with _following(tables.owner_changes(spark, **_asked(scene)), tmp_path) as log:
         log.wait(1)
