@@ -442,7 +442,7 @@ class LiveGroup:
                 "scene": self._picture.scene(),
                 "title": f"group {escaped_and_cut(self.group)}",
                 "base": {},
-                "about": {"words": self.words() + self._left_out()},
+                "about": {"words": self.words() + self._left_out(), "group": self.group},
             }
         ]
         if self._findings is not None:
@@ -537,5 +537,5 @@ class LiveGroup:
 
 
 def _finding(one: Finding) -> JsonObject:
-    text = f"{one.subject}: {one.what} {one.why} {one.remedy}"
+    text = f"{one.subject}: {one.what}. Consequence: {one.why}. Remedy: {one.remedy}."
     return {"severity": one.severity.value, "code": one.code, "text": escaped_and_cut(text, 600)}

@@ -312,7 +312,8 @@ class App extends Component {
     const box = event.currentTarget.getBoundingClientRect();
     this.opener = event.currentTarget;
     this.hush();
-    this.setState({ menu: { what, which, x: box.left, y: box.bottom + 4 }, playing: false });
+    // A live group does not wait; its page continues to follow it.
+    this.setState({ menu: { what, which, x: box.left, y: box.bottom + 4 }, playing: this.run.kind === "live" && this.state.playing });
   };
 
   closeMenu = () => {
@@ -504,7 +505,7 @@ class App extends Component {
     const said = run.caption(at) || run.lesson;
     let last = at; // the last move with words; readings of a live group have none
     while (last > 1 && !textOf(run, last - 1)) last--;
-    const text = at ? textOf(run, last - 1) : run.kind === "simulated" ? "Press space to play, or → for one move." : "The beginning.";
+    const text = at ? textOf(run, last - 1) || (run.kind === "live" ? "No change since the page was opened." : "") : run.kind === "simulated" ? "Press space to play, or → for one move." : "The beginning.";
     return html`<div class="narration ${run.title || said ? "" : "bare"}"><p class="said">${run.title ? html`<b>${run.title}</b>${said ? ": " : ""}` : null}${said}</p>
       <p class="happens" title=${text} aria-live=${this.state.playing ? "off" : "polite"}><span class="clock">${picture.t.toFixed(3)} s</span> ${text}</p></div>`;
   }

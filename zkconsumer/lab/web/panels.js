@@ -57,7 +57,7 @@ class Znode extends Component {
     const mark = who === undefined ? {} : { background: paint(who).fill };
     return html`<li><button class="znode ${glows ? "glow" : ""}" onClick=${(event) => menu("znode", path, event)} aria-haspopup="menu">
       <i class="dot ${session ? "ephemeral" : ""}" style=${mark} title=${session ? "ephemeral: ends with its session" : "persistent"}></i>
-      <span class="path">${name}</span> <span class="data">${data}</span></button></li>`;
+      <span class="path" title=${name}>${name}</span> <span class="data">${data}</span></button></li>`;
   }
 }
 

@@ -32,7 +32,7 @@ export function Picture({ picture, run, menu, canAct, selected }) {
     <${picture.zookeeper.protocol ? Coordinator : ZooKeeper} zookeeper=${picture.zookeeper} menu=${menu} canAct=${canAct} kind=${run.kind} verb=${verb} />
     <div class="members ${size}" role="list" aria-label="members">
       ${shown.map(([member, who]) => html`<${Member} key=${who} who=${who} member=${member} names=${picture.partitions.length}
-          menu=${menu} canAct=${canAct} kind=${run.kind} flash=${actor === who ? verb + picture.at : ""} selected=${selected === who}
+          menu=${menu} canAct=${canAct} kind=${run.kind} group=${run.about.group || ""} flash=${actor === who ? verb + picture.at : ""} selected=${selected === who}
           crowd=${shown.length > NAMED_MESSAGES} left=${leaseLeft(member, picture.t)} cells=${cells[who]} />`)}
       ${away > 0 && canAct
         ? html`<div class="seat" role="listitem"><button class="join" onClick=${(event) => menu("join", null, event)} title="start another member (key j)">
@@ -108,7 +108,7 @@ function Messages({ way, messages, delayed, who, menu, canAct }) {
 }
 
 class Member extends Pure {
-  render({ selected, who, member, menu, canAct, flash, crowd, left, cells, kind }) {
+  render({ selected, who, member, menu, canAct, flash, crowd, left, cells, kind, group }) {
     const { fill, ink, pattern } = paint(who);
     const state = WORDS[member.s] ?? member.s;
     const busy = member.s === "up" && !["settled", "consuming", "stable", "registered"].includes(member.ph);
@@ -128,11 +128,12 @@ class Member extends Pure {
         ${!crowd && member.i ? html`<${Messages} way="reply" messages=${member.i} delayed=${member.id} ...${messages} />` : null}</div>
       <button class="head p${pattern}" style=${{ background: fill, color: ink }} disabled=${!canAct && !member.why}
           onClick=${(event) => menu("member", who, event)} aria-haspopup="menu">
-        <b>${member.n.length > 8 ? `#${who} ` : ""}<span class="full">${member.n}</span></b>
+        <b class=${member.n.length > 8 ? "long" : ""}>${member.n.length > 8 ? `#${who} ` : ""}<span class="full" title=${member.n}>${ownPart(member.n, group)}</span></b>
         <span class="kind" title=${member.why}>${programOf(member)}</span>
       </button>
       <div class="body">
         <div class="phase ${busy ? "busy" : ""}">${state || phaseText(member)}${member.slow ? ", slow user" : ""}</div>
+        ${member.k === "jvm" && member.release ? html`<div class="lease release">Kafka ${member.release}</div>` : null}
         ${member.note ? html`<div class="lease">${member.note}</div>` : null}
         ${left !== "" && member.s !== "away"
           ? html`<div class="lease ${left === "0.0" ? "over" : ""}">${word} ${left === "0.0" ? "over" : `${left} s`}</div>`
@@ -143,9 +144,13 @@ class Member extends Pure {
   }
 }
 
-// The program that a member runs; of a live group's JVM member also its possible releases.
 export function programOf(member) {
-  return member.k === "jvm" ? `JVM${member.release ? ` ${member.release}` : ""}` : member.k === "zk" ? "zkconsumer" : member.k;
+  return member.k === "jvm" ? "JVM" : member.k === "zk" ? "zkconsumer" : member.k;
+}
+
+// A long name without the group's name, with which the names of all members begin.
+function ownPart(name, group) {
+  return name.length > 8 && name.startsWith(`${group}_`) ? name.slice(group.length + 1) : name;
 }
 
 function phaseText(member) {
