@@ -1,4 +1,4 @@
-"""The installed packages of the tests' environment, kept in the user's cache by hard links.
+"""What a new checkout takes over from another one: packages by hard links, and compiled loops.
 
 pip takes 20 s of a processor to install the packages of the lock `test`, and Python some seconds
 more to compile those that the tests import. `keep` links the packages of a new environment into the
@@ -148,3 +148,65 @@ def _remove_oldest() -> None:
     kept = [one for one in directory().iterdir() if (one / DESCRIPTION).is_file()]
     for one in sorted(kept, key=lambda one: one.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(one, ignore_errors=True)
+
+
+# ---- Loops that Numba has compiled ---------------------------------------------------------------
+
+
+# Numba takes 20 s of a processor to compile the loops of the columnar decoders. It writes them
+# beside their modules, and uses them again only if the module has the same size and the same time
+# of its last change. A new checkout has other times, so they are set to those of the former one.
+COMPILED = "__pycache__/*.nb[ci]"
+TIMES = "times.json"
+
+
+def loops_of(root: Path) -> Path:
+    """Return where the compiled loops of this checkout are kept.
+
+    The path depends on every module of the package, because compiled code contains the constants
+    and functions of other modules.
+    """
+    digest = hashlib.sha256(sys.version.encode())
+    for module in sorted((root / "zkconsumer").rglob("*.py")):
+        digest.update(f"{module.relative_to(root)}\0".encode() + module.read_bytes())
+    return directory().with_name("loops") / digest.hexdigest()[:24]
+
+
+def keep_loops(root: Path) -> None:
+    """Keep the compiled loops of a checkout, unless those of an equal one are kept."""
+    kept = loops_of(root)
+    found = sorted((root / "zkconsumer").rglob(COMPILED))
+    if kept.exists() or not found:
+        return
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix="new-", dir=kept.parent))
+        try:
+            for file in found:
+                copy = fresh / file.relative_to(root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
+            modules = {one for file in found for one in file.parent.parent.glob("*.py")}
+            times = {str(one.relative_to(root)): one.stat().st_mtime_ns for one in modules}
+            (fresh / TIMES).write_text(json.dumps(times), encoding="utf-8")
+            fresh.rename(kept)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        for older in sorted(kept.parent.iterdir(), key=lambda one: one.stat().st_mtime)[:-KEPT]:
+            shutil.rmtree(older, ignore_errors=True)
+
+
+def restore_loops(root: Path) -> None:
+    """Copy compiled loops into a checkout that has none, if those of an equal one are kept."""
+    if any((root / "zkconsumer").rglob(COMPILED)):
+        return
+    kept = loops_of(root)
+    with suppress(OSError, ValueError):
+        times = json.loads((kept / TIMES).read_text(encoding="utf-8"))
+        os.utime(kept)
+        for file in kept.rglob("*.nb[ci]"):
+            target = root / file.relative_to(kept)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(file, target)
+        for module, changed in times.items():
+            os.utime(root / module, ns=(changed, changed))

@@ -171,6 +171,7 @@ def main() -> int:
     lane = ("--lane", "all") if "--all" in options else ()
     with ExitStack() as stack:
         required = is_ci() or "--install-docker" in options
+        _package_cache.restore_loops(ROOT)
         with warming_up():
             if required:
                 _engine.install_shells()
@@ -182,6 +183,7 @@ def main() -> int:
             record_classes(RELEASES if lane else SOME_RELEASES)
         # Now Python has compiled the packages that the tests import.
         _package_cache.keep(Path(sys.prefix))
+        _package_cache.keep_loops(ROOT)
         tests = pytest(*WORKERS, *lane, *arguments)
     if missing:
         say(missing)
