@@ -109,6 +109,7 @@ def test_the_lab_follows_a_group_without_writes(
         expect(one.page.get_by_role("status")).to_contain_text(
             "Kafka's consumer and zkconsumer both write such a registration", timeout=LIMIT_MS
         )
+        assert members.writes() == last
         members.release(0)
         last = members.writes()
         one.shows(f"{members.topic}-0 has no owner")
