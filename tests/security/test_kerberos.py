@@ -229,6 +229,10 @@ def test_lag(kerberized: Callable[[str], Cluster], topic: str) -> None:
             {**AT_ZOOKEEPER, "zookeeper.sasl.service": "nosuch"},
             "Server nosuch/.* not found in Kerberos database",
         ),
+        (
+            {**AT_ZOOKEEPER, "zookeeper.sasl.service": "kafka"},
+            "refused the credential.*zookeeper.sasl.service.*log",
+        ),
         (AT_BROKERS, "no Kerberos login at kafka@.*: No Kerberos credentials available.*kinit"),
         (
             {**AT_BROKERS, "kafka.sasl.kerberos.keytab": "/none.keytab"},
@@ -251,6 +255,7 @@ def test_lag(kerberized: Callable[[str], Cluster], topic: str) -> None:
     ids=[
         "no ticket for ZooKeeper",
         "wrong service of ZooKeeper",
+        "another service of ZooKeeper",
         "no ticket for the broker",
         "no keytab",
         "keytab of another",

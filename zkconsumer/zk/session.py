@@ -276,6 +276,11 @@ class ZooKeeperSession:
             if (config.zookeeper_auth_scheme, mechanism) == ("sasl", "DIGEST-MD5"):
                 # ZooKeeper 3.9 runs in FIPS mode by default, and then offers no DIGEST-MD5.
                 remedy += "; from 3.9 on a server needs zookeeper.fips-mode=false for DIGEST-MD5"
+            elif (config.zookeeper_auth_scheme, mechanism) == ("sasl", "GSSAPI"):
+                remedy = (
+                    "check zookeeper.sasl.service, and that the server accepts the principal of the"
+                    " ticket; see the server's log"
+                )
             return AccessDeniedError(
                 f"ZooKeeper refused the credential: {death.reason}", where=where, remedy=remedy
             )
