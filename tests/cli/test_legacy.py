@@ -68,7 +68,7 @@ def test_recorded(release: str, worlds: dict[str, World]) -> None:
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if one != NO_IDLE_RUNS])
 def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
-    """Runs on groups with idle members, or missing or malformed offsets, equal the captures."""
+    """With idle members, or with missing or malformed offsets, each run equals its capture."""
     world = worlds[release]
     lines = [line for line in captured(release) if line["state"].startswith("idle")]
     snapshots = [line for line in lines if "znodes" in line]

@@ -34,7 +34,7 @@ class Recovery(Enum):
 
     AT_ONCE = "its requests meet the session that is gone"
     RECONNECTED = "its requests, meant for the old session, meet the new one"
-    OVERTAKEN = "they come when others have all that it had"
+    OVERTAKEN = "its requests arrive after other members have taken all its partitions"
 
 
 class ExpiryAtPhase:

@@ -1,4 +1,4 @@
-"""Members on brokers that require TLS and SASL; each mistake of a user is one sentence."""
+"""Members on brokers that require TLS and SASL; one sentence tells a user of each mistake."""
 
 from __future__ import annotations
 

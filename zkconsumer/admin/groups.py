@@ -384,8 +384,10 @@ def selected(
 def groups(connection: ZooKeeperClient, *, topics: Selection | None = None) -> list[GroupSummary]:
     """Return all groups, or those with offsets or owners of selected partitions, sorted by name.
 
-    A group is also returned if ZooKeeper does not let this connection list the group's znodes of a
-    selected topic. Raises what `ZooKeeperClient.read` raises. Kafka: `ConsumerGroupCommand --list`.
+    A group is also returned if ZooKeeper denies access to its owners or offsets of a selected
+    topic, because it may have some. Raises what `ZooKeeperClient.read` raises.
+
+    Kafka: `ConsumerGroupCommand --list`.
     """
     names = read_group_names(connection)
     if topics is not None:

@@ -416,7 +416,7 @@ def stream(
 ) -> Stream[Decoded, Decoded]:
     """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
     if pool is None:
-        # The stream has its own client. Only a message ends a wait of this client early, so the
+        # The stream has its own client. Only a message wakes this client during a wait, so each
         # wait is short (`TURN_S`).
         connect, brokers_moved = clients(config, brokers)
         background, turn_s = in_thread, TURN_S

@@ -207,7 +207,7 @@ class ListenerThread:
         self._thread.start()
 
     def call(self, command: CallListener) -> int:
-        """Queue a call of the listener; return, without waiting, the number of merged calls.
+        """Queue a call of the listener, without waiting. Return how many calls were merged.
 
         Calls wait in the queue only if the listener takes longer than `release.grace.ms`; the
         rebalance has then continued without the listener's return. Two queued calls before a

@@ -105,7 +105,10 @@ def lag(streams: Streams) -> dict[TopicPartition, int | None]:
 def committed(
     member: GroupMember, partitions: Iterable[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the stored offsets; of two storages, the offset at which a new owner would start."""
+    """Return the stored offsets.
+
+    If the group commits to both storages, return the offsets at which a new owner would start.
+    """
     asked = [TopicPartition(*one) for one in partitions]
     where, group = storage(member.config), member.config.group_id
     kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}

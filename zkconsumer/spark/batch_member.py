@@ -98,6 +98,8 @@ class ThreadPartitions:
         self._seen = seen
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, _GrantedPartition] = {}
+        # Withdrawn partitions that the batch in flight still reads.
+        self._withdrawn: dict[TopicPartition, _GrantedPartition] = {}
         self._releases: list[_PendingRelease] = []
 
     # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
@@ -113,26 +115,30 @@ class ThreadPartitions:
                 self._seen.add(one.tp)
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        """Drop these partitions. If a batch still reads them, finishing it has no effect
-        on them.
+        """Drop these partitions. If a batch still reads them, its end does not move their
+        positions, and a release still waits for it.
         """
         with self._lock:
             self.changes += 1
             for tp in tps:
                 one = self._held.pop(tp, None)
-                if one is not None:
-                    one.until = None
-        self.answer_releases()
+                if one is not None and one.until is not None:
+                    self._withdrawn[tp] = one
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
         """Stop planning these partitions. Call `done` as soon as none of them is in flight, which
         may be at once.
+
+        A partition that an operator's edit moved to another offset under the same epoch may still
+        be in flight from before the edit.
         """
         with self._lock:
             self.changes += 1
             asked = [self._held[tp] for tp in tps if tp in self._held]
             for one in asked:
                 one.granted = False
+            former = ((self._withdrawn.get(one.tp), one.epoch) for one in asked)
+            asked += [one for one, epoch in former if one is not None and one.epoch == epoch]
             self._releases.append(_PendingRelease(asked, done))
         self.answer_releases()
 
@@ -218,6 +224,7 @@ class ThreadPartitions:
                 if one is not None and one.until is not None and one.until == end:
                     one.offset, one.until = end, None
                     count += 1
+            self._end_withdrawn()
         return count
 
     def cancel(self) -> None:
@@ -225,7 +232,13 @@ class ThreadPartitions:
         with self._lock:
             for one in self._held.values():
                 one.until = None
+            self._end_withdrawn()
         self.answer_releases()
+
+    def _end_withdrawn(self) -> None:
+        for one in self._withdrawn.values():
+            one.until = None
+        self._withdrawn.clear()
 
 
 # ---- Membership: the member and its threads ------------------------------------------------------

@@ -31,8 +31,8 @@ Part: TypeAlias = Any
 # The instructions process blocks of this size. The tables process shorter messages.
 _BLOCK: Final = 16
 
-# x^(128+32), x^(128-32) and x^64 modulo the polynomial, and for the reduction x^64 divided by the
-# polynomial, and the polynomial; all reflected.
+# The first three are x^(128+32), x^(128-32) and x^64 modulo the polynomial. The reduction also
+# needs the quotient of x^64 and the polynomial, and the polynomial itself. All are bit-reflected.
 _FOLD_LOW: Final = 0x01751997D0
 _FOLD_HIGH: Final = 0x00CCAA009E
 _FOLD_LAST: Final = 0x0163CD6124
@@ -185,9 +185,9 @@ if overload is not None:
     def _multiplied(context: Part, data: Part, at: Part, end: Part) -> Part:
         """Return the CRC-32 of at least one block of bytes.
 
-        Zeros before the bytes do not change a checksum whose start value is 0. So the first block
-        is shifted until the last one ends at `end`. The start value of CRC-32 is added to its
-        bytes.
+        Zeros before the bytes do not change a checksum whose start value is 0. So zeros are
+        put before the bytes until their number is a multiple of the block size. The start value of
+        CRC-32 is combined with the first four bytes by XOR.
         """
 
         def write(context: Part, builder: Part, signature: Part, arguments: Part) -> Part:
@@ -199,7 +199,8 @@ if overload is not None:
             bits = builder.zext(builder.shl(missing, ir.Constant(_LONG, 3)), _WIDE)
             inverted = ir.Constant(_WIDE, 0xFFFFFFFF)
             first = builder.shl(writer.xor(writer.block(at), inverted), bits)
-            # `rest` is the part of the start value that the shift has moved into the second block.
+            # `over` is the part of the start value that the shift moves out of the first block. It
+            # belongs to the second block.
             rest = builder.sub(ir.Constant(_WIDE, 120), bits)
             over = builder.lshr(builder.lshr(inverted, ir.Constant(_WIDE, 8)), rest)
             value = cgutils.alloca_once_value(builder, first)

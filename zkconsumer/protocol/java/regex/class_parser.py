@@ -119,9 +119,7 @@ def _unquoted(pattern: str) -> str:
             out.append(char + rest[:1])
             rest = rest[1:]
         elif char.isascii() and char.isdigit() and opening:
-            out.append(
-                "\\x3" + char
-            )  # the digit must not become part of an escape before the quote
+            out.append("\\x3" + char)  # in \1\Q2\E, a plain 2 would extend the escape \1 to \12
         elif char.isascii() and not char.isalnum() and quoting:
             out.append("\\" + char)
         else:
