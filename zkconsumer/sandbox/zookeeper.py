@@ -138,6 +138,9 @@ class ZooKeeperServer(JavaServer):
 
     def _prepare(self) -> Path:
         tick_ms = round(self.tick_time_s * 1000)
+        # At the start the server and its purge create this directory at the same time, and the
+        # server ends if the purge is first.
+        (self.directory / "data" / "version-2").mkdir(exist_ok=True)
         settings: dict[str, object] = {
             "dataDir": self.directory / "data",
             "clientPort": self.port,
