@@ -15,6 +15,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -202,7 +203,8 @@ def uninterrupted(work: Callable[[], object]) -> None:
         if not claim.acquire(blocking=False):
             # If the interrupt came just after `end` was acquired, no thread releases it again.
             while not ended:
-                end.acquire(timeout=_POLL_INTERVAL_S)
+                with suppress(KeyboardInterrupt):  # another Ctrl-C
+                    end.acquire(timeout=_POLL_INTERVAL_S)
         raise
     if failures:
         raise failures[0]
