@@ -18,13 +18,23 @@ from zkconsumer.sim.coverage import Coverage, Pair, excluded
 from zkconsumer.sim.member import LAST_REPLY
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
-from zkconsumer.sim.random_search import Decide, Decisions, draw_aimed, run, world_of
+from zkconsumer.sim.random_search import (
+    Decide,
+    Decisions,
+    draw_aimed,
+    draw_sharp,
+    run,
+    world_of,
+)
 from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
 SEEDS = range(12)
 MOST_SEEDS = 300
 """Upper bound of the seeds for a test that stops at the first seed that shows its case."""
+
+SHARP_SEEDS = 1_000
+"""The same for a test in which a third of the runs prefer the pair, in one of several phases."""
 
 FEWEST = 6
 """Minimum number of kinds of faults that these seeds inject in the chosen phase."""
@@ -66,6 +76,29 @@ def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
         if Pair(phase.value, "ReleaseReady") in reached.pairs:
             return
     raise AssertionError(f"no user releases in the phase {phase.value}")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        Pair(Phase.LEAVING.value, Do.LOSE_TOOL.value),
+        Pair(Phase.BEFORE_START.value, "CommitTimedOut"),
+    ],
+    ids=str,
+)
+def test_sharp_worlds_reach_rare_pairs(pair: Pair) -> None:
+    """Sharp worlds reach pairs that other aimed worlds reach about once in 10,000 runs."""
+    reached = Coverage()
+
+    def make(plan: Plan, monitor: Monitor) -> World:
+        return world_of(plan, Watchers(monitor, reached))
+
+    for seed in range(SHARP_SEEDS):
+        result = run(Decisions(random.Random(seed)), make=make, draw=draw_sharp)
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        if pair in reached.pairs:
+            return
+    raise AssertionError(f"no run reaches {pair}")
 
 
 def test_the_last_reply_to_a_diagnosis() -> None:

@@ -37,6 +37,7 @@ from zkconsumer.member.state import NEVER, Settings, State
 from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import OffsetRequest, Reply, Request
+from zkconsumer.sim.plan import Rare
 from zkconsumer.sim.session import SimSession
 
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
@@ -212,16 +213,23 @@ class SimMember:
         gate: the end of the lease, in virtual seconds.
         turn_at: the time of the current turn, or of the last turn.
         aim: the phase at which the world aims its faults; None for faults at any time.
+        rare: the rare pairs that the world prefers in this phase.
         unposted: in an aimed world, the item that a preempted thread of the user or of the listener
             has not posted yet.
         post_at: the virtual time at which that thread runs again, in seconds, whatever the phase.
     """
 
     def __init__(
-        self, settings: Settings, on_transition: OnTransition, *, aim: Phase | None = None
+        self,
+        settings: Settings,
+        on_transition: OnTransition,
+        *,
+        aim: Phase | None = None,
+        rare: Rare | None = None,
     ) -> None:
         self.settings = settings
         self.aim = aim
+        self.rare = rare
         self.unposted: object = None
         self.post_at = FOREVER
         self.gate = NEVER
@@ -252,7 +260,8 @@ class SimMember:
     def copy(self, on_transition: OnTransition) -> SimMember:
         twin = object.__new__(SimMember)
         twin.settings, twin.gate, twin.turn_at = self.settings, self.gate, self.turn_at
-        twin.aim, twin.unposted, twin.post_at = self.aim, self.unposted, self.post_at
+        twin.aim, twin.rare = self.aim, self.rare
+        twin.unposted, twin.post_at = self.unposted, self.post_at
         twin._wall_ms = self._wall_ms
         twin._on_transition = on_transition
         twin.session = self.session.copy(twin._overtakes)
@@ -394,6 +403,11 @@ class SimMember:
         return self.state.phase is self.aim and self.diagnosis is None
 
     @property
+    def delays_user(self) -> bool:
+        """Whether a preempted thread of the user delays its item."""
+        return isinstance(self.unposted, USER_THREAD_ITEMS)
+
+    @property
     def may_release_early(self) -> bool:
         """Whether a user releases its partitions just before the last reply to a diagnosis.
 
@@ -484,9 +498,12 @@ class SimMember:
         """Put an item into the inbox; in an aimed world, its thread may be preempted before.
 
         Only one thread at a time is preempted, because the next such item may come from the same
-        thread.
+        thread. If another thread posts an item, the preempted one continues. In a world that
+        prefers failures of commits, a preempted listener does not continue when the user posts.
         """
-        if not self._may_be_preempted(item):
+        is_of_user = isinstance(item, USER_THREAD_ITEMS)
+        keeps_listener = self.rare is Rare.COMMIT and is_of_user and not self.delays_user
+        if not self._may_be_preempted(item) or (self.unposted is not None and keeps_listener):
             self.session.post(item)
             return
         self.run_thread()

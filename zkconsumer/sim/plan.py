@@ -194,6 +194,14 @@ class ActiveFaults:
     taken: tuple[int, ...] = ()  # members under whose ids another client has registered
 
 
+class Rare(Enum):
+    """A kind of rare pairs (phase, fault or event) that an aimed world prefers."""
+
+    TOOL = "an operator's tool loses a reply in a member's brief phase"
+    COMMIT = "an explicit commit fails in a member's brief phase"
+    DIAGNOSIS = "a diagnosis ends in a member's brief phase"
+
+
 @dataclass
 class Plan:
     """The parameters of a run: members, partitions, messages, and the faults that may happen.
@@ -212,6 +220,7 @@ class Plan:
         stored: the stored offset of each partition at the start; 0: none is stored. An operator
             resets the offset while the first members join.
         aim: most faults happen while a member is in this phase; None: faults happen at any time.
+        rare: the rare pairs that the world prefers in the phase `aim`; None: no preference.
         is_ambiguous: use only malformed registrations that some Kafka releases accept and others
             reject.
     """
@@ -233,6 +242,7 @@ class Plan:
     queries: int = 0
     reset: Literal["smallest", "largest"] = "smallest"
     aim: Phase | None = None
+    rare: Rare | None = None
     is_ambiguous: bool = False
 
     def session_of(self, who: int) -> float:

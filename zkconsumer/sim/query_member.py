@@ -32,7 +32,7 @@ from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Reply, Request
 from zkconsumer.sim.logs import Log
 from zkconsumer.sim.member import OnTransition
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.plan import InvariantViolation, Rare
 from zkconsumer.sim.stream_member import OnReport, ReportingMember
 from zkconsumer.spark.batch_member import Membership
 from zkconsumer.spark.offset_ranges import OffsetRange, advance
@@ -110,6 +110,7 @@ class QueryMember(ReportingMember):
         checkpoint: Checkpoint,
         ask: Ask,
         aim: Phase | None = None,
+        rare: Rare | None = None,
     ) -> None:
         """`ask` sends requests of the query itself to ZooKeeper."""
         self._log, self.checkpoint = log, checkpoint
@@ -134,7 +135,7 @@ class QueryMember(ReportingMember):
             self._starts.checkpoint = {one.tp: one for one in checkpoint.batch}
         self._has_begun = False  # a batch was planned and is not finished
         self._in_flight: dict[TopicPartition, int] = {}
-        super().__init__(settings, on_transition, on_report=on_report, aim=aim)
+        super().__init__(settings, on_transition, on_report=on_report, aim=aim, rare=rare)
 
     def _sinks(self) -> PartitionSinks:
         return self._group.sinks

@@ -18,7 +18,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import CALLING
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import RebalanceMode, Storage
+from zkconsumer.protocol.model import RebalanceMode, Storage, TopicPartition
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.monitor import Monitor
@@ -30,6 +30,7 @@ from zkconsumer.sim.plan import (
     Do,
     InvariantViolation,
     Plan,
+    Rare,
 )
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
 from zkconsumer.sim.world import Watcher, World, possible, repairs
@@ -120,14 +121,17 @@ Small worlds run faster, and their failing runs shrink to fewer actions.
 AIMED = 7
 """One in AIMED worlds is aimed: most of its faults happen in one phase of a member."""
 
+SHARP = range(8, 15)
+"""Of 24 aimed worlds, these are sharp: they prefer one kind of rare pairs."""
+
 Drawn = tuple[Plan, int, int]
 
 
 def draw_world(decide: Decide) -> Drawn:
-    """Draw a small, full, large or aimed world."""
+    """Draw a small, full, large, aimed or sharp world."""
     drawn, rest = divmod(decide((SMALL + FULL + LARGE) * AIMED), AIMED)
     if rest == AIMED - 1:
-        return draw_aimed(decide)
+        return draw_sharp(decide) if drawn in SHARP else draw_aimed(decide)
     if drawn < SMALL:
         return draw_plan(decide)
     return draw_full(decide) if drawn < SMALL + FULL else draw_large(decide)
@@ -151,16 +155,27 @@ def draw_full(decide: Decide) -> Drawn:
     return plan, length, rarity
 
 
-def draw_aimed(decide: Decide) -> Drawn:
+def draw_sharp(decide: Decide) -> Drawn:
+    """Draw an aimed world that prefers one kind of rare pairs, in a phase where they are rare."""
+    rare = tuple(Rare)[decide(len(Rare))]
+    plan, length, rarity = draw_aimed(decide, RARE_AIMS[rare], rare)
+    faults = {**plan.faults, **RARE_FAULTS.get(rare, {})}
+    return replace(plan, rare=rare, faults=faults), length, rarity
+
+
+def draw_aimed(decide: Decide, aims: Sequence[Phase] = (), rare: Rare | None = None) -> Drawn:
     """Draw a world whose members often start and leave, and whose faults hit one phase of its
-    members.
+    members: one of `aims`, or of all `AIMS`.
 
     A member passes through most phases in a few steps, so faults at random moments rarely hit them.
     """
-    aim = AIMS[decide(len(AIMS))]
-    streams = decide(3) > 0
+    aims = aims or AIMS
+    aim = aims[decide(len(aims))]
+    streams = decide(3) > 0 or rare is Rare.COMMIT
     storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
-    has_tool = storage is Storage.ZOOKEEPER and decide(2) == 0
+    if rare is Rare.TOOL:
+        storage = Storage.ZOOKEEPER
+    has_tool = rare is Rare.TOOL or (storage is Storage.ZOOKEEPER and decide(2) == 0)
     of_all = FAULTS | (USER_ACTIONS if streams else frozenset())
     if not has_tool:
         of_all -= OPERATOR_FAULTS
@@ -173,8 +188,9 @@ def draw_aimed(decide: Decide) -> Drawn:
     of_members = plan.settings
     listener_s = 5.0 if aim in CALLING or decide(3) == 0 else None
     nudge_s = 2.0 if decide(2) else None
-    is_hasty = decide(2) == 0
-    more = RARE_REPORT_FAULTS | DISTURBANCES if aim in RARELY_DIAGNOSED else {}
+    is_hasty = decide(2) == 0 or rare is not None
+    is_rarely_diagnosed = rare is Rare.DIAGNOSIS or (rare is None and aim in RARELY_DIAGNOSED)
+    more = RARE_REPORT_FAULTS | DISTURBANCES if is_rarely_diagnosed else {}
 
     def settings(one: Settings) -> Settings:
         one = replace(of_members(one), listener_s=listener_s, nudge_s=nudge_s, storage=storage)
@@ -191,9 +207,9 @@ def draw_aimed(decide: Decide) -> Drawn:
         faults={**plan.faults, **more, **dict.fromkeys(CHURN, 2 + decide(3))},
         messages=plan.messages + 3,
         aim=aim,
-        is_ambiguous=aim in RARELY_DIAGNOSED,
+        is_ambiguous=is_rarely_diagnosed,
     )
-    return plan, length + (500 if aim in RARELY_DIAGNOSED else 250), 4 * rarity
+    return plan, length + (500 if is_rarely_diagnosed else 250), 4 * rarity
 
 
 AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
@@ -232,6 +248,42 @@ These faults lead to a diagnosis or interrupt it; the timeouts are those of expl
 
 DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
 """Faults that make a member rebalance during a diagnosis, and how often they happen."""
+
+RARE_FAULTS = {
+    Rare.TOOL: {Do.APPLY: 5, Do.LOSE_TOOL: 5},
+    Rare.COMMIT: {Do.CUT: 6, Do.DELETE_ID: 6, Do.COMMIT_TIMEOUT: 6, Do.COMMIT: 12, Do.REFUSE: 2},
+}
+"""How often some faults and actions happen in sharp worlds."""
+
+RARE_CHURN = {
+    Rare.TOOL: (Do.APPLY,),
+    Rare.COMMIT: (Do.REFUSE,),
+    Rare.DIAGNOSIS: (Do.BAD_REGISTRATION, Do.STUCK),
+}
+"""What sharp worlds do as often as starts, leaves and commits."""
+
+COMMIT_FAULTS = (Do.CUT, Do.DELETE_ID, Do.COMMIT_TIMEOUT)
+"""Faults and timeouts that make an explicit commit fail."""
+
+RARE_AIMS = {
+    Rare.TOOL: (Phase.LEAVING, Phase.LEAVING, Phase.RECOVERING, Phase.STOPPING),
+    Rare.COMMIT: (
+        Phase.RECOVERING,
+        Phase.WAITING,
+        Phase.BEFORE_RELEASE,
+        Phase.BEFORE_START,
+        Phase.LOADING,
+    ),
+    Rare.DIAGNOSIS: (
+        Phase.BEFORE_START,
+        Phase.RECOVERING,
+        Phase.VERIFYING,
+        Phase.COMMITTING,
+        Phase.RELEASING,
+        Phase.LEAVING,
+    ),
+}
+"""The phases in which each kind of rare pairs is rare."""
 
 RESERVED = 3
 """Of each kind of fault that disturbs a diagnosis, a run reserves this many for diagnoses."""
@@ -431,6 +483,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     """
     if world.plan.aim is not None and (found := _aimed(world, actions, world.plan.aim, decide)):
         return found[decide(len(found))]
+    if world.plan.rare and (early := _early(world, actions)) and decide(EARLY_RARITY):
+        actions = [action for action in actions if action not in early] or actions
     if rarity and decide(rarity) == 0:
         ends = repairs(world) if decide(world.plan.repair_one_in) == 0 else []
         wrong = [*possible(world), *ends]
@@ -444,15 +498,36 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     return actions[decide(len(actions))]
 
 
+def _early(world: World, actions: list[Action]) -> list[Action]:
+    """Return the actions that a sharp world delays.
+
+    They are a tool's write while no member is in the phase of the aim, and the end of a listener's
+    call while a commit runs.
+    """
+    if world.plan.rare is Rare.TOOL:
+        phases = {member.state.phase for member in world.members}
+        is_early = world.tool is not None and world.tool.writes and world.plan.aim not in phases
+        return [one for one in actions if one.do is Do.TOOL and is_early]
+    if world.plan.rare is Rare.COMMIT:
+        return [
+            one
+            for one in actions
+            if one.do is Do.POST
+            and world.members[one.who].state.commits.running
+            and not world.members[one.who].delays_user
+        ]
+    return []
+
+
 def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> list[Action]:
     """Return actions that an aimed world prefers now; often none.
 
     They are faults of one kind that hit a member in the phase `aim`, or starts and leaves.
     """
     live = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
-    hit = [who for who in live if world.members[who].state.phase is aim]
-    diagnosing = [who for who in live if _can_disturb(world.members[who], aim)]
-    if decide(AIM_RARITY if hit or diagnosing else CHURN_RARITY):
+    hit = [who for who in live if _is_hit(world.plan, world.members[who], aim)]
+    near = [who for who in live if _is_near(world.plan, world.members[who], aim)]
+    if decide(AIM_RARITY if hit or near else CHURN_RARITY):
         return []
     if hit:
         kept = _kept(world, aim)
@@ -461,8 +536,11 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
             for one in possible(world)
             if (one.do not in MEMBER_FAULTS or one.who in hit) and one.do not in kept
         ]
-    elif diagnosing:
-        found = _disturbing(world, actions, aim, diagnosing)
+        found = _preferred(world, actions, found, hit) or found
+    elif near and world.plan.rare is Rare.COMMIT and aim not in RECONNECTED:
+        found = [one for one in possible(world) if one.do is Do.COMMIT and one.who in near]
+    elif near:
+        found = _disturbing(world, actions, aim, near)
     else:
         found = _churn(world)
     kinds = list(dict.fromkeys(one.do for one in found))
@@ -472,21 +550,59 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
     return [one for one in found if one.do is kind]
 
 
+def _preferred(
+    world: World, actions: list[Action], found: list[Action], hit: list[int]
+) -> list[Action]:
+    """Return what a sharp world prefers while the members `hit` are in the phase of its aim.
+
+    Args:
+        actions: the ordinary actions that are possible now.
+        found: the possible faults.
+    """
+    if world.plan.rare is Rare.TOOL and world.tool is not None and world.tool.writes:
+        return [one for one in found if one.do is Do.LOSE_TOOL]
+    if world.plan.rare is Rare.COMMIT:
+        delayed = [who for who in hit if world.members[who].delays_user]
+        if posts := [one for one in actions if one.do is Do.POST and one.who in delayed]:
+            return posts
+        busy = [who for who in hit if world.members[who].state.commits.running]
+        return [one for one in found if one.do in COMMIT_FAULTS and one.who in busy]
+    return []
+
+
 def _kept(world: World, aim: Phase) -> set[Do]:
     """Return the kinds of faults whose last occurrences the run reserves for diagnoses."""
-    if aim not in RARELY_DIAGNOSED:
+    if not world.plan.is_ambiguous:
         return set()
     kinds = DISTURBANCES.keys() | RECONNECTED.get(aim, set()) | {Do.DELETE_ID}
     return {do for do in kinds if world.faults_left.get(do, 0) <= RESERVED}
 
 
 def _churn(world: World) -> list[Action]:
-    """Return the possible starts, leaves and commits.
+    """Return the possible starts, leaves and commits, and in some sharp worlds the tool's starts.
 
     A member leaves only while it owns partitions to hand over.
     """
-    found = [one for one in possible(world) if one.do in CHURN]
+    kinds = CHURN + (RARE_CHURN.get(world.plan.rare, ()) if world.plan.rare else ())
+    found = [one for one in possible(world) if one.do in kinds]
     return [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
+
+
+def _is_hit(plan: Plan, member: SimMember, aim: Phase) -> bool:
+    """Return whether faults should hit the member now: it is in the phase of the aim."""
+    has_commit = bool(member.state.commits.running) or member.delays_user
+    return member.state.phase is aim and (has_commit or plan.rare is not Rare.COMMIT)
+
+
+def _is_near(plan: Plan, member: SimMember, aim: Phase) -> bool:
+    """Return whether the member should be prepared for the phase of the aim: by a commit or by an
+    interruption of its diagnosis.
+    """
+    if plan.rare is Rare.COMMIT and aim in RECONNECTED:
+        return bool(member.state.commits.running)
+    if plan.rare is Rare.COMMIT:
+        return bool(member.feeds) and member.unposted is None and not member.settled
+    return plan.is_ambiguous and _can_disturb(member, aim)
 
 
 def _can_disturb(member: SimMember, aim: Phase) -> bool:
@@ -503,8 +619,7 @@ def _can_disturb(member: SimMember, aim: Phase) -> bool:
         return member.is_diagnosed
     if aim is Phase.COMMITTING and member.may_release_early:
         return True
-    early = member.diagnosis is not None and member.diagnosis <= EARLY_REPLIES
-    return early and aim in RARELY_DIAGNOSED
+    return member.diagnosis is not None and member.diagnosis <= EARLY_REPLIES
 
 
 def _disturbing(
@@ -518,7 +633,11 @@ def _disturbing(
     freed = [one for one in repairs(world) if one.do is Do.UNSTICK]
     if freed and any(world.members[who].state.phase is Phase.WAITING for who in diagnosing):
         return freed
-    return [*_churn(world), *(one for one in possible(world) if one.do in DISTURBANCES)]
+    disturbing = [one for one in possible(world) if one.do in DISTURBANCES]
+    owned = set[TopicPartition]().union(*(world.members[who].state.owned for who in diagnosing))
+    if world.plan.rare and (lost := [one for one in disturbing if one.tp in owned]):
+        return lost
+    return [*_churn(world), *disturbing]
 
 
 def _reconnecting(
@@ -535,6 +654,9 @@ def _reconnecting(
             return steps
     return [one for one in found if one.do in RECONNECTED[aim]]
 
+
+EARLY_RARITY = 20
+"""A sharp world permits actions that it delays with a probability of one in EARLY_RARITY."""
 
 AIM_RARITY, CHURN_RARITY = 2, 40
 """In the phase at which a world aims, one action in AIM_RARITY is a fault.

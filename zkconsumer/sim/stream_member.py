@@ -33,7 +33,7 @@ from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.logs import Log, MemoryFetcher
 from zkconsumer.sim.member import OnTransition, SimMember
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.plan import InvariantViolation, Rare
 
 POLLED = 3
 """Upper bound of the messages of a polled batch, so that some fetched messages remain."""
@@ -105,10 +105,11 @@ class ReportingMember(SimMember):
         *,
         on_report: OnReport,
         aim: Phase | None = None,
+        rare: Rare | None = None,
     ) -> None:
         """`on_report` gets each change of a position by a user or by `auto.offset.reset`."""
         self._on_report = on_report
-        super().__init__(settings, on_transition, aim=aim)
+        super().__init__(settings, on_transition, aim=aim, rare=rare)
 
     def copy(self, on_transition: OnTransition) -> SimMember:
         raise NotImplementedError(f"a {type(self).__name__} cannot be copied")
@@ -142,6 +143,7 @@ class StreamMember(ReportingMember):
         reset: AutoOffsetReset,
         on_report: OnReport,
         aim: Phase | None = None,
+        rare: Rare | None = None,
     ) -> None:
         self._log, self._reset = log, reset
         self.users: list[User] = []
@@ -150,7 +152,7 @@ class StreamMember(ReportingMember):
         self._asked: list[Future[None]] = []
         self.turn_at = 0.0
         self._lease = LeaseGate(self.clock)
-        super().__init__(settings, on_transition, on_report=on_report, aim=aim)
+        super().__init__(settings, on_transition, on_report=on_report, aim=aim, rare=rare)
 
     def _sinks(self) -> PartitionSinks:
         subscription = self.settings.subscription

@@ -47,6 +47,7 @@ class StreamWorld(World):
             reset=AutoOffsetReset(self.plan.reset),
             on_report=self._reported,
             aim=self.plan.aim,
+            rare=self.plan.rare,
         )
 
     def _new_query(self, who: int) -> QueryMember:
@@ -62,6 +63,7 @@ class StreamWorld(World):
             checkpoint=self.checkpoints.setdefault(who, Checkpoint()),
             ask=self._ask_of_query,
             aim=self.plan.aim,
+            rare=self.plan.rare,
         )
 
     def _ask_of_query(self, batch: Sequence[Request]) -> list[Reply]:

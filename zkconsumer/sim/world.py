@@ -688,7 +688,8 @@ class World:
 
     def new_member(self, who: int) -> SimMember:
         """Return a new member process."""
-        return SimMember(self._settings(who), self._transition, aim=self.plan.aim)
+        plan = self.plan
+        return SimMember(self._settings(who), self._transition, aim=plan.aim, rare=plan.rare)
 
     def _settings(self, number: int) -> Settings:
         settings = self.plan.settings(
