@@ -207,7 +207,7 @@ def _place(item: pytest.Item) -> int:
 
 
 class _Scheduling(LoadFileScheduling):
-    """A worker takes a module at a time, or a folder of `TOGETHER`; the last one from the end."""
+    """Gives workers a module or a folder of `TOGETHER` at a time; the last worker gets the last."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node.gateway.id == f"gw{self.numnodes - 1}" != "gw0":

@@ -78,7 +78,7 @@ def test_a_lost_reply(
     has_happened = threading.Event()
 
     def mend() -> None:
-        """Drop the reply of the second executed transaction, and the connection."""
+        """Drop the reply of the second executed transaction, and break the connection."""
         last = plan.changes[5]
 
         def done() -> bool:
@@ -137,7 +137,7 @@ def test_zookeeper_does_not_return(
 def test_another_client_writes_after_a_lost_reply(
     clients: Clients, line: Proxy, group: str, tmp_path: Path
 ) -> None:
-    """If another write hides the tool's own, the error does not claim that nothing was written."""
+    """If another client's write hides the tool's, the error gives a minimum of the changes."""
     plan = setting(clients, group)
     path = plan.changes[0].path
 

@@ -287,7 +287,7 @@ def test_an_owner_of_an_older_session(scene: Scene) -> None:
 
 
 def test_members_that_disagree(scene: Scene) -> None:
-    """A finding names a member that gave up since it sorts partitions in another order."""
+    """A finding names a member that gave up because it sorts partitions in another order."""
     members = {name: {"events": 2, "logs": 2} for name in ("g_a", "g_b")}
     scene.settled(members, {"events": 11, "logs": 11}, strategy=Strategy.ROUND_ROBIN)
     for topic in ("events", "logs"):

@@ -1,4 +1,4 @@
-"""What the tools read about topics, groups, members and lag; unknown values are no numbers."""
+"""What the tools read about topics, groups, members and lag; an unknown value is a reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_lag(scene: Scene) -> None:
 
 
 def test_both_stores(scene: Scene) -> None:
-    """An offset in Kafka counts before the offset in ZooKeeper; both are shown."""
+    """An offset in Kafka takes precedence over the offset in ZooKeeper; both are shown."""
     scene.settled({"g_a": {"t": 1}}, {"t": 4})
     scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
     kafka: Kafka = {

@@ -14,7 +14,7 @@ from zkconsumer.sandbox import Sandbox
 # How zkconsumer differs from a recorded run, and why. Everything else is equal, except the stack
 # traces of the JVM (`without_stacks`) and the path of a backup.
 REFUSED = {
-    "DIR/import.txt": "a line without a colon: the JVM threw an exception, we say which line it is",
+    "DIR/import.txt": "a line without a colon: the JVM threw an exception, zkconsumer names it",
     "DIR/import2.txt": "values that are no numbers: the JVM wrote them, and no member could start",
 }
 # Broker timing and threads determine the order of messages in different partitions.

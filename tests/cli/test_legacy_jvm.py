@@ -1,4 +1,4 @@
-"""`zkconsumer legacy` and Kafka's tools of 1.1.1 read each other's output; and additions.
+"""`zkconsumer legacy` and Kafka 1.1.1's tools read each other's output; what zkconsumer adds.
 
 A JVM takes seconds to start, so these tests start three.
 """

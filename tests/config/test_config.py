@@ -316,7 +316,7 @@ def test_the_credential_is_never_shown() -> None:
 
 
 def test_a_secret_in_a_file(tmp_path: Path) -> None:
-    """In every source, `@PATH` of a secret means the file's contents; elsewhere it is a text."""
+    """In every source, `@PATH` as a secret means the contents of the file; elsewhere it is text."""
     file = tmp_path / "secret"
     file.write_text("user:secret\n")
     here = {"zookeeper.connect": "127.0.0.1:2181", "zookeeper.auth.scheme": "digest"}
@@ -455,7 +455,7 @@ def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptu
 
 
 def test_a_connection_becomes_a_consumer_of_a_group() -> None:
-    """`for_group` keeps a connection's settings; of a consumer's it keeps all but the group."""
+    """`for_group` keeps a connection's settings, and a consumer's settings except the group."""
     connection = ConnectionConfig(zookeeper_connect="h:1", zookeeper_session_timeout_s=9.0)
     one = connection.for_group("g")
     assert (one.group_id, one.zookeeper_session_timeout_s, one.client_id) == ("g", 9.0, "g")

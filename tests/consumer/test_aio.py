@@ -34,7 +34,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
 
 
 class Both(Reader):
-    """A reader; an event loop reads its stream."""
+    """A reader whose stream is read by an event loop."""
 
     def __init__(self, log: Log, **settings: Any) -> None:
         super().__init__(log, **settings)
@@ -53,12 +53,12 @@ def reader(log: Log) -> Iterator[Both]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine with a time limit, so that a test that hangs ends, too."""
+    """Run a coroutine with a time limit, so that a test that hangs fails."""
     asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
 
 
 async def waits(reader: Both) -> None:
-    """Let a task that was just created ask for a message, until the stream's thread waits."""
+    """Let a new task request a message; return when the stream's thread waits for one."""
     await asyncio.sleep(0)
     await soon(lambda: is_in_use(reader.stream))
 
@@ -109,7 +109,7 @@ def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> Non
 
 
 def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
-    """If its waits are cancelled at any moment, a reader still gets each message once, in order."""
+    """A reader whose waits are cancelled at any moment gets each message once, in order."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     log.append(1, ["a"])
@@ -186,7 +186,7 @@ def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
 
 
 def test_polls_without_messages_leave_no_task(reader: Both) -> None:
-    """When polls of an idle stream have ended, no task of theirs is left."""
+    """After polls of an idle stream have ended, none of their tasks is left."""
     reader.grant(1, 0)
 
     def futures() -> int:
@@ -247,7 +247,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
 
 
 def test_messages_of_a_cancelled_wait_are_checked_again(reader: Both) -> None:
-    """A pause, a shut gate or a revocation also withholds messages of a cancelled poll."""
+    """Messages of a cancelled poll are also withheld after a pause, a shut gate or a revocation."""
     reader.grant(0, 0)
 
     async def main() -> None:

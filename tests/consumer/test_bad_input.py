@@ -1,4 +1,4 @@
-"""Bad input causes a named error, or a waiting state with a reason; no message is lost."""
+"""Bad input causes an error or a waiting state with a reason; no message is lost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_repaired_registration_joins_the_assignment(group: Group) -> None:
 
 
 def test_a_member_waits_for_the_repair_of_a_topic_node(group: Group) -> None:
-    """While JVM members cannot parse a topic's znode, the stream names it and claims nothing."""
+    """While JVM members cannot parse a topic's znode, the stream names it; nothing is claimed."""
     topic = f"{group.topic}-bad"
     group.admin.create(paths.topic(topic), b'{"version":1,"partitions":[0]}')
     try:
@@ -132,7 +132,7 @@ def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"3\n", b"9" * 30, b"x" * 9999])
 def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -> None:
-    """If a stored offset is malformed, the partition is claimed, but fetched only once repaired."""
+    """If a stored offset is malformed, the partition is claimed but not fetched before a repair."""
     group.write(1, payload)
     one = group.join(auto_commit_interval_s=0.1)
     eventually(lambda: one.readers[0].errors)
@@ -354,7 +354,7 @@ def test_a_closed_connector_says_so(group: Group) -> None:
 
 
 def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
-    """If another live session has this consumer id, joining fails with a named error in time."""
+    """If a live session has this consumer id, joining fails in time; the error names the id."""
     first = group.join("same")
     first.settled(0, 1, 2, 3)
     second = group.member("same", zookeeper_session_timeout_s=0.5)
@@ -399,7 +399,7 @@ def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
 def test_a_decoder_that_always_fails_keeps_the_lease(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """200,000 decoder errors are counted, but few are logged, and they delay no lease or commit."""
+    """200,000 decoder errors are counted, few are logged, and none delays a lease or commit."""
     caplog.set_level(logging.WARNING, "zkconsumer")
     one = group.member(zookeeper_session_timeout_s=4.0, consumer_timeout_s=30.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[

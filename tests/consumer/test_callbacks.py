@@ -38,7 +38,7 @@ def connected(group: Group, callbacks: RebalanceCallbacks, **settings: Any) -> C
 
 
 def test_assigned_and_revoked(group: Group) -> None:
-    """on_assigned gets claimed partitions; on_revoked gets partitions moved or left at the end."""
+    """on_assigned gets claimed partitions; on_revoked gets moved ones, and at the end the rest."""
     heard = Heard()
     with connected(group, heard, consumer_id="a", auto_commit_enable=False) as connector:
         (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]

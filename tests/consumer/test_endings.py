@@ -29,7 +29,7 @@ def close_quietly(one: MemberUnderTest) -> None:
 
 
 def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
-    """When the coordinator fails, even a loop that catches every error and continues ends."""
+    """When the coordinator fails, a loop ends even if it catches each error and continues."""
     one = settled(group)
     crash(one.connector)
     (reader,) = one.readers

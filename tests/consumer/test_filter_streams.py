@@ -59,7 +59,7 @@ def test_topics_join_a_filter_s_streams_as_they_are_created(
 
 
 def test_streams_are_made_once(group: Group) -> None:
-    """A second call of either method is refused, and so is an invalid number of streams."""
+    """Streams are created by one call of one method; an invalid number of streams is refused."""
     listed, filtered = group.member("listed"), group.member("filtered")
     wanted = black_list(f"(?!{group.topic}).*")
     for number in (0, -1):

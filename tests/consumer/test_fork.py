@@ -33,7 +33,7 @@ def exit_code(child: int) -> int:
 
 
 def in_child(act: Callable[[], None]) -> int:
-    """Return the exit code of a forked process that calls `act` and ends as Python programs do."""
+    """Call `act` in a forked process, which then ends as a program does; return its exit code."""
     child = os.fork()
     if child:
         return exit_code(child)

@@ -34,7 +34,7 @@ def append_set(log: KafkaLog, codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_a_set_that_begins_before_the_position(log: KafkaLog, codec: str) -> None:
-    """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: 5 to 9, then the end."""
+    """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: only 5 to 9 are read."""
     append_set(log, codec)
     reader = Reader(log)
     reader.grant(0, 5)

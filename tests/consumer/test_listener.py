@@ -54,7 +54,7 @@ def join(
 
 
 def callbacks(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Drop repeated calls: the JVM calls in each attempt, zkconsumer once per assignment."""
+    """Drop repeated calls: only the JVM calls a listener again if it repeats an attempt."""
     return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
 
 

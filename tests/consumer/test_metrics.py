@@ -99,7 +99,7 @@ def test_a_scrape_shows_the_members_activity(group: Group) -> None:
 
 
 def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
-    """A reader with the first of forty messages has a lag; with the last it has none."""
+    """After the first of forty messages a reader has a lag; after the last it has none."""
     one = group.member("a")
     one.readers.extend(
         Reader(s) for s in one.connector.create_message_streams({group.topic: 1})[group.topic]
@@ -233,7 +233,7 @@ def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
 
 
 def test_the_labels_are_the_jvm_s_and_the_consumer_s() -> None:
-    """The labels clientId and groupId are the MBeans'; the consumer id distinguishes members."""
+    """The labels are the MBeans' clientId and groupId, and the consumer id of the member."""
     assert LABELS == ("client_id", "group_id", "consumer_id")
 
 

@@ -1,8 +1,8 @@
 """Unusual payloads of peers and brokers: a member handles them as each Kafka release did.
 
-The captures record which partitions every member of a group got, or that it threw. A JVM member
-that throws stays without partitions. A zkconsumer member names the reason, and keeps its partitions
-or waits.
+The captures record which partitions every member of a group got, or that the member threw an
+exception. A JVM member that throws stays without partitions. A zkconsumer member names the
+reason, and keeps its partitions or waits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cases(name: str, strategy: str = "range") -> Iterator[dict[str, Any]]:
 
 
 def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
-    """Return the partitions that a member of the release was assigned; None if it threw."""
+    """Return the partitions that a member of the release got; None if it threw an exception."""
     (result,) = (one for one in case["results"] if release in one["releases"])
     topics = result["assignment"].get(consumer)
     if topics is None:

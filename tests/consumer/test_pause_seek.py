@@ -42,7 +42,7 @@ def test_a_seek_forward_skips(group: Group) -> None:
 
 
 def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group) -> None:
-    """A pause ends with the ownership: the next owner reads, and so does this member afterwards."""
+    """A pause ends when the partition moves to another member, and stays ended if it returns."""
     one = group.join("a")
     one.read(40)
     moving = [tp for held in one.status.owned.values() for tp in held][2:]

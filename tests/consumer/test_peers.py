@@ -35,7 +35,7 @@ def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
 def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
     sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
 ) -> None:
-    """After retries x back-off, a peer that has left its share unclaimed is reported once."""
+    """A peer that leaves its share unclaimed for retries x back-off is reported once."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     idle_peer(group, topic)

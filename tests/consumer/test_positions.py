@@ -93,7 +93,7 @@ def test_assignment_position_and_lag(group: Group) -> None:
 
 
 def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
-    """The ends of a log, and the first message from a time on; None after the last message."""
+    """Log ends, and the first offset at or after a time (None after the last message)."""
     one = group.member().connector
     tps = [group.tp(0), group.tp(1)]
     assert one.beginning_offsets(tps) == dict.fromkeys(tps, 0)

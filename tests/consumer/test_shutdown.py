@@ -187,7 +187,7 @@ def test_calls_that_wait_for_a_listener_are_merged() -> None:
 
 
 def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
-    """A thousand calls during a running call are merged; the last of each kind is made."""
+    """If a thousand calls wait for a running call, only the last one of each kind is made."""
     entered, free = threading.Event(), threading.Event()
     calls: list[tuple[str, int]] = []
 

@@ -100,7 +100,7 @@ def old(
 
 
 def test_old_brokers_are_read(old: tuple[Sandbox, int]) -> None:
-    """On 0.8 and 0.9 messages come in order, with nulls, without times; new partitions too."""
+    """On 0.8 and 0.9 messages arrive in order; a null value and a missing time are None."""
     sandbox, version = old
     sandbox.create_topic("old", partitions=2)
     log = KafkaLog("old", sandbox, version=version)

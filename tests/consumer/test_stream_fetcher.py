@@ -71,7 +71,7 @@ def test_a_stalled_fetcher_is_replaced(
 
 
 class Checked(MemoryFetcher):
-    """A fetcher that counts how often it is checked for messages that it does not fetch."""
+    """A fetcher that counts how often its stream asks for the ends of logs."""
 
     checks = 0
 

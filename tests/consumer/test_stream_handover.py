@@ -189,7 +189,7 @@ def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, ha
 
 
 def test_a_release_waits_for_a_message_of_the_former_grant(log: Log, reader: Reader) -> None:
-    """If an edit moves a partition to another offset, its release waits for the message in hand."""
+    """If an edit moves a partition's offset, its release waits for the unfinished message."""
     epoch = reader.grant(0, 10)
     next(reader.stream)
     reader.withdraw(0)
@@ -202,7 +202,7 @@ def test_a_release_waits_for_a_message_of_the_former_grant(log: Log, reader: Rea
 
 
 def test_a_former_owner_s_message_delays_no_release(log: Log, reader: Reader) -> None:
-    """The release of a new ownership does not wait for a message of the lost ownership."""
+    """A partition that was lost and granted again is released without waiting for old messages."""
     reader.grant(0, 10)
     next(reader.stream)
     reader.withdraw(0)
@@ -224,7 +224,7 @@ def test_an_unfinished_message_delays_no_other_partition(log: Log, reader: Reade
 
 
 def test_the_next_request_finishes_the_message(log: Log, reader: Reader) -> None:
-    """While a user waits for the next message, all its messages are finished."""
+    """A user who requests the next message has finished all earlier messages."""
     reader.grant(0, 2999)
     list(reader.take(1))
     done: list[int] = []
@@ -265,7 +265,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
     dice = random.Random(11)
     while not finished.is_set():
         number = rounds % 3
-        # A partition that is moved before its first fetch has returned would never be read.
+        # If a partition were moved before its first fetch returned, it would never be read.
         goal = min(total, sum(map(len, seen.values())) + dice.randrange(1, 100))
         eventually(lambda goal=goal: sum(map(len, seen.values())) >= goal)
         answered = threading.Event()
@@ -298,7 +298,7 @@ def test_finished_and_delivered_differ_by_the_unfinished_message(log: Log, reade
 
 
 def test_an_iteration_that_continues_finishes_a_polled_batch(log: Log, reader: Reader) -> None:
-    """If a loop polls between two messages, its next message finishes the polled batch."""
+    """If a loop's body polls, the loop's next message finishes the polled batch."""
     for partition in range(3):
         reader.grant(partition, 2999)
     iterator = iter(reader.stream)
@@ -329,7 +329,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     for count in range(3000):
         finished[0] = count  # The next request finishes all messages delivered before it.
         assert next(reader.stream).offset == count
-        if count % 100 == 0:  # Let the other thread read within a buffer, too.
+        if count % 100 == 0:  # Also switch to the other thread within a buffer.
             eventually(lambda before=reads[0]: reads[0] > before + 1)
     over.set()
     watcher.join(LIMIT_S)

@@ -64,7 +64,7 @@ def test_a_poll_returns_in_time_while_its_broker_is_silent(
 def test_a_member_polls_in_time_while_its_brokers_are_silent(
     silent: str, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """Connects, look-ups and requests for moved brokers delay no poll of a member."""
+    """A member's polls return in time while its only broker answers no request."""
     client, connect = cluster
     topic = unique("silent")
     register_broker(client, 0, silent)

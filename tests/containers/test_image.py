@@ -133,7 +133,7 @@ def test_no_process_runs_as_root(image: str) -> None:
 
 
 def test_a_session_reaches_the_container_from_the_host(container_zookeeper: str) -> None:
-    """The server of the contract tests' container is a real server of the pinned release."""
+    """The server in the container of the contract tests is a real one of the pinned release."""
     client = KazooClient(container_zookeeper)
     client.start(60)
     try:

@@ -1,4 +1,4 @@
-"""If the ZooKeeper client ends, it is replaced if this helps; else the user gets an error.
+"""A ZooKeeper client that ends is replaced if this helps; otherwise the user gets an error.
 
 kazoo's connection loop ends, and never comes back, when the server refuses the credential at a
 reconnect, when the connection breaks during the login, and on an exception that it does not expect.

@@ -118,7 +118,7 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
     """Without READ on ids no partition moves; with READ the group recovers at the next reading."""
     # From 3.8.4 on, ZooKeeper silently drops a watch if the client may not read its event.
     assert crew.counts == {topic: 8}
-    # Only the session timeout matters, twice.
+    # The group is read again after two session timeouts, instead of 30 s.
     monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
     monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
     pair = [crew.join_here() for _ in range(2)]

@@ -120,7 +120,7 @@ def test_every_assignor_has_many_cases() -> None:
 
 
 def test_fresh_cases() -> None:
-    """For new cases, Kafka's classes, called now, give the same answers as zkconsumer."""
+    """For new random cases, Kafka's classes and zkconsumer give the same answers."""
     seed = random.SystemRandom().randrange(2**40)
     requests = [case(seed + one) for one in range(FRESH_CASES)]
     requests += decisions(random.Random(seed), 300)

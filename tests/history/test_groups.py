@@ -329,7 +329,7 @@ def test_an_owner_without_a_registration_is_not_settled(story: Story, described:
 
 
 def test_a_refused_write_after_a_rebalance(story: Story, described: Describe) -> None:
-    """A write that is refused long after a group has settled counts for no rebalance."""
+    """A write that is refused long after a group has settled is counted in no rebalance."""
     story.two()
     story.add(tx.ERROR, number(-103), session=1, ms=4000)
     story.add(tx.ERROR, number(-103), session=1, ms=60_000)

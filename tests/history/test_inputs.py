@@ -117,7 +117,7 @@ def test_a_url(memory: fsspec.AbstractFileSystem) -> None:
 
 
 def test_an_archive_at_a_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    """A tar archive on another filesystem is unpacked; the logs have the name of the archive."""
+    """A tar archive on another filesystem is unpacked; the names of its logs begin with its URL."""
     server(tmp_path / "a", {1: [entry(1), entry(2)]})
     with memory.open("/all.tar.gz", "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as made:
         made.add(tmp_path / "a", arcname="a")

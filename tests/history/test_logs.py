@@ -81,7 +81,7 @@ def test_a_failed_multi_is_one_row() -> None:
 
 
 def test_a_failed_multi_that_was_applied_before_it_was_written() -> None:
-    """Even if a part of type ERROR contains its operation's record, the multi is one row."""
+    """A failed multi is one row, even if parts of type ERROR contain the operations' records."""
     # A killed leader of ZooKeeper 3.8.4 wrote this into its log after it had caught up with the new
     # leader.
     logs = []
@@ -104,7 +104,7 @@ def test_a_multi_has_a_row_per_part() -> None:
 
 
 def test_closed_sessions() -> None:
-    """12 bytes of a closed session are a list of paths if one fits exactly, else a digest."""
+    """The 12 bytes of a closed session are a digest, unless they are exactly a list of paths."""
     log = LogWriter()
     log.add(tx.CLOSE_SESSION, number(1) + sized("/abc"))
     log.add(tx.CLOSE_SESSION, struct.pack(">iq", 2, -5))
@@ -128,7 +128,7 @@ def test_rows_and_columns() -> None:
 
 
 def test_a_large_transaction() -> None:
-    """A transaction may be larger than a window, and than the arrays of a batch."""
+    """A transaction that exceeds a window and the arrays of a batch is read."""
     log = LogWriter()
     log.add(tx.CREATE, created("/small"))
     log.add(tx.SET_DATA, changed("/large", bytes(20 << 20)))

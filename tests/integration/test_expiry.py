@@ -32,17 +32,18 @@ pytestmark = pytest.mark.usefixtures("topic")
 class Recovery(Enum):
     """How far the client has recovered when the member continues with the phase."""
 
-    AT_ONCE = "its requests meet the session that is gone"
-    RECONNECTED = "its requests, meant for the old session, meet the new one"
+    AT_ONCE = "its requests use the session that has ended"
+    RECONNECTED = "its requests of the old session arrive in the new session"
     OVERTAKEN = "its requests arrive after other members have taken all its partitions"
 
 
 class ExpiryAtPhase:
     """Expires a member's session when it enters a phase, before its first action there.
 
-    The coordinator's thread calls it as the writer of the trace. An expired session has no lease,
-    so this class closes the gate first. The machine's lease ends before other members can take
-    over.
+    The coordinator's thread calls `write` in place of the trace's writer. An expired session
+    has no lease, so `write` closes the gate first. In a real expiry, the lease in the member's
+    state also ends before other members can take over. So after a take-over `write` waits until
+    this lease has ended.
     """
 
     def __init__(self, crew: Crew, member: LocalMember, phase: Phase, recovery: Recovery) -> None:
@@ -191,8 +192,8 @@ def test_expiry(
 ) -> None:
     """If a member expires in any phase, it claims again; no message and no offset is lost."""
     if phase is Phase.VERIFYING:
-        # A member reads back kept partitions after its regular reading of the group. This reading
-        # comes 30 s after the member settled; here it comes after two session timeouts.
+        # A settled member reads back its kept partitions at its next regular reading of the group,
+        # 30 s later. With these settings the reading comes after two session timeouts.
         monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
         monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
     SCENES[phase](crew, admin, phase, recovery)

@@ -168,7 +168,7 @@ def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
 def test_what_kafka_refuses_of_a_commit_is_named(
     group: Group, somebody: Foreign, cluster: Sandbox
 ) -> None:
-    """OffsetCommitTest.testLargeMetadataPayload: it is refused by name; the others are stored."""
+    """OffsetCommitTest.testLargeMetadataPayload: a refused offset is named, others are stored."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     long = {group.tp(0): OffsetAndMetadata(3, "x" * 5000), group.tp(1): 4}
@@ -245,7 +245,7 @@ def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) 
 
 
 def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> None:
-    """A new consumer's group blocks commits: the error has a remedy (the JVM is silent)."""
+    """While a new consumer is in the group, commits fail, and the error has a remedy."""
     if cluster.broker.release == "0.8.2.2":
         return  # these brokers do not support groups of the new consumer
     one = group.join(**KAFKA, **BY_HAND)

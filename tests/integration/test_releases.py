@@ -82,7 +82,7 @@ def test_a_member_with_another_order_is_named(sandbox: Sandbox, topic: str, join
 
 
 def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join) -> None:
-    """With peers.release=auto a member joins a 1.1 group by its rules, and all settle."""
+    """With peers.release=auto a member follows the rules of its 1.1 group, and all settle."""
     members = [join(consumer, peers_release="1.1.1") for consumer in ("a", "b")]
     numbers = range(TOPIC_PARTITIONS)
     due = dealt(topic, "1.1.1", numbers, "ab")
@@ -94,7 +94,7 @@ def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join)
 
 
 def test_a_registration_that_would_be_misread_is_refused(sandbox: Sandbox) -> None:
-    """A regex that would match nothing in the form that 1.1 writes is never registered."""
+    """If a regex would match nothing in the form in which 1.1 writes it, the regex is refused."""
     config = ConsumerConfig(
         zookeeper_connect=sandbox.zookeeper_connect, group_id="g", peers_release="1.1.1"
     )

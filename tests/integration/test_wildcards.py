@@ -147,7 +147,7 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
 def test_round_robin_with_patterns(
     sandbox: Sandbox, prefix: str, join: Join, owners: Callable[[], dict[str, str]]
 ) -> None:
-    """A static round-robin member takes into account what wildcard peers match."""
+    """A static round-robin member takes into account the topics that match its peers' patterns."""
     foo, bar = prefix + "foo", prefix + "bar"
     sandbox.create_topic(foo, partitions=3)
     how = {"partition_assignment_strategy": "roundrobin"}

@@ -162,14 +162,14 @@ def config_of(**settings: Any) -> ConsumerConfig:
 def test_the_listener_by_name_or_protocol(
     broker: Broker, settings: dict[str, Any], server: str, protocol: str
 ) -> None:
-    """A listener is found by its name, else by its protocol; the client uses this protocol."""
+    """A listener is found by its name or its protocol; the client uses the listener's protocol."""
     found = broker_settings(Brokers([broker], config_of(**settings)))
     assert found["bootstrap.servers"] == server
     assert found["security.protocol"].upper() == protocol.upper()
 
 
 def test_the_error_lists_the_offered_listeners() -> None:
-    """FetchError lists the offered listeners, or names the protocol of a listener that differs."""
+    """FetchError lists the offered listeners, or names the listener's different protocol."""
     with pytest.raises(FetchError) as caught:
         broker_settings(Brokers([NAMED], config_of(broker_listener="EXTERNAL")))
     assert str(caught.value) == (

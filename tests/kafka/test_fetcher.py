@@ -217,7 +217,7 @@ F = TypeVar("F", bound=Fetcher)
 
 
 class Closing(ExitStack):
-    """Closes fetchers at the end of the test, also of one that fails."""
+    """Closes fetchers at the end of a test, even if the test fails."""
 
     def __call__(self, fetcher: F) -> F:
         self.callback(fetcher.close)

@@ -30,7 +30,7 @@ class LabProcess:
                 break
         else:
             raise AssertionError("the lab ended before it printed its address")
-        # The rest of the output must be read; else the process would wait for the full pipe.
+        # The rest of the output must be read; otherwise the process would block on a full pipe.
         threading.Thread(target=process.stdout.read, daemon=True).start()
 
     @property
@@ -103,7 +103,7 @@ class LabPage:
                 self.page.goto("about:blank")
                 self.page.goto(address)
                 expect(self.page.locator(ready).first).to_be_visible(timeout=limit_ms)
-                # Before that, the page ignores keys.
+                # While the page is busy, it ignores keys.
                 expect(self.page.locator(".lab[aria-busy=false]")).to_have_count(
                     1, timeout=limit_ms
                 )

@@ -18,7 +18,7 @@ def costs(script: str, members: int = 5, partitions: int = 24) -> dict[str, Cost
 
 
 def test_a_join() -> None:
-    """Sticky protocols move only the new member's share, range moves more, eager stops all."""
+    """Sticky protocols move only the new member's share; range moves more; eager ones stop all."""
     found = costs("join", members=3, partitions=12)
     assert {name: one.without_need for name, one in found.items()} == {
         **{"zookeeper-jvm": 3, "zookeeper": 3, "classic-eager": 3},

@@ -244,7 +244,7 @@ LATE_CHANGES = ["kill:1", "freeze:1", "mute:1"]
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_search_for_a_change_of_owner_ends(world: Json) -> None:
-    """In a settled group the search adds few moves; it waits for a member that cannot act."""
+    """The search ends soon in a settled group, and finds the change after a member was held up."""
     lab = Lab()
     run = lab.open(world=world)
     lab.do("step", run=run, until="owner")

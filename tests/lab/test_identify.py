@@ -68,7 +68,7 @@ def test_captured_registrations() -> None:
 
 
 def test_the_format_names_the_releases() -> None:
-    """Blanks show 0.8.0; an escaped slash shows which releases escape once or twice."""
+    """Blanks in a registration show 0.8.0; how a slash is escaped shows the possible releases."""
     regex = Registration({"a/b": 1}, Pattern.WHITE_LIST, 1)
     releases = {
         release: identity(encode_registration(regex, profile=profile(release))).releases

@@ -146,7 +146,7 @@ def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
-    """One script runs under the chosen protocols on one time axis; the address reproduces this."""
+    """One script runs under the chosen protocols; the page's address shows the same comparison."""
     one = open_page().go(lab.url)
     one.keys("x")
     one.page.locator("input[name=script]").fill("kill g_1")

@@ -159,7 +159,7 @@ def test_the_coordinator_has_moved_before_the_join() -> None:
 
 @pytest.mark.parametrize("error", [Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION])
 def test_a_sync_is_refused(error: Error) -> None:
-    """If its generation has ended the member rejoins, and if its id is unknown, without the id."""
+    """If SyncGroup is refused the member rejoins; if its id is unknown, without an id."""
     member = Member().joining().completing()
     member.answer(msg.Synced(error), msg.SyncGroup)
     (join,) = member.sent(msg.JoinGroup)

@@ -237,7 +237,7 @@ def paused_before_the_offsets() -> Member:
 
 
 def test_poll_raises_if_the_session_ends_before_the_offsets_are_read() -> None:
-    """`poll` raises UNKNOWN_MEMBER_ID; after the next heartbeat's answer the member rejoins."""
+    """If the session ends before the offsets are read, `poll` raises; later the member rejoins."""
     member = paused_before_the_offsets()
     member.answer(msg.OffsetsFetched(error=Error.UNKNOWN_MEMBER_ID), msg.OffsetFetch)
     assert member.commands == (ev.Raise(Error.UNKNOWN_MEMBER_ID),)
@@ -248,7 +248,7 @@ def test_poll_raises_if_the_session_ends_before_the_offsets_are_read() -> None:
 
 
 def test_poll_raises_even_if_the_heartbeat_is_refused_first() -> None:
-    """`poll` raises once the offsets are answered; the listener is called in the next poll."""
+    """Even after a refused heartbeat `poll` raises at the offsets' answer; then come the calls."""
     member = paused_before_the_offsets().hear(error=Error.UNKNOWN_MEMBER_ID)
     assert member.commands == ()
     member.answer(msg.OffsetsFetched(error=Error.UNKNOWN_MEMBER_ID), msg.OffsetFetch)
@@ -258,7 +258,7 @@ def test_poll_raises_even_if_the_heartbeat_is_refused_first() -> None:
 
 
 def test_poll_does_not_raise_if_the_offsets_are_known() -> None:
-    """If the offsets were read before the pause, the member loses its partitions and rejoins."""
+    """If the offsets were read before the pause, partitions are lost, but `poll` raises nothing."""
     member = Member().stable().give(ev.Tick, after_s=10.0).hear(error=Error.UNKNOWN_MEMBER_ID)
     assert member.calls() == [(Callback.LOST, BOTH)]
     assert not any(isinstance(one, ev.Raise) for one in member.commands)
@@ -299,7 +299,7 @@ def test_automatic_commits() -> None:
     ("instance", "epoch"), [(None, msg.LEAVE_EPOCH), ("i", msg.LEAVE_STATIC_EPOCH)]
 )
 def test_closing(instance: str | None, epoch: int) -> None:
-    """A member that closes commits, calls the listener, and sends the leave epoch of its kind."""
+    """A member that closes commits, calls the listener, and sends the epoch of a leave."""
     member = Member(auto_commit_s=60.0, instance=instance).consumed().give(ev.CloseRequested)
     assert member.sent(msg.OffsetCommit) and member.calls() == []
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)

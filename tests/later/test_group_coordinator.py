@@ -197,7 +197,7 @@ def test_a_slow_leader_loses_its_place(broker: Broker) -> None:
 
 
 def test_a_member_without_a_common_assignor_is_refused(broker: Broker) -> None:
-    """A member gets INCONSISTENT_GROUP_PROTOCOL, and the group does not change."""
+    """A member without a common assignor gets INCONSISTENT_GROUP_PROTOCOL; nothing changes."""
     broker.stable()
     before = broker.group
     other = JoinGroup(GROUP, "", (Protocol("sticky"),))
@@ -344,7 +344,7 @@ def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
 
 
 def test_a_wrong_epoch_is_fenced_unless_a_reply_was_lost(consumers: Broker) -> None:
-    """A wrong epoch is fenced, unless a heartbeat repeats the join; an old commit is stale."""
+    """A heartbeat of a wrong epoch is fenced unless it repeats the join; an old commit is stale."""
     assert beat(consumers, "b", 3).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", 1).error is Error.FENCED_MEMBER_EPOCH
     assert beat(consumers, "b", JOIN_EPOCH).error is Error.NONE
@@ -353,7 +353,7 @@ def test_a_wrong_epoch_is_fenced_unless_a_reply_was_lost(consumers: Broker) -> N
 
 
 def test_a_static_member_that_returns_keeps_its_partitions(broker: Broker) -> None:
-    """Epoch -2 keeps the assignment for the instance's next member; epoch -1 frees it."""
+    """Leave epoch -2 keeps the assignment for the instance's next member; epoch -1 frees it."""
     broker.handle(TopicsChanged({"t": Topic(4, id=(1, 0))}))
     beat(broker, "old", JOIN_EPOCH, instance="i1")
     early = beat(broker, "new", JOIN_EPOCH, instance="i1")

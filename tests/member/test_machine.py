@@ -286,7 +286,7 @@ def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
 
 
 def test_the_remedy_names_a_persistent_id_node() -> None:
-    """The remedy for a persistent id znode is to delete it by hand, as no session's end does."""
+    """The remedy for a persistent id znode, which outlives sessions, is to delete it by hand."""
     member = member_in(Phase.REGISTERING)
     assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
     member = member_in(Phase.REGISTERING)
@@ -364,7 +364,7 @@ def test_nothing_is_committed_after_the_lease() -> None:
 
 
 def test_a_clean_leave_commits_the_last_message() -> None:
-    """A member that leaves stops delivery, commits all delivered messages, ends its session."""
+    """A member that leaves stops delivery, commits delivered messages, and ends its session."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0), 15)
     member.delivered |= dict.fromkeys(tps(0), 16)
@@ -406,7 +406,7 @@ def test_a_leave_waits_no_longer_than_a_session() -> None:
 
 
 def test_a_leaver_without_its_id_node_does_not_wait() -> None:
-    """If the last commit finds no id znode or a new session, the member closes."""
+    """If the last commit finds no id znode, or the session is new, the member closes at once."""
     member = member_in(Phase.LEAVING)
     assert of(member.answer_commit(ev.MemberNodeGone()), cmd.CloseSession)
     member = member_in(Phase.LEAVING)

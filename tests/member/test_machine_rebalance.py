@@ -111,7 +111,7 @@ def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
 
 
 def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> None:
-    """If grace and automatic commit are due together, the release waits for its own commit."""
+    """If the grace period ends when an automatic commit is due, the release has its own commit."""
     member = member_in(Phase.STOPPING, grace_s=1.0)
     member.state = replace(member.state, auto_commit_at=member.state.grace_at)
     done = member.wait(1.1)
@@ -430,7 +430,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
 
 
 def test_the_remedy_names_a_persistent_owner_node() -> None:
-    """The remedy for a persistent owner znode is to delete it by hand, as no session's end does."""
+    """The remedy for a persistent owner znode, which outlives sessions, is to delete it by hand."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
     claim = member.last(cmd.Claim)
     held = {T3: Blocker("by hand", 0)}
@@ -473,7 +473,7 @@ def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) 
 
 
 def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
-    """The refresh time is five session timeouts or a second per member, plus a random spread."""
+    """The refresh time is at least five session timeouts and 1 s per member; a part is random."""
     pauses = []
     for name in (ME, "g_x"):
         member = Member(consumer=name, refresh_s=0.0)

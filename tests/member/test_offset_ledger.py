@@ -274,7 +274,7 @@ STEPS = st.lists(
 @settings(max_examples=300)
 @given(STEPS)
 def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]) -> None:
-    """Whatever others write, offsets never go back, edits are adopted, commits are stored."""
+    """Whatever others write, offsets do not go back, edits are adopted, and commits are stored."""
     znode = Znode()
     owner = Owner(znode)
     owner.load()
@@ -354,7 +354,7 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
 def test_where_reading_begins(
     storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
 ) -> None:
-    """Dual commit starts at the higher stored offset; `kafka` prefers the offset in Kafka."""
+    """Dual commit starts reading at the higher offset, `kafka` at Kafka's offset if it exists."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start
@@ -380,7 +380,7 @@ def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
 
 
 def test_both_stores_are_written_each_by_its_own_rule() -> None:
-    """With dual commit, only the znode that holds a lower offset is written; Kafka always is."""
+    """Dual commit always writes to Kafka, but to ZooKeeper only if its offset is lower."""
     asked = plan(in_kafka(10, value=4), at(10), Storage.DUAL)
     assert (asked.writes, asked.kafka) == ({TP: (10, 3)}, {TP: OffsetAndMetadata(10)})
     asked = plan(in_kafka(4, value=10), at(10), Storage.DUAL)

@@ -214,7 +214,7 @@ def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: 
 
 
 def test_if_no_rules_fit_the_rules_of_most_members_are_returned() -> None:
-    """If no rules explain all owners, those that explain most win; without owners, the group's."""
+    """If no rules explain all owners, those for most owners win, or without owners the group's."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)
     assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, PartitionFormat.DASH)

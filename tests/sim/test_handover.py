@@ -61,6 +61,6 @@ def test_every_shared_attribute_has_a_point() -> None:
 
 
 def test_an_edit_that_fits_nowhere_is_refused() -> None:
-    """A mutant whose text does not occur in the sources is an error, not a mutant that survived."""
+    """If the text that a mutant replaces is not in the sources, this is an error."""
     with pytest.raises(ValueError, match="exactly once"):
         InstrumentedModules([("this text stands nowhere", "")])

@@ -1,4 +1,4 @@
-"""The simulated ZooKeeper: behaviour of replicas, quorum and time that no single server has.
+"""The simulated ZooKeeper: replicas, quorum and time, which a single server does not show.
 
 The contract suite and `test_zookeeper_like_real` test what both can show.
 """

@@ -2,11 +2,11 @@
 
     clusterjob.py '{"zookeeper": ..., "topic": ..., "checkpoint": ..., "way": ...}'
 
-The last line is one JSON object. `batch` and `stream` contain the messages that the two read.
-`retried` contains the messages of a batch read in which each task failed once, with the number of
-the attempt. `executors` contains the directories of the executors; `package` contains the paths of
-the package on the driver and the executors. If the package was not sent to the executors, the
-object contains only `error`, the text that the user sees.
+The last line is one JSON object. `batch` and `stream` contain the messages that the batch and
+the stream read. `retried` contains the messages of a batch read in which each task failed once,
+with the number of the attempt. `executors` contains the directories of the executors; `package`
+contains the paths of the package on the driver and the executors. If the package was not sent
+to the executors, the object contains only `error`, the text that the user sees.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def test_a_query_starts_at_the_groups_offsets(
 def test_a_query_starts_at_the_groups_offsets_in_kafka(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """offsets.storage=kafka starts at the higher stored offset; without dual commit at Kafka's."""
+    """With dual commit a query starts at the higher stored offset, without it at Kafka's offset."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"5", makepath=True)
@@ -214,7 +214,7 @@ def test_times_are_refused_with_old_brokers(option: str) -> None:
 def test_batches_are_limited_and_read_exactly(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """maxOffsetsPerTrigger is shared by lag, and each message is in exactly one batch."""
+    """maxOffsetsPerTrigger is divided in proportion to the lag; each message is in one batch."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     limit = one.reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(5)

@@ -125,7 +125,7 @@ def test_only_finished_messages_are_committed(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """A batch's end offsets are stored, unless the function raises or higher ones are stored."""
+    """A batch's end offsets are stored, unless the function raises or higher ones exist."""
     group, seen = unique("group"), []
 
     def process(batch: DataFrame, number: int) -> None:

@@ -337,7 +337,7 @@ def test_a_replay_needs_no_membership(group: Groups) -> None:
     ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
 )
 def test_the_position_of_a_restarted_query(group: Groups, rule: str, goes_on: list[int]) -> None:
-    """offsets.on.restart selects where a restarted query starts: group, checkpoint, or higher."""
+    """offsets.on.restart selects the start: the group's offset, the checkpoint's, or the higher."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -413,7 +413,7 @@ def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
     query = Driven(group)
     assert query.reader.getDefaultReadLimit() == NO_LIMIT
     end = query.reader.latestOffset({}, NO_LIMIT)
-    assert end == {"": {}}  # It differs from the start offset; else Spark would run no batch.
+    assert end == {"": {}}  # This end differs from the start; else Spark would run no batch.
     assert len(query.reader.partitions({}, end)) == 4 and query.run({}, end) == []
     assert not group.admin.exists(f"/consumers/{group.name}/ids")
     end = query.after(end, NO_LIMIT)

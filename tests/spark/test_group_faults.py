@@ -272,7 +272,7 @@ def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
 
 
 def test_a_source_process_freezes(scene: FlowingGroup) -> None:
-    """Another query takes over, and the resumed query rejoins; nothing is lost or set back."""
+    """Another query takes over, the resumed one rejoins; no message is lost, no offset lowered."""
     query = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     watcher = Watcher(scene)

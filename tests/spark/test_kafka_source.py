@@ -60,7 +60,7 @@ def kafka_source() -> ModuleType:
 
 
 def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Listener and function store the end of the topic that was read as the group's offsets."""
+    """The listener and the function store the topic's end offsets as offsets of the group."""
     topic, group = unique("kept"), unique("group")
     sandbox.create_topic(topic, partitions=3)
     for number in range(3):

@@ -62,7 +62,7 @@ def test_a_limit_is_kept_and_starves_no_partition(
 
 
 def test_a_limit_is_in_proportion() -> None:
-    """The limit is divided as in the example of Spark's rule: ten of a hundred, one of ten."""
+    """As in the example of Spark's rule, a limit of 11 gives 10 of 100 messages and 1 of 10."""
     a, b, c = (TopicPartition("t", number) for number in range(3))
     assert shared(11, {a: 100, b: 10, c: 0}) == {a: 10, b: 1, c: 0}
     assert shared(1, {a: 100, b: 10, c: 0}) == {a: 1, b: 1, c: 0}

@@ -25,7 +25,7 @@ def partitions() -> ThreadPartitions:
 def test_a_release_waits_for_a_batch_although_the_partition_is_withdrawn(
     partitions: ThreadPartitions,
 ) -> None:
-    """If an operator's edit withdraws a partition during its release, the batch still counts."""
+    """If an edit withdraws a partition during its release, the release waits for the batch."""
     done: list[int] = []
     partitions.ask_release([T0], lambda: done.append(1))
     partitions.withdraw([T0])

@@ -101,7 +101,7 @@ def _checkout(root: Path, text: str = "loop") -> Path:
 
 
 def test_an_equal_checkout_has_the_compiled_loops(tmp_path: Path) -> None:
-    """It has the files of the compiler, and its modules have the times that these files name."""
+    """An equal checkout gets the compiler's files, and its modules the times in these files."""
     first, second, other = (_checkout(tmp_path / name) for name in ("first", "second", "other"))
     compiled = "zkconsumer/history/__pycache__/loops.scan-1.py311.nbi"
     _write(first / compiled, "machine code")

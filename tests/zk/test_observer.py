@@ -256,7 +256,7 @@ def test_unreachable_servers_and_bad_names(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """A group that may not be read is an error with the path; with the credential it is read."""
+    """If a group may not be read, the error names the path; with the credential it is read."""
     from kazoo.security import make_digest_acl  # noqa: PLC0415
 
     client.add_auth("digest", "u:p")

@@ -366,7 +366,7 @@ def test_more_than_a_thousand_owner_nodes_are_claimed_and_released(client: Clien
 
 
 def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
-    """Offsets are read as a number, a negative number, missing, or malformed."""
+    """A negative, missing or malformed offset has no value; a malformed one is an error."""
     client.write(T0, b"42")
     client.write(T1, b"-1")
     client.write(T2, b"4 2")

@@ -182,7 +182,7 @@ def test_a_roll_back_removes_all_claims_and_no_foreign_node(client: Client, then
 
 
 def test_claims_that_cannot_be_rolled_back_are_owned(client: Client) -> None:
-    """Eager: claims that may not be rolled back are reported as owned and denied."""
+    """Eager: if ZooKeeper denies the roll-back, the claims are reported as owned and as denied."""
     many = tps(*range(1200))
     with_parents(client)
 

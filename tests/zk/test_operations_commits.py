@@ -190,7 +190,7 @@ def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
 
 
 def test_kafka_is_not_asked_after_a_foreign_write_to_zookeeper(client: Client) -> None:
-    """If another client wrote to ZooKeeper, nothing goes to Kafka: it may be an operator's edit."""
+    """If another client wrote to ZooKeeper, perhaps an edit, the commit sends nothing to Kafka."""
     write(client, t0=(10, None))
     client.peer.set(client.offset(T0), b"3")
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (12, 0)}, {}, KAFKA))))

@@ -107,7 +107,7 @@ def test_a_batch_contains_what_was_written(
 def test_messages_of_old_formats(
     records: list[Record], magic: int, codec: str, append_time: int | None
 ) -> None:
-    """Sets in formats v0 and v1 give absolute and relative offsets, whatever the codec."""
+    """Sets in formats v0 and v1 give the rows that were written, with each codec."""
     data = message_set(records, magic=magic, codec=codec, append_time=append_time)
     for engine in (COMPILED, PLAIN):
         found = rows_of(data, engine)
@@ -149,7 +149,7 @@ def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engin
 
 @pytest.mark.parametrize("name", list(corpus()))
 def test_a_flipped_bit_gives_no_wrong_row(name: str) -> None:
-    """A flipped bit changes only offsets, or ends the rows before its batch, in both engines."""
+    """In both engines a flipped bit changes only offsets, or the rows end before its batch."""
     # In format v2 no checksum covers an offset, a size, or the leader epoch. In the old formats
     # each uncompressed message has a checksum of its own.
     data, records = corpus()[name]
@@ -183,7 +183,7 @@ def beginnings(data: bytes) -> list[int]:
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_random_bytes_with_right_checksums(kind: int) -> None:
-    """Any damage under a correct checksum, such as lengths up to 2^31, gives an error or rows."""
+    """If damage has a correct checksum (a length of 2^31, for example), both engines agree."""
     chance = random.Random(kind)
     records = [Record(n, b"key", b"value", 5) for n in range(3)]
     sizes = [varint(n) for n in (-2, -1, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 62)]
@@ -251,7 +251,7 @@ def test_a_wrong_checksum(engine: Engine) -> None:
 
 
 def test_the_sizes_of_batches(engine: Engine) -> None:
-    """A size is known only for equal batches; bytes per offset include records before `first`."""
+    """`sizes` gives the bytes per offset, and the size of a batch if all batches are equal."""
     equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
     size = len(equal[0])
     found = RecordSet(TP, pa.py_buffer(b"".join(equal) + equal[0][:50]), engine, first=7)

@@ -155,7 +155,7 @@ class KraftBroker(JavaServer):
             repeated: the broker's error if an earlier try had an effect, but no reply arrived.
 
         Raises:
-            SandboxError: the broker has not done it within `LIMIT_S`.
+            SandboxError: the broker has not executed the request within `LIMIT_S`.
             KafkaException: the broker refused the request.
         """
         last: list[KafkaException] = []

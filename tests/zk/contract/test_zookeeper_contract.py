@@ -88,7 +88,7 @@ def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
 
 
 def test_delete_and_create_of_a_parent_prove_that_it_is_empty(server: Server) -> None:
-    """An operator's transaction over an empty ids znode fails if a member registers meanwhile."""
+    """An operator's transaction that re-creates the ids znode fails if a member has registered."""
     session = server.session()
     session.create("/ids")
     edit = (Op("delete", "/ids"), create("/ids"), create("/edited"))
@@ -196,7 +196,7 @@ def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
 
 
 def test_sync_is_answered_whether_or_not_the_path_exists(server: Server) -> None:
-    """A sync asks the leader about the session, whatever its path, so it can renew the lease."""
+    """A sync is answered whether or not its path exists, so any path serves for the lease."""
     session = server.session()
     session.sync("/")
     session.sync("/nowhere")
@@ -216,7 +216,7 @@ def test_after_a_sync_everything_written_before_is_read(server: Server) -> None:
 
 
 def test_an_ephemeral_node_names_its_session(server: Server) -> None:
-    """`ephemeralOwner` is the number of the session that created the znode; 0 if persistent."""
+    """`ephemeralOwner` is the session that created the znode, or 0 if the znode is persistent."""
     session, other = server.session(), server.session()
     session.create_ephemeral("/mine")
     other.create_ephemeral("/other")
