@@ -126,6 +126,7 @@ def test_a_fresh_zookeeper(
     with connect_clients(f"{zookeeper.connect}/{chroot}") as both:
         do(both, setting(both, "g"), tmp_path)
         assert set(both.stored("g").values()) == {"7"}
+        assert both.other.get_acls("/consumers")[0] == [make_acl("world", "anyone", all=True)]
 
 
 def test_nothing_to_do(clients: Clients, group: str, tmp_path: Path) -> None:
@@ -389,7 +390,7 @@ def test_forbidden(clients: Clients, group: str, tmp_path: Path) -> None:
 
 
 def test_the_guard_keeps_the_access_control(clients: Clients, group: str, tmp_path: Path) -> None:
-    """The guard restores the access list and the data of the members' parent, even null data."""
+    """After a change the members' parent has the same access list and the same data, even null."""
     rights = [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)]
     clients.other.set_acls(paths.ids(group), rights)
     before = clients.tree(group)[paths.ids(group)]

@@ -192,8 +192,11 @@ def test_interrupted(clients: Clients, unique: Callable[[str], str], tmp_path: P
         apply(clients.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
     assert sorted(clients.stored(group).values()) == ["5"] * 4 + ["7"] * 2
     (backup,) = tmp_path.iterdir()
-    run(clients, plan_file.load_plan(backup), tmp_path)
+    plan = plan_file.load_plan(backup)
+    run(clients, plan, tmp_path)
     assert set(clients.stored(group).values()) == {"7"}
+    run(clients, plan_undo(clients.tools, plan), tmp_path)
+    assert set(clients.stored(group).values()) == {"5"}
 
 
 def test_a_secret_access_control_list(

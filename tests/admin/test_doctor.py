@@ -312,7 +312,8 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
         return {tp: at.get(tp.partition, LogRange(5, 5)) for tp in partitions}
 
     beyond, other, behind, of_logs, note = examined(scene, "g", ask_logs=logs)
-    assert {one.code for one in (beyond, other)} == {"offset-beyond-log"}
+    above = {(one.code, one.severity) for one in (beyond, other)}
+    assert above == {("offset-beyond-log", Severity.ERROR)}
     assert (behind.code, behind.severity) == ("offset-behind-log", Severity.WARNING)
     assert of_logs.code == "offset-behind-log"
     assert {beyond.subject, other.subject} == {behind.subject, of_logs.subject} == {*SIZES}

@@ -52,7 +52,7 @@ def rows(batches: list[pa.RecordBatch], partition: int, name: str = "offset") ->
 
 
 def test_columns_equal_messages(log: Log, reader: Reader) -> None:
-    """Columns have the same keys, values, positions, times and fencing tokens as messages."""
+    """Columns have the keys, values, positions, times and fencing tokens of the messages."""
     log.append_keyed(0, "k", "v")
     log.append_keyed(0, None, None)
     token = reader.grant(0, 0)

@@ -125,7 +125,7 @@ def test_seek_to_the_ends_and_to_a_time(group: Group) -> None:
 
 
 def test_asyncio_has_every_call() -> None:
-    """The asyncio connector has each public method of the blocking one, with equal parameters."""
+    """Except to start and create streams, both connectors have equal methods and parameters."""
 
     def calls(kind: type) -> dict[str, list[str]]:
         found = inspect.getmembers(kind, inspect.isfunction)

@@ -235,7 +235,7 @@ def test_flapping(story: Story, described: Describe) -> None:
 
 
 def test_a_storm(story: Story, described: Describe) -> None:
-    """Many joins and leaves within minutes are one storm, but the joins of a new group are not."""
+    """Many joins and leaves within minutes are reported as one storm."""
     story.two()
     for session in range(2, 9):
         story.end(session, 8000)
@@ -347,7 +347,7 @@ def test_a_registration_that_outlives_its_session(story: Story, described: Descr
 
 
 def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe) -> None:
-    """Added partitions start a rebalance even if no assignment was computed before."""
+    """If a topic gets partitions during a rebalance, this is a further trigger of the rebalance."""
     story.two()
     story.end(2, 60_000)
     more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'

@@ -164,7 +164,7 @@ def test_an_offset_that_another_client_writes_is_shown() -> None:
 
 
 def test_the_leader_dies() -> None:
-    """When the leader dies, all connections break; half a second later a new leader is elected."""
+    """When the leader dies, the ensemble has no quorum until a new leader is elected."""
     lab = Lab()
     run = lab.open(world={"members": 2})
     lab.do("act", run=run, at=0, move="leader_dies")
@@ -244,7 +244,7 @@ LATE_CHANGES = ["kill:1", "freeze:1", "mute:1"]
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_search_for_a_change_of_owner_ends(world: Json) -> None:
-    """The search ends soon in a settled group, and finds the change after a member was held up."""
+    """The search ends soon in a settled group, and finds the change of owner after a fault."""
     lab = Lab()
     run = lab.open(world=world)
     lab.do("step", run=run, until="owner")
@@ -406,7 +406,7 @@ def test_a_reply_of_a_coordinator_in_transit(do: str) -> None:
     ],
 )
 def test_a_refusal_says_what_is_wrong(do: str, keys: Json, words: str) -> None:
-    """An invalid command gives one error that says what is wrong, where, and what to do."""
+    """An invalid command gives one error that says what is wrong."""
     lab = Lab()
     lab.open()
     assert words in lab.refused(do, **keys)

@@ -434,7 +434,7 @@ def test_a_member_can_leave_in_any_phase(phase: Phase) -> None:
 
 
 def test_a_closed_member_ignores_all_events() -> None:
-    """A closed member ignores all events."""
+    """A closed member ignores a tick and a new session."""
     member = member_in(Phase.CLOSED)
     before = member.state
     for event in (ev.Tick(now=9e9), ev.Connected(now=9e9, session=LATER, wall_ms=1)):

@@ -348,7 +348,7 @@ def test_a_refused_offset_does_not_hold_up_the_others() -> None:
 
 
 def test_a_commit_names_refused_and_foreign_offsets() -> None:
-    """An explicit commit fails for a denied offset, and for an offset of another client."""
+    """If one offset is denied and another client wrote another one, the commit names both."""
     member = asking()
     member.commit(1)
     foreign = {T1: StoredOffset(5, 9)}
@@ -517,7 +517,7 @@ def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
 
 @pytest.mark.parametrize("storage", list(Storage))
 def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> None:
-    """Offsets that the user names are stored exactly, and automatic commits continue."""
+    """Offsets that the user names are stored exactly, even one below the position."""
     member = asking(storage=storage)
     member.commit(1)
     member.answer_commit(stored(member))

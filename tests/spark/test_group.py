@@ -160,7 +160,7 @@ def test_leaving_commits_finished_batches(group: Groups) -> None:
 
 
 def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
-    """A member continues from an operator's edit; a new member can recognise this edit."""
+    """A member continues from an operator's edit, which it distinguishes from an unmarked write."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))

@@ -146,7 +146,7 @@ def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
 
 @pytest.mark.parametrize("engine", ["librdkafka", "columns"])
 def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str, engine: str) -> None:
-    """A batch has thousands of small messages, or 1 to 2 MB of large messages."""
+    """A batch has thousands of small messages, or less than 8 MB of large messages."""
     sandbox.produce(topic, 20_000, partition=0)
     sizes = [
         batch.num_rows
@@ -297,7 +297,7 @@ def test_a_log_without_its_beginning_is_read_with_a_warning(
 def test_a_log_that_ends_too_early(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a range lies beyond the log's end, the task does not wait for ever."""
+    """If a range lies beyond the log's end, the task raises an error, or reads what exists."""
     monkeypatch.setattr(task_reader, "STALE_END_S", 0.5)
     with pytest.raises(
         SparkSourceError, match=r"50 messages are no .* 100 to 149 of the range 90 to 149"
@@ -321,7 +321,7 @@ def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
 
 
 def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """If a topic was deleted, the task fails after its time limit with the last broker error."""
+    """If a topic does not exist, the task fails after its time limit with the last broker error."""
     name = unique("none")
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=1.0)

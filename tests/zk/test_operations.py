@@ -114,7 +114,7 @@ def test_without_rights_registering_is_denied(client: Client) -> None:
 
 
 def test_a_nudge_replaces_the_id_znode(client: Client) -> None:
-    """A nudge creates the id znode again, with the same session and the same subscription."""
+    """A nudge creates the id znode again, in the same session."""
     before = client.peer.exists(client.me.path)
     assert isinstance(client.run(ops.nudge(client.me, 1_400_000_000_000)), Registered)
     after = client.peer.exists(client.me.path)
