@@ -247,7 +247,7 @@ def test_a_chroot_that_does_not_exist_is_an_error(
 
 
 def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServer) -> None:
-    """If the session timeout is too short for the lease, the error names the minimum."""
+    """If the session timeout is under three ticks, too short for the lease, the error says so."""
     with pytest.raises(ConfigError, match="three ticks"):
         ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
 
@@ -342,7 +342,7 @@ def test_bad_subscriptions_are_the_callers_errors(group: Group) -> None:
 
 
 def test_a_closed_connector_says_so(group: Group) -> None:
-    """After one or two shutdowns, every call raises ConnectorClosedError."""
+    """After two shutdowns, a commit and new streams raise ConnectorClosedError."""
     one = group.join()
     one.close()
     one.close()
@@ -390,7 +390,8 @@ def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
                 _ = message.value
             except DecodeError as error:
                 failed += 1
-                assert f"{group.topic}-{message.partition}" in str(error)
+                where = f"{group.topic}-{message.partition} at offset {message.offset}"
+                assert where in str(error)
     assert failed == 40
     one.connector.commit_offsets()
     assert [group.stored(p) for p in range(4)] == ["10"] * 4

@@ -92,7 +92,7 @@ def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
 def test_a_stream_that_assigns_too_late_takes_nothing_away(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """If a stream unassigns a partition late, the partition's new owner continues without a gap."""
+    """If another stream assigns and unassigns a partition, its owner continues without a gap."""
     late, owner = pool.fetcher(NoWakeSignal()), pool.fetcher(NoWakeSignal())
     owner.assign({log.tp(0): 0})
     start = read(owner, 50)

@@ -158,7 +158,7 @@ def test_after_an_expiry_the_listener_gets_the_whole_assignment() -> None:
 
 @pytest.mark.parametrize("auto_commit_s", [60.0, None])
 def test_a_commit_in_the_listener_covers_revoked_partitions(auto_commit_s: float | None) -> None:
-    """A commit in the listener stores the delivered positions of the revoked partitions."""
+    """A commit in the listener stores all delivered positions, even of revoked partitions."""
     member = settled(auto_commit_s=auto_commit_s)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 15)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
@@ -174,7 +174,7 @@ def test_a_commit_in_the_listener_covers_revoked_partitions(auto_commit_s: float
 
 
 def test_an_edit_found_in_the_listener_is_the_next_owners_start() -> None:
-    """If a commit in the listener finds an operator's edit, the next owner starts at the edit."""
+    """If a commit in the listener finds an edit, this member does not deliver from the edit."""
     member = settled(auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
     joined(member)

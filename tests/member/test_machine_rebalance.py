@@ -108,6 +108,7 @@ def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
     done = member.wait(0.2)
     assert one(done, cmd.CollectPositions).partitions == tps(2, 3)
     assert {v[0] for v in one(done, cmd.CommitOffsets).plan.writes.values()} == {15}
+    assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
 
 
 def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> None:
@@ -418,7 +419,7 @@ def test_many_blocked_partitions_make_one_report() -> None:
 
 
 def test_the_end_of_a_blockade_is_reported() -> None:
-    """The end of a reported blockade is reported once; a new blockade is reported again."""
+    """The end of a reported blockade is reported, and its start time is forgotten."""
     member = member_in(Phase.WAITING, retries=1, backoff_s=0.5)
     wait_blocked(member, 2.0, T3)
     member.send(ev.OwnersChanged, topic="t")
@@ -666,7 +667,7 @@ def test_a_recreated_topic_is_claimed_again_with_a_warning(between: str) -> None
 
 
 def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
-    """If its offset is unreadable, a partition is claimed but neither fetched nor committed."""
+    """If its offset is unreadable, a partition is claimed but not fetched, and this is reported."""
     member = member_in(Phase.LOADING)
     offsets = {tp: StoredOffset(5, 1) for tp in tps(0, 1, 2)}
     done = member.answer(

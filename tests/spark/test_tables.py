@@ -673,7 +673,7 @@ def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_pa
 
 
 def test_the_size_of_an_offset_depends_on_followed_partitions() -> None:
-    """10,000 partitions need less than 30 bytes each, however often they have changed."""
+    """An offset of the stream needs less than 30 bytes for each of 10,000 partitions."""
     reading = {
         (f"group-{n % 20}", f"topic-{n % 7}", n): State(
             f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0",
