@@ -507,10 +507,9 @@ class Monitor(Watcher):
         for who in self.can_commit:
             self.could_commit_s[who] = self.could_commit_s.get(who, 0.0) + elapsed
         self.can_commit = {who for who in range(len(world.members)) if _can_commit(world, who)}
-        for who in self.can_commit:
-            state = world.members[who].state
-            interval = state.settings.auto_commit_s
-            for tp in state.serving if interval is not None else ():
+        for who, member in enumerate(world.members):
+            interval = member.state.settings.auto_commit_s
+            for tp in member.state.serving if interval is not None else ():
                 self._owes_of(world, who, tp, COMMIT_SLACK_S + (interval or 0.0))
 
     def _owes_of(self, world: World, who: int, tp: TopicPartition, limit_s: float) -> None:
@@ -521,6 +520,8 @@ class Monitor(Watcher):
         is_excused = tp in self.excused or self.deleted.get(tp) == epoch
         if owner != epoch or offset <= stored or is_excused:
             self.owed.pop(tp, None)
+            return
+        if who not in self.can_commit:
             return
         could_s = self.could_commit_s.get(who, 0.0)
         ownership, first, since_s = self.owed.get(tp, (epoch, offset, could_s))
