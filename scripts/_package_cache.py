@@ -6,6 +6,9 @@ cache. `restore` links them from there into the environment of another checkout,
 second. A hard link takes no space on the disk, and pip and Python never change a file in place:
 they replace it, so the other links keep the former contents.
 
+The installer uv links packages in the same way. However, it ignores pip's configuration, without
+which machines behind a mirror or a proxy cannot install anything.
+
 Uses only the standard library, since _bootstrap.py imports it.
 """
 
