@@ -82,7 +82,7 @@ class GroupImage:
 
     @cached_property
     def members(self) -> dict[ConsumerId, Registration | MalformedZnodeError]:
-        """Consumer id -> decoded registration, or the error if it would make JVM members fail."""
+        """Consumer id -> decoded registration, or the error with which JVM members would fail."""
         return {
             name: _registration(self.name, name, data) for name, data in self.registrations.items()
         }
@@ -343,7 +343,7 @@ class MemberReport:
 
     Attributes:
         pattern: kind of its subscription; None if the registration cannot be read.
-        subscription: topic, or regex of a filter -> number of streams.
+        subscription: topic -> number of streams; for a filter, the key is its regex.
         threads: its consumer thread ids, of all topics.
         owned: thread -> number of partitions that it owns; threads that own none are left out.
         session: the session of the registration; 0 if it is persistent.
@@ -518,7 +518,8 @@ def _count(number: int, what: str) -> str:
 class TopicSummary:
     """A topic and its number of partitions, or `fault`, which says why its znode cannot be read.
 
-    `replicas` is the lowest and the highest number of replicas of a partition.
+    Partitions may have different numbers of replicas; `replicas` is the lowest and the highest
+    number.
     """
 
     name: str

@@ -315,8 +315,8 @@ def settings(
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
         refresh_s=REFRESH_S,
-        # A JVM member that waits for the release gives up after some time, so the member waits for
-        # the listener no longer than the grace period.
+        # A JVM member gives up if this member releases partitions too late, so this member waits
+        # for the listener no longer than the grace period.
         listener_s=config.release_grace_s if listener else None,
         storage=storage(config),
         channel_backoff_s=config.offsets_channel_backoff_s,
@@ -325,7 +325,7 @@ def settings(
 
 
 def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
-    """Return the profile of `peers.release`; for `auto`, the profile that fits the owner znodes."""
+    """Return the profile of `peers.release`. For `auto`, detect it from the owner znodes."""
     if config.peers_release != AUTO_RELEASE:
         return profile(config.peers_release)
     reading = read_raw_group(
@@ -491,7 +491,8 @@ def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
     """Return the factory of columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
 
     The call imports no package, because the import of numba alone takes 0.15 s. Raises ConfigError
-    if `fetch.engine=columns` lacks a package, or has no login for `kafka.sasl.mechanism`.
+    if `fetch.engine=columns` is set and a package that it needs is missing, or if the columnar
+    reader does not support `kafka.sasl.mechanism`.
     """
     needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
     missing = [name for name in needed if find_spec(name) is None]

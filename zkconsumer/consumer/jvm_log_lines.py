@@ -28,8 +28,9 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that never raises, and whose lines are safe to display.
 
     It escapes every argument, because owner znodes and names may contain line ends and other
-    control characters. If a user's filter or handler raises, no thread of this package ends. The
-    logger writes the first such error to standard error, as `logging` does with a handler's error.
+    control characters. An exception of a user's filter or handler ends no thread of this package.
+    The logger writes the first such exception to standard error, as `logging` does with a handler's
+    error.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

@@ -1,7 +1,7 @@
 """The user's rebalance listener, and the thread that calls it.
 
-Kafka: `kafka.consumer.ConsumerRebalanceListener` (0.9.0.0, KAFKA-1650; its Java interface
-KAFKA-2347). The JVM calls the listener on the rebalancing thread, under the rebalance lock, and
+Kafka: `kafka.consumer.ConsumerRebalanceListener` (since 0.9.0.0, KAFKA-1650; since KAFKA-2347 as a
+Java interface). The JVM calls the listener on the rebalancing thread, under the rebalance lock, and
 waits without a limit. In zkconsumer the listener has its own thread, so a hanging listener blocks
 no rebalance.
 """
@@ -62,7 +62,8 @@ class ConsumerRebalanceListener(Protocol):
 class RebalanceCallbacks(Protocol):
     """Callbacks with the names of confluent-kafka and franz-go, for the constructor's `callbacks`.
 
-    Each callback receives the affected partitions in order, and is never called with none.
+    Each callback receives the affected partitions in order. A callback is not called if no
+    partition is affected.
     """
 
     def on_assigned(self, partitions: list[TopicPartition], /) -> object:
@@ -176,7 +177,7 @@ class AssignmentObserver:
 
 
 class ListenerThread:
-    """Calls a listener, one call at a time; `post` receives the event of the end of each call.
+    """Calls a listener, one call at a time. When a call ends, `post` receives an event.
 
     While a call runs, at most three others wait. A new call replaces waiting calls that it makes
     obsolete (see `call`). Callbacks that `queue_callback` has queued run before the next call of
@@ -210,9 +211,9 @@ class ListenerThread:
         """Queue a call of the listener, without waiting. Return how many calls were merged.
 
         Calls wait in the queue only if the listener takes longer than `release.grace.ms`; the
-        rebalance has then continued without the listener's return. Two queued calls before a
-        release become one call with the partitions of both. A call for a new assignment replaces
-        the queued calls for older assignments.
+        rebalance has then continued without the listener's return. Two queued calls of
+        `before_releasing_partitions` become one call with the partitions of both. A call for a new
+        assignment replaces the queued calls for older assignments.
         """
         with self._changed:
             before, self._queued_calls = self._queued_calls, merged([*self._queued_calls, command])
@@ -302,7 +303,8 @@ class ListenerThread:
 def merged(calls: Sequence[CallListener]) -> list[CallListener]:
     """Return the calls that remain after merging; `calls` has the newest call last.
 
-    A merged call keeps the number of the newest call, because the member waits for no older call.
+    A merged call has the operation number of the newest call, because the member no longer waits
+    for the older ones.
     """
     *older, last = calls
     if last.callback is Callback.STARTING:

@@ -205,7 +205,7 @@ class MemberCounters:
         with self._lock:
             for tp, (mine, offset) in command.grants.items():
                 if offset is None:
-                    self._seen.pop(tp, None)  # a `PositionReset` will have the first position
+                    self._seen.pop(tp, None)  # a later `PositionReset` has the first position
                 else:
                     self._seen[tp] = Position(mine.epoch, offset)
 

@@ -113,8 +113,7 @@ class _Group:
     changed_ms: int = 0
     edit_zxid: int = -1
     touched: list[_Partition] = field(default_factory=list)
-    """The partitions whose rows of commits began in one transaction: the latest one in which a row
-    began."""
+    """The partitions whose row of commits began in the last transaction that began such a row."""
     continued: list[tuple[int, _Partition, Commits]] = field(default_factory=list)
     """The rows of commits that began with an edit, and that the present transaction has continued.
     Each entry is the zxid of this transaction, the partition, and a copy of the row before it."""

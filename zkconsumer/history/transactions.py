@@ -326,8 +326,8 @@ def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int,
     """Yield (kind, values) of each part of a multi in the log, even if it had no effect.
 
     A server that applies a failed multi changes the type of its parts to ERROR in memory. If it
-    writes the multi afterwards, as a restarted server does that catches up with the leader, then
-    these parts keep the record of their operation. For such a part, the yielded error is 0.
+    writes the multi only afterwards, these parts keep the record of their operation. A restarted
+    server does this while it catches up with the leader. For such a part, the yielded error is 0.
     """
     (count,) = _INT.unpack_from(window, at)
     if count < 0 or count * 8 > stop - at:

@@ -90,7 +90,7 @@ def is_for_columns(error: ConfigError, config: ConnectionConfig | None) -> bool:
 def _expected_protocol(config: ConnectionConfig) -> str:
     """Return the security protocol with which librdkafka checks the properties.
 
-    The real protocol depends on the listener, which ZooKeeper provides only later.
+    The real protocol depends on the brokers' listener, which is read from ZooKeeper only later.
     """
     listener = (config.broker_listener or "").upper()
     if "security.protocol" in config.kafka or listener in _PROTOCOLS:

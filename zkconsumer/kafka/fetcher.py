@@ -216,7 +216,8 @@ class _Errors:
         self.faults: deque[FetchFault] = deque()
         self.lost_at: float | None = None
         self._settings = settings
-        # kind of error -> (when it may be reported again, number of errors not reported since)
+        # Kind of error -> (when it may be reported again, number of unreported errors since its
+        # last report).
         self._reported: dict[int, tuple[float, int]] = {}
 
     def report(self, error: KafkaError) -> None:
@@ -234,7 +235,7 @@ class _Errors:
             self.passing(error, None)
 
     def _may_report(self, error: KafkaError) -> int | None:
-        """Return the number of errors of this kind not reported since; None to report nothing."""
+        """Return how many errors of this kind were not reported; None if this one must not be."""
         now = time.monotonic()
         due, swallowed = self._reported.get(error.code(), (0.0, 0))
         if now < due:

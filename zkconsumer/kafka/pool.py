@@ -463,8 +463,9 @@ class _FetchThread:
             2. The coordinator withdraws the partition from A and grants it to B.
             3. B's thread assigns it.
             4. A's thread assigns it too late, detects that, and unassigns it.
-        After step 4, B's route is fetched again. If A's thread only unassigns late, B's route has
-        already replaced A's route, and the end of A's route has no effect.
+        After step 4, B's route is fetched again. If A's thread assigned the partition in time but
+        unassigns it late, B's route has already replaced A's route, and the end of A's route has no
+        effect.
         """
         below = route.below
         while below is not None and not below.live:

@@ -1,9 +1,9 @@
 """A member's operations on ZooKeeper, as generators: each yields batches and receives the replies.
 
 When the connection breaks, the executor ends the operation, and after the reconnect the member
-reads back what ZooKeeper has executed. An operation handles all other replies itself. For instance,
-if a claim finds an owner znode, it compares the znode's `ephemeralOwner` with the session, never
-its data alone.
+reads back what ZooKeeper has executed. An operation itself handles every reply that it receives.
+For instance, if a claim finds an owner znode, it compares the znode's `ephemeralOwner` with the
+session, never its data alone.
 
 With `offsets.storage=kafka`, a commit also yields requests to Kafka. The requests to ZooKeeper come
 first, even if they only check the member's id znode. Kafka cannot recognise a member that has lost
@@ -327,8 +327,8 @@ def transact(
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `writes` or none.
 
-    Returns None after success. Otherwise returns the reply, and the partition whose write failed,
-    or None if the check of the id znode failed.
+    Returns None after success. Otherwise returns the reply and the partition whose write failed.
+    The partition is None if the check of the id znode failed.
     """
     (reply,) = yield [rq.Multi((member.check, *writes.values()))]
     return None if reply.code is Code.OK else refused(writes, reply)
@@ -361,7 +361,7 @@ def chunks(
 
 
 def create_parents(room: str, topics: Iterable[str]) -> Batch:
-    """Return the creates of the persistent parents of owner or offset znodes."""
+    """Return the requests that create the persistent parents of owner or offset znodes."""
     below = [f"{room}/{topic}" for topic in topics]
     return [rq.Create(room), *(rq.Create(path) for path in below)]
 
@@ -399,9 +399,9 @@ def claim(
     """Create the owner znodes of `threads` (JVM: `createEphemeralPathExpectConflict`).
 
     Transactions create the owner znodes of the free partitions. Partitions that another session
-    owns are returned as blocked, and a watch reports the next change of the owners. The claim
-    watches one znode of each transaction; `verify` watches the other znodes when the partitions are
-    delivered.
+    owns are returned as blocked, and a watch reports the next change of the owners. The claim sets
+    a watch on one znode of each transaction. `verify` later sets watches on the other znodes, while
+    the partitions are already delivered.
 
     Args:
         known: owners that an earlier claim has found.
@@ -525,10 +525,11 @@ def _identify(
 ) -> Generator[Batch, Replies, set[TopicPartition]]:
     """Read the owners of the `asked` partitions, and return the partitions that are now free.
 
-    - This session for the same thread: an earlier claim succeeded, and its reply was lost.
-    - This session for another thread: the partition moves within the member. One transaction
-      deletes and creates the znode, so that it gets a new epoch.
-    - Another session, even with the same data: the partition is blocked.
+    - The owner is this session, for the same thread: an earlier claim succeeded, and its reply was
+      lost.
+    - The owner is this session, for another thread: the partition moves within the member. One
+      transaction deletes and creates the znode, so that it gets a new epoch.
+    - The owner is another session, even if it wrote the same data: the partition is blocked.
     """
     if not asked:
         return set()

@@ -67,8 +67,8 @@ class Known:
         view: the result of the earlier read.
         listing: the consumers that the earlier read listed, including consumers that left before
             they were read.
-        watched: paths of topics and of the list of brokers whose content is unchanged, because
-            their watch has not fired.
+        watched: paths of topics, and of the list of brokers, whose watch has not fired. So their
+            content is unchanged.
     """
 
     view: GroupView

@@ -160,8 +160,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     @errors_as_text()
     def getDefaultReadLimit(self) -> ReadLimit:
         self._begin()
-        # Never return ReadAllAvailable: Spark passes that to `latestOffset` only with Trigger.Once,
-        # which the reader must recognise (`MicroBatchExecution`, SingleBatchExecutor).
+        # Never return ReadAllAvailable: Spark then passes it to `latestOffset` only with
+        # Trigger.Once, so the reader recognises Trigger.Once by it (`MicroBatchExecution`,
+        # SingleBatchExecutor).
         return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
     @errors_as_text()
@@ -200,7 +201,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """Return the end of the next batch, or `start` itself, unchanged, if there are no new
         messages.
 
-        Spark 4.0 and 4.1 pass no arguments; then the last answer is finished.
+        Spark 4.0 and 4.1 pass no arguments; then the batch that ends at the last answer is
+        finished.
         """
         if self._group is None and start and not self._starts.checkpoint:
             self._starts.checkpoint = {one.tp: one for one in from_offset(start)}

@@ -93,10 +93,10 @@ KEPT_CONSUMERS: Final = 3
 # as long as its application, and a consumer has connections, threads and a timer.
 IDLE_S: Final = 120.0
 
-# If the log has further messages after a range, the range is read with at most this many fetches
-# per partition, each sized to its share of the range. The next fetch starts only when the queue is
-# empty, so librdkafka fetches nothing beyond the range. Longer ranges are prefetched, which is
-# faster. Prefetching may fetch 3 MB too much, which is little compared with such a range.
+# If the log has further messages after a range, and this many fetches per partition can return the
+# whole range, each fetch asks for an equal share of the range. The next fetch starts only when the
+# queue is empty, so librdkafka fetches nothing beyond the range. Longer ranges are prefetched,
+# which is faster. Prefetching may fetch 3 MB too much, which is little compared with such a range.
 SIZED_FETCHES: Final = 8
 
 # Minimum size of such a fetch in bytes: below this size, bytes beyond the range cost nothing.

@@ -94,8 +94,8 @@ def _unregistered(
         if thread in members:
             code = FOREIGN_OWNER
             why = (
-                "it is a consumer id without a thread number, as kafka-node writes it; JVM members"
-                " and tools do not recognise it as a thread, and wait until the znode is deleted"
+                "it is a consumer id without a thread number, as kafka-node writes; JVM members and"
+                " tools know no such thread, and no member can claim before the znode is deleted"
             )
         else:
             code = UNREGISTERED
@@ -169,7 +169,7 @@ def _unowned(examined: ExaminedGroup) -> Iterator[Finding]:
             f"{partitions_of(missing)} without owner"
             + (f"; assigned to {_some(due)}" if due else ""),
             "their messages are not consumed, and their lag grows",
-            "restart the members to which they are assigned; see how they are assigned",
+            "restart the members to which the partitions are assigned; see how they are assigned",
             missing,
             advice=Advice(RemedyOperation.EXPLAIN, examined.group),
         )

@@ -1,7 +1,7 @@
-"""joptsimple's option parser and its help, byte for byte: 3.2 (Kafka 0.8, 0.9) and 5.0 (later).
+"""joptsimple's option parser and help: release 3.2 (Kafka 0.8 and 0.9) and 5.0 (later Kafka).
 
-The help wraps lines where `java.text.BreakIterator` sees the end of a word. A trailing hyphen or
-colon also ends a word.
+Errors and help equal joptsimple's byte for byte. The help wraps lines where
+`java.text.BreakIterator` sees the end of a word. A trailing hyphen or colon also ends a word.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class Options:
         return found[0] if found else None
 
     def required(self, name: str) -> str:
-        """Return the value of an option that has a default or was checked before."""
+        """Return the value of an option that has a default, or is known to be present."""
         found = self.text(name)
         if found is None:
             raise AssertionError(f"--{name} was not checked")
         return found
 
     def number(self, name: str) -> int | None:
-        """Return the value of an Integer or Long option. Raises OptionError for other texts."""
+        """Return the value of an Integer or Long option; raise OptionError if it is no number."""
         text = self.text(name)
         if text is None:
             return None
@@ -179,8 +179,9 @@ def _right(option: Option) -> str:
 
 _PRE = '($"\\[{'
 _POST = '!%.,:;?")\\]}'
-# The part of `LineBreak` in the JDK's BreakIteratorRules that help texts need: opening characters,
-# a word or number, hyphens or closing characters, blanks.
+# A piece of text that a line break may follow. It consists of opening characters, a word or a
+# number, hyphens or closing characters, and blanks. The rules are those of `LineBreak` in the JDK's
+# BreakIteratorRules, as far as help texts need them.
 _WORD = re.compile(
     rf"[{_PRE}]*(?:[{_PRE}-]*[0-9]+(?:[.,][0-9]+)*|[^\s{_PRE}{_POST}-]*)(?:-+|[{_POST}]*)\s*"
 )

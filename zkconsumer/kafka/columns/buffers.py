@@ -78,7 +78,7 @@ class Slab:
         )
 
     def buffers(self, used: Sequence[int]) -> list[pa.Buffer]:
-        """Return the first bytes of each column; `used` has the number for each column.
+        """Return the first bytes of each column; `used` contains how many bytes of each.
 
         The slab then belongs to these buffers. Small buffers are copies instead, because
         a small batch must not keep a large slab.
@@ -107,7 +107,7 @@ class _Lease:
 
 
 def _copied(parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
-    """Return copies in a buffer of their size."""
+    """Return copies of the parts, all in one buffer of the size that they need."""
     aligned = [-(-part.size // _ALIGNED) * _ALIGNED for part in parts]
     *starts, size = accumulate(aligned, initial=0)
     whole = pa.allocate_buffer(size)

@@ -146,7 +146,7 @@ class Connection:
         return True
 
     def _report_at(self, count: int) -> None:
-        """Make `select` report the socket when this many bytes have arrived, or at its end."""
+        """Make `select` report the socket when it has this many bytes, or when it is closed."""
         if count != self._enough and not isinstance(self._socket, ssl.SSLSocket):
             self._enough = count
             with suppress(OSError):  # a system without this option reports every packet

@@ -97,8 +97,9 @@ MAX_TIME: Final = ((1 << 63) - 1) // 1000
 # Represents a time difference that does not fit into 63 bits.
 _FAR: Final = 1 << 62
 
-# Sizes in bytes: an empty message of format v0 from its checksum on; a batch's header; the header
-# of any entry, with offset and size.
+# Sizes in bytes. `_LEAST_MESSAGE` is an empty message of format v0 without its offset and size,
+# HEADER_V2 is the header of a batch of format v2, and `_ENTRY` is the offset and size with which
+# each message or batch begins.
 _LEAST_MESSAGE: Final = 14
 HEADER_V2: Final = 61
 _ENTRY: Final = 12
@@ -231,8 +232,9 @@ def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int
 def _scan_message(data: Array, at: int, stop: int, table: Array, rows: int) -> int:
     """Describe a message of an old format; return the number of rows added, or -1.
 
-    Consecutive uncompressed messages of one format share a row. `parse` checks the lengths in the
-    messages after the first one, and finds the same ends of the messages.
+    Consecutive uncompressed messages of one format share a row. `parse` later checks the lengths
+    within the other messages. It finds the end of each message at the same position as this
+    function.
     """
     row = rows * WIDTH
     before = row - WIDTH

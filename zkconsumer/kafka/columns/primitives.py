@@ -1,13 +1,14 @@
-"""Functions that have separate compiled code: numbers, copies and checksums.
+"""Read numbers, copy bytes and compute checksums, in Python and in compiled code.
 
-In Python code, the plain functions of this module run. In a loop that numba compiles, the
-instructions below replace these functions: one load instruction reads a whole number instead of one
-byte.
+Python calls the functions `int32`, `int64`, `copy` and `crc32`. In a loop that numba compiles,
+numba replaces each of these calls with other instructions, which the second part of this module
+defines. For example, one load instruction reads a whole number, not only one byte.
 
-Each message of the formats v0 and v1 has a checksum. A call of zlib for each message would cost
-more than all other work. x86 processors have an instruction that multiplies polynomials
-(PCLMULQDQ). With it, a checksum takes a fraction of the time that table look-ups take. V. Gopal and
-others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.
+Each message of the formats v0 and v1 has a checksum. Calling zlib for each message would cost more
+than all other work of the parser. x86 processors have an instruction that multiplies polynomials
+(PCLMULQDQ). A checksum with this instruction takes a fraction of the time of table look-ups.
+Source: V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+Instruction", Intel 2009.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Array: TypeAlias = Any
 Part: TypeAlias = Any
 """A part of a function that is being compiled; numba and llvmlite have no types for it."""
 
-# The instructions process blocks of this size. The tables process shorter messages.
+# Size, in bytes, of the blocks that `_multiplied` processes. `_looked_up` processes shorter
+# messages, with tables.
 _BLOCK: Final = 16
 
 # The first three are x^(128+32), x^(128-32) and x^64 modulo the polynomial. The reduction also
@@ -113,7 +115,8 @@ if overload is not None:
         source: Array, at: int, size: int, target: Array, to: int
     ) -> Callable[[Array, int, int, Array, int], None]:
         def compiled(source: Array, at: int, size: int, target: Array, to: int) -> None:
-            # An unsigned index cannot count from the end, so each step needs no comparison.
+            # A negative index counts from the end, so with signed indexes each step would have to
+            # check the sign.
             source_at, target_at = np.uint64(at), np.uint64(to)
             for number in range(np.uint64(size)):
                 target[target_at + number] = source[source_at + number]
@@ -127,12 +130,12 @@ if overload is not None:
     # ---- checksums -------------------------------------------------------------------------------
 
     def can_multiply() -> bool:
-        """Return whether numba compiles for a processor that multiplies polynomials."""
+        """Return whether the processor for which numba compiles has the instruction PCLMULQDQ."""
         _, _, features = cpu_target.target_context.codegen().magic_tuple()
         return "+pclmul" in features.split(",")
 
     class _Writer:
-        """Writes the instructions of a checksum."""
+        """Writes the LLVM instructions that compute a checksum."""
 
         def __init__(self, builder: ir.IRBuilder, start: ir.Value) -> None:
             self.builder, self._start = builder, start
@@ -146,8 +149,11 @@ if overload is not None:
             return self.builder.load(self.builder.bitcast(place, _WIDE.as_pointer()), align=1)
 
         def times(self, value: ir.Value, factors: tuple[int, int], halves: int) -> ir.Value:
-            """Multiply one half of a number by a factor: 0x01 in `halves` selects the number's
-            upper half, 0x10 selects the second factor."""
+            """Multiply one half of a number by one of two factors, as polynomials.
+
+            The bits of `halves` choose both. Bit 0x01 selects the number's upper half instead of
+            its lower half. Bit 0x10 selects the second factor instead of the first.
+            """
             pair = self.builder.bitcast(value, _PAIR)
             made = self.builder.call(
                 self._multiply,
@@ -161,12 +167,12 @@ if overload is not None:
             return first
 
         def fold(self, value: ir.Value) -> ir.Value:
-            """Move a block's contribution to the block after it."""
+            """Return a number that, if XORed with the next block, replaces this block."""
             factors = (_FOLD_LOW, _FOLD_HIGH)
             return self.xor(self.times(value, factors, 0), self.times(value, factors, 0x11))
 
         def reduced(self, value: ir.Value) -> ir.Value:
-            """Return the remainder of a block, in 32 bits."""
+            """Return the remainder of a block's division by the polynomial, in 32 bits."""
             b = self.builder
 
             def down(one: ir.Value, bits: int) -> ir.Value:
@@ -183,11 +189,11 @@ if overload is not None:
 
     @intrinsic  # type: ignore[untyped-decorator]  # numba has no types
     def _multiplied(context: Part, data: Part, at: Part, end: Part) -> Part:
-        """Return the CRC-32 of at least one block of bytes.
+        """Return the CRC-32 of the bytes from `at` to `end`, at least `_BLOCK` bytes.
 
-        Zeros before the bytes do not change a checksum whose start value is 0. So zeros are
-        put before the bytes until their number is a multiple of the block size. The start value of
-        CRC-32 is combined with the first four bytes by XOR.
+        Zeros before the bytes do not change a checksum whose start value is 0. So the function puts
+        zeros before the bytes until the number of bytes is a multiple of the block size. The start
+        value of CRC-32 is combined with the first four bytes by XOR.
         """
 
         def write(context: Part, builder: Part, signature: Part, arguments: Part) -> Part:
@@ -216,7 +222,7 @@ if overload is not None:
         return types.uint32(data, types.int64, types.int64), write
 
     def _crc_tables() -> Array:
-        """Return the eight tables with which CRC-32 takes eight bytes a step."""
+        """Return eight tables, with which one step computes CRC-32 for eight bytes."""
         tables = np.zeros((8, 256), np.uint32)
         for number in range(256):
             value = number

@@ -304,7 +304,7 @@ class ClassParser(Scanner):
     def _intersected(
         self, left: CharSet | None, latest: CharSet | None
     ) -> tuple[CharSet, CharSet | None]:
-        """Read the operand after `&&`; return the set and its last part.
+        """Read the operand after `&&`. Return the resulting set, and the operand.
 
         The cursor is on the second `&`. If no operand follows, Java uses the last part before `&&`
         as the right-hand side.
