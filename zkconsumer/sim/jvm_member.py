@@ -621,8 +621,9 @@ class JvmMember:
 
 
 SLOWNESS = 6
-"""For one rebalance, a JVM member sends this many times as many requests as a zkconsumer member,
-one after the other. Runs are longer, and faults rarer, by this factor."""
+"""The factor by which a JVM member sends more requests for a rebalance than a zkconsumer member.
+The JVM member also sends them one after the other. So runs of mixed groups are longer, and their
+faults are rarer, by this factor."""
 
 
 class MixedWorld(World):

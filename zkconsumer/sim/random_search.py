@@ -122,7 +122,7 @@ AIMED = 7
 """One in AIMED worlds is aimed: most of its faults happen in one phase of a member."""
 
 SHARP = range(8, 15)
-"""Of 24 aimed worlds, these are sharp: they prefer one kind of rare pairs."""
+"""Number of sharp worlds among 24 aimed worlds; a sharp world prefers one kind of rare pairs."""
 
 Drawn = tuple[Plan, int, int]
 
@@ -286,7 +286,7 @@ RARE_AIMS = {
 """The phases in which each kind of rare pairs is rare."""
 
 RESERVED = 3
-"""Of each kind of fault that disturbs a diagnosis, a run reserves this many for diagnoses."""
+"""Number of faults that a run reserves for diagnoses, of each kind that disturbs a diagnosis."""
 
 EARLY_REPLIES = 3
 """A diagnosis that has received at most this many replies counts as early."""
