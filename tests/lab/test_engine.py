@@ -108,6 +108,54 @@ def test_an_action_in_the_past_forks(world: Json) -> None:
     assert other.frames[other.open(world=world, moves=lab.moves[fork])] == lab.frames[fork]
 
 
+def test_moves_that_were_not_shown_are_forgotten() -> None:
+    """The page can remove fetched moves; the next action then continues the same run."""
+    lab = Lab()
+    run = lab.open(world=MIXED)
+    lab.do("step", run=run, count=130)
+    before = lab.frames[run][:70]
+    lab.do("forget", run=run, at=70)
+    assert (lab.frames[run], lab.moves[run]) == (before, "70")
+    (frames,) = lab.do("act", run=run, at=70, move="kill:0")
+    assert frames["run"] == run
+    lab.do("step", run=run, count=50)
+    other = Lab()
+    assert other.frames[other.open(world=MIXED, moves=lab.moves[run])] == lab.frames[run]
+
+
+def test_a_world_with_jvm_members_is_copied() -> None:
+    """A copy repeats the frames of the original, also while programs of JVM members run."""
+    moves = (
+        "9,join:2,60,cut:1,40,commit:1,9,freeze:1,30,thaw:1,9,hold:2,30,let_go:2,20,no_quorum,25,"
+        "quorum,60,kill:1,40,revive:1,90,leave:2,60"
+    )
+    run = open_world(1, parse_world({"members": 2, "jvm": [1, 2], "partitions": 4}))
+    copies, busy = {}, 0
+    for move in read_moves(moves):
+        if run.length % 5 == 0:
+            copies[run.length] = run.stage.copy()
+            busy += any(not run.stage.world.members[who].settled for who in (1, 2))
+        run.stage.step() if move is None else run.stage.move(move)
+    assert len(run.stage.frames) == len(read_moves(moves))
+    assert busy > 20
+    for at, copy in copies.items():
+        twin = copy.copy()
+        for stage in (copy, twin):
+            for move in run.stage.moves[at : at + 20]:
+                stage.move(move)
+            assert stage.frames == run.stage.frames[at : at + 20], at
+    assert set(range(0, run.length, MOVES_BETWEEN_COPIES)) <= run.copies.keys()
+
+
+def test_a_jvm_member_that_starts_again_is_a_jvm_member() -> None:
+    """After a kill, a JVM member is started again as a JVM member."""
+    lab = Lab()
+    run = lab.open(world=MIXED, moves="kill:1,revive:1,20")
+    kinds = [one["m"]["1"]["k"] for one in lab.frames[run] if "1" in one.get("m", {})]
+    assert len(kinds) > 2
+    assert set(kinds) == {"jvm"}
+
+
 def test_any_possible_action_can_be_next() -> None:
     """Each listed action can be performed, and the default action is in the list."""
     lab = Lab()
@@ -121,10 +169,11 @@ def test_any_possible_action_can_be_next() -> None:
         lab.do("act", run=run, at=at, move=one["move"])
 
 
-def test_every_fault_that_is_offered_can_be_chosen() -> None:
+@pytest.mark.parametrize("world", [{"members": 3}, MIXED])
+def test_every_fault_that_is_offered_can_be_chosen(world: Json) -> None:
     """The engine can perform each fault and each repair that it offers."""
     lab = Lab()
-    run = lab.open(world={"members": 3})
+    run = lab.open(world=world)
     lab.do("step", run=run, count=50)
     (found,) = lab.do("choices", run=run, at=50)
     assert len(found["faults"]) > 25

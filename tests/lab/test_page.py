@@ -59,6 +59,25 @@ def test_a_fork_and_its_address(lab: LabProcess, open_page: Open) -> None:
     other.has(".column.frozen", 1)
 
 
+def test_an_action_after_a_pause_continues_the_run(lab: LabProcess, open_page: Open) -> None:
+    """A paused run ends at the move that is shown, so an action there creates no second run."""
+    one = open_page().go(lab.url + TWO)
+    one.page.get_by_label("moves per second").select_option(label="50 / s")
+    place = one.page.locator(".place")
+    one.keys("Space")
+    expect(place).to_contain_text(re.compile(r"move \d\d+ of"), timeout=LIMIT_MS)
+    one.keys("j")  # an action while the run plays
+    one.has(".column", 3)
+    one.keys("Space")
+    expect(place).to_have_text(re.compile(r"^move (\d+) of \1$"), timeout=LIMIT_MS)
+    one.page.locator("[data-member='0'] .head").click()
+    one.page.get_by_role("menuitem", name="freeze").click()
+    one.shows("g_0 gets SIGSTOP")
+    expect(place).to_have_text(re.compile(r"^move (\d+) of \1$"))
+    one.page.wait_for_url(re.compile(r"moves=\d+,join:2(,\d+)?,freeze:0&"))
+    expect(one.page.get_by_role("tab", name="runs")).to_have_count(0)
+
+
 def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
     """Play advances the run, pause stops it, and the slider jumps to any move."""
     one = open_page().go(lab.url + "#scenario=a-zombie-wakes")

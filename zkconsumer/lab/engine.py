@@ -3,14 +3,19 @@
 The server passes commands from the page to `Engine.command`, and so does a Web Worker with Pyodide.
 `open` opens a simulated group that uses ZooKeeper, or one that uses a group coordinator.
 
-| Command (`do`) | Keys | Events | |---|---|---| | `catalogue` | | `catalogue`: scenarios, tours,
-strategies, releases, limits | | `open` | `world` or `scenario`; `moves`, `cut` | `run`, `frames` |
-| `tour` | `tour` | `run`, `frames`, `tour`: its steps | | `table` | `table` | `table`: the table of
-a lesson | | `step` | `run`; `count`, or `until`: `owner`, `rest` or seconds | `frames` | | `act` |
-`run`, `at`, `move` | `frames`; before them `run` if `at` is not the last move | | `choices` |
-`run`, `at` | `choices`: what can happen next | | `explain` | `run`, `at`, `partition` |
-`explained`: why a thread owns a partition | | `trace` | `run` | `trace`: the run as JSON lines | |
-`compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
+| Command (`do`) | Keys | Events |
+|---|---|---|
+| `catalogue` | | `catalogue`: scenarios, tours, strategies, releases, limits |
+| `open` | `world` or `scenario`; `moves`, `cut` | `run`, `frames` |
+| `tour` | `tour` | `run`, `frames`, `tour`: its steps |
+| `table` | `table` | `table`: the table of a lesson |
+| `step` | `run`; `count`, or `until`: `owner`, `rest` or seconds | `frames` |
+| `act` | `run`, `at`, `move` | `frames`; before them `run` if `at` is not the last move |
+| `forget` | `run`, `at` | `frames` without a frame; the moves after `at` no longer exist |
+| `choices` | `run`, `at` | `choices`: what can happen next |
+| `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
+| `trace` | `run` | `trace`: the run as JSON lines |
+| `compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
 
 Each command returns the event `error` if it is refused.
 """
@@ -78,6 +83,7 @@ class Engine:
             "act": self._act,
             "choices": self._choices,
             "explain": self._explain,
+            "forget": self._forget,
             "trace": self._trace,
             "compare": self._compare,
         }
@@ -260,6 +266,12 @@ class Engine:
                 f"there is no partition {partition!r}", where="partition", remedy="choose one"
             )
         return [{"event": "explained", "partition": partition, "text": stage.explain(partition)}]
+
+    def _forget(self, command: JsonObject) -> list[JsonObject]:
+        """Remove the moves after `at`, which the page has fetched and not shown."""
+        run, at = self._run(command), self._at(command)
+        run.cut(at)
+        return [_frames(run, at)]
 
     def _trace(self, command: JsonObject) -> list[JsonObject]:
         """Perform the moves of a run again with a recorder, and return them as a trace."""

@@ -1,8 +1,7 @@
 """One run of the lab: a world, the moves so far, and a frame for each of them.
 
 A run can be continued from any of its moves: `at` returns the world as it was at that move. A world
-is copied every few moves; `at` repeats only the moves after the nearest copy. A world with
-JVM members cannot be copied, so its moves are performed again from the start.
+is copied every few moves; `at` repeats only the moves after the nearest copy.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import Camera, explain, sentence
 from zkconsumer.lab.coordinated import CoordinatedStage
+from zkconsumer.lab.mixed import CopyableMixedWorld
 from zkconsumer.lab.worlds import (
     COORDINATOR_MOVES,
     DELAY_REPLY,
@@ -41,7 +41,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
-from zkconsumer.sim.jvm_member import MixedWorld
+from zkconsumer.sim.jvm_member import JvmMember
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Emit, Recorder, Watchers
 from zkconsumer.sim.scenarios import Scenario
@@ -244,7 +244,7 @@ class LabStage(Stage):
         world, chosen = self.world, self.next()
         others: list[Action] = [*possible(world), *repairs(world)]
         others += [one for one in world.enabled() if one.do is Do.JOIN]
-        faults = [one for one in others if one.tp is None and one.do not in EXCLUDED_FAULTS]
+        faults = [one for one in others if one.tp is None and not self._is_left_out(one)]
         return (
             [Move.of(one) for one in self.possible()],
             None if chosen is None else Move.of(chosen),
@@ -284,7 +284,7 @@ class LabStage(Stage):
         action = move.action
         if action is not None:
             known = [*world.enabled(), *possible(world), *repairs(world)]
-            if action not in known or action.do in EXCLUDED_FAULTS:
+            if action not in known or self._is_left_out(action):
                 raise RefusedError(f"impossible at this moment: {sentence(world, move)}")
         elif move.do in (HOLD, LET_GO, LOSE_REPLY) and not 0 <= move.who < len(world.members):
             raise RefusedError(f"there is no member {move.who}")
@@ -300,6 +300,14 @@ class LabStage(Stage):
             raise RefusedError(
                 "the clock advances only to the next moment at which something is due"
             )
+
+    def _is_left_out(self, action: Action) -> bool:
+        """Return whether the lab does not offer a fault, for example because the model of a JVM
+        member lacks it."""
+        is_of_client = action.do in (Do.CRASH_CLIENT, Do.LOCK_OUT)
+        return action.do in EXCLUDED_FAULTS or (
+            is_of_client and isinstance(self.world.members[action.who], JvmMember)
+        )
 
     def _check_message(self, move: Move) -> None:
         """Raise RefusedError if the move names no message in transit."""
@@ -350,15 +358,9 @@ class Run:
     def length(self) -> int:
         return len(self.stage.moves)
 
-    @property
-    def can_copy(self) -> bool:
-        return not isinstance(self.stage.world, MixedWorld)
-
     def keep_copies(self) -> None:
         """Copy the world every few moves from now on."""
         stage = self.stage
-        if not self.can_copy:
-            return
         world = stage.world
         apart = max(MOVES_BETWEEN_COPIES, (len(world.members) + len(world.log_end)) // 4)
 
@@ -370,40 +372,28 @@ class Run:
 
     def at(self, index: int) -> AnyStage:
         """Return a stage at a move, without moves and frames; the run stays as it is."""
-        moves = self.stage.moves[:index]
-        stage: AnyStage
-        earlier = [one for one in self.copies if one <= index]
-        if earlier:
-            start = max(earlier)
-            stage = self.copies[start].copy()
-            moves = moves[start:]
-        else:
-            stage = new_stage(self.spec, self.scenario)
-            stage.start(*self.stage.settled)
-        for move in moves:
+        start = max(one for one in self.copies if one <= index)
+        stage = self.copies[start].copy()
+        for move in self.stage.moves[start:index]:
             stage.move(move)
         stage.moves, stage.frames, stage.defaults = [], [], []
         return stage
 
     def fork(self, number: int, index: int) -> Run:
         """Return a run with the same moves up to `index`."""
-        stage = self.at(index)
-        stage.moves = self.stage.moves[:index]
-        stage.frames = self.stage.frames[:index]
-        stage.defaults = self.stage.defaults[:index]
-        stage.settled, stage.picture = self.stage.settled, self.stage.picture
-        run = Run(
-            number,
-            self.spec,
-            self.scenario,
-            stage,
-            scripted=min(self.scripted, index),
-            parent=self.number,
-            forked_at=index,
-            copies={at: one for at, one in self.copies.items() if at <= index},
-        )
-        run.keep_copies()
+        run = replace(self, number=number, parent=self.number, forked_at=index)
+        run.cut(index)
         return run
+
+    def cut(self, index: int) -> None:
+        """Remove the moves after `index`."""
+        stage, old = self.at(index), self.stage
+        stage.moves, stage.frames = old.moves[:index], old.frames[:index]
+        stage.defaults = old.defaults[:index]
+        stage.settled, stage.picture = old.settled, old.picture
+        self.stage, self.scripted = stage, min(self.scripted, index)
+        self.copies = {at: one for at, one in self.copies.items() if at <= index}
+        self.keep_copies()
 
     def check_room(self) -> None:
         if self.length >= MAX_MOVES:
@@ -424,7 +414,7 @@ def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
         assert scenario is not None
         plan, jvm, seed = replace(scenario.plan, faults=UNLIMITED_FAULTS), scenario.jvm, 0
     camera = Camera()
-    world = MixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
+    world = CopyableMixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
     return LabStage(world, camera, seed=seed)
 
 

@@ -96,6 +96,8 @@ class App extends Component {
   async command(command) {
     const events = await this.transport.send(command);
     this.take(events);
+    // Steps are fetched ahead, so they are kept when the user sees them; other frames are kept at once.
+    if (command.do !== "step") for (const one of events) if (one.event === "frames") this.runs.get(one.run)?.keep(one.from + one.frames.length);
     return events;
   }
 
@@ -223,6 +225,7 @@ class App extends Component {
   seek(at) {
     const to = Math.max(0, Math.min(this.run?.length ?? 0, Math.round(at)));
     this.exact = this.place = to;
+    this.run?.keep(to);
     this.setState({ at: to, choices: null, menu: null });
     if (this.state.panel === "next" && !this.state.playing) this.askChoices(to);
   }
@@ -247,15 +250,39 @@ class App extends Component {
   // Fetch moves before they are played; at most one such request is in progress.
   async ahead(count) {
     if (this.asking) return;
-    this.asking = true;
+    this.asking = this.more(count);
     try {
-      await this.more(count);
+      await this.asking;
     } finally {
-      this.asking = false;
+      this.asking = null;
     }
   }
 
+  // Do work during which playing neither shows nor fetches moves.
+  async hold(work) {
+    this.held = (this.held || 0) + 1;
+    try {
+      return await work();
+    } finally {
+      this.held--;
+    }
+  }
+
+  // Remove the moves that were fetched and never shown: the run then ends where the user sees it end.
+  async forget() {
+    await this.asking;
+    const run = this.run;
+    if (!run || !this.simulates) return;
+    run.keep(this.place);
+    if (run.kept >= run.length) return;
+    const events = await this.command({ do: "forget", run: run.number, at: run.kept });
+    if (!isForgotten(events)) return;
+    await this.reopen(this.place);
+    await this.forget();
+  }
+
   forward = () => this.serial(async () => {
+    await this.asking;
     const at = this.place;
     if (at >= this.run.length) await this.more(1);
     this.seek(at + 1);
@@ -266,6 +293,7 @@ class App extends Component {
   nextChange = (direction) => this.serial(() => this.toChange(direction));
 
   async toChange(direction) {
+    await this.asking;
     const at = this.place;
     let found = this.run.change(at, direction);
     if (found === null && direction > 0 && this.simulates) {
@@ -282,6 +310,13 @@ class App extends Component {
     if (!playing && this.state.panel === "next") this.askChoices(this.state.at);
   }
 
+  // Start to play, or pause at the move that is shown.
+  toggle = () => {
+    const stops = this.state.playing;
+    this.play(!stops);
+    if (stops) this.serial(() => this.hold(() => this.forget()));
+  };
+
   loop(now) {
     const seconds = Math.min(0.1, (now - (this.before || now)) / 1000);
     this.before = now;
@@ -297,12 +332,16 @@ class App extends Component {
   }
 
   advance(run, seconds) {
+    if (this.held) return;
     const speed = SPEEDS[this.state.speed];
     this.exact = Math.min(run.length, (this.exact ?? this.state.at) + seconds * speed);
     const left = run.length - this.exact;
     if (left < Math.min(AHEAD, speed * 2) && !run.rests) this.ahead(Math.max(20, Math.min(AHEAD, speed * 3)));
     const at = Math.floor(this.exact);
-    if (at !== this.state.at) this.setState({ at: (this.place = at) });
+    if (at !== this.state.at) {
+      run.keep(at);
+      this.setState({ at: (this.place = at) });
+    }
     if (left <= 0 && (run.rests || !this.simulates || run.length >= LIMIT)) this.play(false);
   }
 
@@ -313,7 +352,8 @@ class App extends Component {
     this.opener = event.currentTarget;
     this.hush();
     // A live group does not wait; its page continues to follow it.
-    this.setState({ menu: { what, which, x: box.left, y: box.bottom + 4 }, playing: this.run.kind === "live" && this.state.playing });
+    if (this.state.playing && this.run.kind !== "live") this.toggle();
+    this.setState({ menu: { what, which, x: box.left, y: box.bottom + 4 } });
   };
 
   closeMenu = () => {
@@ -330,7 +370,7 @@ class App extends Component {
     else if (move.offset) this.setState({ dialog: "offset", offset: move.offset });
   };
 
-  act = (move) => this.serial(() => this.actNow(move));
+  act = (move) => this.serial(() => this.hold(() => this.actNow(move)));
 
   async actNow(move) {
     if (!this.canAct) return;
@@ -340,6 +380,7 @@ class App extends Component {
       await this.command({ do: "act", run: this.run.number, move });
       return;
     }
+    await this.forget();
     const at = this.place;
     const events = await this.command({ do: "act", run: this.run.number, at, move });
     if (isForgotten(events)) await this.reopen(at, move);
@@ -353,6 +394,7 @@ class App extends Component {
     const { world, scenario, cut } = run.base;
     const [opened] = await this.command({ do: "open", moves: run.moves, ...(scenario ? { scenario, ...(run.parent ? { cut } : {}) } : { world }) });
     if (opened.event === "error") return;
+    this.run.kept = run.kept;
     this.seek(at);
     if (move) await this.actNow(move);
   }
@@ -409,7 +451,7 @@ class App extends Component {
     const now = this.run?.picture(at).members[selected];
     const count = this.run?.last.members.length || 1;
     const found = {
-      " ": () => this.play(),
+      " ": this.toggle,
       ArrowRight: (event) => (event.shiftKey ? this.nextChange(1) : this.forward()),
       ArrowLeft: (event) => (event.shiftKey ? this.nextChange(-1) : this.goTo(() => this.place - 1)),
       Home: () => this.goTo(() => 0),
@@ -546,7 +588,7 @@ class App extends Component {
     return html`<footer class="timeline"><div class="controls">
         ${icon("start of the run (Home)", "|◀", () => this.seek(0))}${icon("previous change of owner (shift ←)", "⇤", () => this.nextChange(-1))}
         ${icon("one move back (←)", "‹", () => this.goTo(() => this.place - 1))}
-        <button class="primary" onClick=${() => this.play()} aria-label=${playing ? "pause (space)" : "play (space)"} title="space">${playing ? "❚❚" : "▶"}</button>
+        <button class="primary" onClick=${this.toggle} aria-label=${playing ? "pause (space)" : "play (space)"} title="space">${playing ? "❚❚" : "▶"}</button>
         ${icon("one move forward (→)", "›", () => this.forward())}${icon("next change of owner (shift →)", "⇥", () => this.nextChange(1))}
         ${icon("end of the run (End)", "▶|", () => this.seek(run.length))}
         <label>speed <select aria-label="moves per second" value=${speed} onChange=${(event) => this.setState({ speed: Number(event.target.value) })}>

@@ -61,6 +61,7 @@ export class Run {
     this.moves = "";
     this.rests = false;
     this.frames = [];
+    this.kept = 0; // number of moves that the user has seen; the later ones were only fetched
     this.omitted = 0;
     this.clear();
   }
@@ -79,6 +80,10 @@ export class Run {
 
   get length() {
     return this.frames.length;
+  }
+
+  keep(length) {
+    this.kept = Math.max(this.kept, length);
   }
 
   // Replace the frames from a move on.
