@@ -131,7 +131,7 @@ def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
 
 
 def test_a_plan_file(clients: Clients, command: Command) -> None:
-    """A plan file can be applied only once, and not if a znode has changed since."""
+    """A plan file that is applied again changes nothing; if a znode has changed, it is refused."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
     command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
     before = clients.stored("g")

@@ -112,10 +112,10 @@ class Silent:
     """A listener that does nothing."""
 
     def before_releasing_partitions(self, partitions: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def before_starting_fetchers(self, consumer_id: str, assignment: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_joining_reading_and_leaving(group: Group, seen: Seen) -> None:

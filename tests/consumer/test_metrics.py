@@ -219,7 +219,7 @@ def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
 
 
 def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
-    """If another process uses the metrics port, the constructor raises a ConfigError."""
+    """If the metrics port is in use, the constructor raises a ConfigError."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -181,7 +181,7 @@ def test_zeros_after_a_torn_transaction() -> None:
 
 
 def test_data_after_zeros() -> None:
-    """Data after zeros is damage; the error names the file and the offset of the zeros."""
+    """Data after zeros is damage; the error has the offset of the zeros."""
     log = every_kind()
     content = log.content()
     rows, end = both(content + bytes(40) + content[16:])

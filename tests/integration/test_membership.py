@@ -63,7 +63,7 @@ def test_a_member_is_killed_at_work(crew: Crew) -> None:
 
 
 def test_a_slow_user(crew: Crew) -> None:
-    """A hand-over waits only for release.grace.ms; then one message is redelivered."""
+    """A hand-over waits only for release.grace.ms, even if a message is never finished."""
     first = crew.join(work_s=600.0, release_grace_s=0.3)
     wait_for(lambda: first.delivered, "a message")
     second = crew.join()

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
 LIMIT_MS = 20_000
-"""How long a test waits for the page, in seconds; long, because a busy machine is slow."""
+"""How long a test waits for the page, in ms; long, because a busy machine is slow."""
 
 
 class LabProcess:

@@ -23,7 +23,7 @@ from zkconsumer.sandbox.real_group import MemberKind
 Open = Callable[..., LabPage]
 
 SETTLE_MS = 120_000
-"""Time limit in seconds: a session must time out, a JVM member waits between its attempts, and a
+"""Time limit in ms: a session must time out, a JVM member waits between its attempts, and a
 busy machine is slow."""
 
 ACTIONS = {

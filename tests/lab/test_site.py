@@ -28,7 +28,7 @@ from zkconsumer.sim.scenarios import SCENARIOS
 
 Open = Callable[..., LabPage]
 SLOW_MS = 120_000
-"""How long a loaded machine may take to start Python in a browser, in seconds."""
+"""How long a loaded machine may take to start Python in a browser, in ms."""
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_an_old_heartbeat_s_answer_is_ignored() -> None:
 
 
 def test_a_user_that_does_not_poll_delays_the_join() -> None:
-    """A heartbeat's reply reports a rebalance; the member joins when the user polls next."""
+    """If a heartbeat's reply reports a rebalance, the member waits for the user's next poll."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=3.0)
     member.answer(msg.HeartbeatAnswer(Error.REBALANCE_IN_PROGRESS), msg.Heartbeat)
     assert member.commands == ()

@@ -51,6 +51,7 @@ from zkconsumer.protocol.later.messages import (
     Protocol,
     Request,
     Response,
+    Synced,
     SyncGroup,
 )
 from zkconsumer.protocol.later.placement import coordinator_partition
@@ -217,7 +218,9 @@ def test_followers_wait_for_the_leader(broker: Broker) -> None:
     parked = broker.send(SyncGroup(GROUP, follower, 1))
     assert parked not in broker.answers
     assert broker.ask(SyncGroup(GROUP, leader, 1, {leader: b"all"})).assignment == b"all"
-    assert broker.answers[parked].error is Error.NONE
+    answer = broker.answers[parked]
+    assert isinstance(answer, Synced)
+    assert (answer.error, answer.assignment) == (Error.NONE, b"")
 
 
 def test_a_member_frozen_past_its_session_cannot_commit(broker: Broker) -> None:

@@ -71,7 +71,7 @@ def test_damaged_jar_is_replaced(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """If two processes fill a cache at once, both get complete jars and leave no other file."""
+    """If two threads fill a cache at once, both get complete jars and leave no other file."""
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(
             lambda title: jars.resolve_jars(
@@ -84,7 +84,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_a_jar_of_another_process_stays(tmp_path: Path) -> None:
-    """If two processes download the same jar, the second one keeps the first one's file."""
+    """If a jar is in the cache when its download ends, the file in the cache is kept."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     before = path.stat()
     scratch = tmp_path / "scratch"

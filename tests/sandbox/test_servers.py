@@ -82,7 +82,7 @@ def test_paused_server_stops(tmp_path: Path) -> None:
 
 
 def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
-    """With a tick of 0.1 s, a server grants sessions of 0.2 s."""
+    """With a tick of 0.1 s, the shortest session timeout of a server is 0.2 s."""
     client = KazooClient(zookeeper.connect, timeout=0.1)
     client.start(timeout=60.0)
     try:

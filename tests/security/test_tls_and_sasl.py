@@ -45,7 +45,7 @@ def test_a_member_joins_over_tls(
     unique: Callable[[str], str],
     auth: dict[str, Any],
 ) -> None:
-    """Over TLS, with or without SASL, a member owns all partitions and commits."""
+    """Over TLS a member owns all partitions; with SASL its znodes belong to both identities."""
     topic, group = unique("topic"), unique("group")
     create_topic(secure.plain.connect, topic, partitions=3)
     assert secure_broker.alive

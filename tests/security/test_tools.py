@@ -208,7 +208,7 @@ def test_reading(live: World) -> None:
 
 
 def test_changing(idle: World) -> None:
-    """Every kind of change can be undone, and created znodes belong to the group's owner."""
+    """Every change is permitted, even an undo, and created znodes belong to the group's owner."""
     whose = idle.rights(idle.group)
     assert len(whose) == 1
     for command in CHANGING:
