@@ -39,14 +39,12 @@ def test_a_hand_over_without_a_commit_continues_when_the_lease_is_renewed() -> N
     """If a commit that waits for the lease has nothing to write, the release does not wait."""
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # The lease has ended.
+    member.finished.clear()
     member.send(ev.ReleaseReady, partitions=member.state.revoking)
     assert member.state.phase is Phase.COMMITTING
-    member.finished.clear()
     member.send(ev.Tick)
     member.answer_sync()
-    assert member.state.phase in (Phase.COMMITTING, Phase.RELEASING)
-    if member.state.commits.running is not None:
-        member.answer_commit()
+    assert member.state.commits.running is None
     assert member.state.phase is Phase.RELEASING
 
 
