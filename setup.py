@@ -2,10 +2,10 @@
 
 Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
 attributes, of private functions and classes, and of internal modules. The packages of programs
-(`cli`, `demo`, `lab`) keep only the docstrings of decorated functions, such as commands. The lab's
-scripts lack lines that are only a comment. Empty lines replace what is left out, so that the line
-numbers of tracebacks are those of the repository. The sdist and an editable installation have the
-modules unchanged.
+(`cli`, `demo`, `history`, `lab`, `sandbox`) keep only the docstrings of decorated functions, such
+as commands. The lab's scripts lack lines that are only a comment. Empty lines replace what is left
+out, so that the line numbers of tracebacks are those of the repository. The sdist and an editable
+installation have the modules unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from setuptools.command.build_py import build_py
 PUBLIC = {"__init__", "admin", "aio", "config", "consumer", "errors", "spark"}
 """Packages and modules that users import; their modules keep their docstrings."""
 
-PROGRAMS = {"cli", "demo", "lab"}
+PROGRAMS = {"cli", "demo", "history", "lab", "sandbox"}
 """Packages of programs, which users do not import; only decorated functions keep docstrings."""
 
 SCRIPTS = "zkconsumer/lab/web/*.js"
