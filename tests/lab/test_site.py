@@ -24,6 +24,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.lab.engine import Engine, opened
 from zkconsumer.lab.runs import open_scenario
 from zkconsumer.lab.site import MODULES, WEB, build, player, recorded, unpack_runtime, write_modules
+from zkconsumer.lab.tours import TOURS
 from zkconsumer.sim.scenarios import SCENARIOS
 
 Open = Callable[..., LabPage]
@@ -45,7 +46,7 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_static_site(site: str, open_page: Open) -> None:
-    """For the same moves, the code in the browser gives the same frames as this process."""
+    """The browser computes the same frames as this process, and shows tours and comparisons."""
     one = open_page()
     foreign: list[str] = []
     one.page.on(
@@ -68,6 +69,12 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     expect(one.page.locator(".zookeeper")).to_contain_text("consumer", timeout=SLOW_MS)
     last = frames["frames"][-1]
     expect(one.page.locator(".clock")).to_have_text(f"{last['t']:.3f} s", timeout=SLOW_MS)
+    one.page.evaluate("location.hash = '#tour=zombie&step=1'")
+    expect(one.page.locator(".tour")).to_contain_text(
+        TOURS["zombie"].steps[1].text, timeout=SLOW_MS
+    )
+    one.page.evaluate("location.hash = '#compare=join&protocols=zookeeper-jvm,consumer'")
+    expect(one.page.locator(".protocol")).to_have_count(2, timeout=SLOW_MS)
     assert not foreign
 
 

@@ -213,8 +213,8 @@ def build(
 ) -> None:
     """Write the lab as a static site, which runs in the browser.
 
-    Any web server can serve it. It offers simulated groups, tours and recorded runs, and needs
-    about 6 MB the first time. Browsers do not run it from a file.
+    Any web server can serve it. It offers simulated groups, tours, comparisons of protocols and
+    exports, and needs about 6 MB the first time. Browsers do not run it from a file.
 
     Example: zkconsumer lab build site
     """
