@@ -19,8 +19,8 @@ A single time is either below a second or above the JVM's back-off of 2 s. A JVM
 meets an existing owner znode releases its claims, sleeps, and starts over. The benchmark counts
 these znodes. JVM members of both groups meet owner znodes of JVM members, depending on who releases
 first. So it depends on chance whether the median time of a group is a short or a long one. The
-ratio of a pair is therefore small, near 1, or large. Near 1 is the most frequent if both groups
-meet such znodes equally often. `--repeat 20` and the means, which are also printed, are more
+ratio of a pair is therefore small, near 1, or large. A ratio near 1 is the most frequent if both
+groups meet such znodes equally often. `--repeat 20` and the means, which are also printed, are more
 reliable than five pairs.
 """
 

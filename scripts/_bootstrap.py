@@ -199,7 +199,8 @@ def create(venv: Path, key: str | None) -> bool:
 def package_key(root: Path, extra: str) -> str | None:
     """Return the key of an extra's packages in the cache, or None if they are not kept there.
 
-    Only those of `test` are kept: they take a gigabyte, and a contributor has many checkouts.
+    Only the packages of the extra `test` are kept: they take a gigabyte, and a contributor has many
+    checkouts.
     """
     lock, build = root / LOCKS / f"{extra}.txt", root / LOCKS / BUILD_LOCK
     if extra != "test" or not is_for(lock, f"{sys.version_info.major}.{sys.version_info.minor}"):

@@ -1,10 +1,10 @@
-"""What a new checkout takes over from another one: packages by hard links, and compiled loops.
+"""Let a new checkout reuse what another one has made: installed packages, and compiled loops.
 
-pip takes 20 s of a processor to install the packages of the lock `test`, and Python some seconds
-more to compile those that the tests import. `keep` links the packages of a new environment into the
-cache. `restore` links them from there into the environment of another checkout, which takes a
-second. A hard link takes no space on the disk, and pip and Python never change a file in place:
-they replace it, so the other links keep the former contents.
+pip needs 20 s of processor time to install the packages of the lock `test`. Python needs some
+seconds more to compile the packages that the tests import. `keep` links the packages of a new
+environment into the cache. `restore` links them from there into the environment of another
+checkout, which takes a second. A hard link takes no space on the disk. pip and Python never change
+a file in place. They replace it, so the other links keep the former contents.
 
 The installer uv links packages in the same way. However, it ignores pip's configuration, without
 which machines behind a mirror or a proxy cannot install anything.
@@ -26,18 +26,20 @@ from pathlib import Path
 
 # The folders of an environment that contain packages.
 FOLDERS = ("bin", "etc", "include", "lib", "share")
-# What the installation of the checkout writes. A `*` also matches slashes.
+# Files that the installation of the checkout itself writes; they are not kept. A `*` also matches
+# slashes.
 OWN_FILES = (
     "bin/zkconsumer",
     "lib/*/site-packages/zkconsumer-*",
     "lib/*/site-packages/__editable__*",
     "lib/*/site-packages/__pycache__/__editable__*",
 )
-# Written into a new environment, with the key of its packages, until they are kept.
+# This file exists in a new environment until its packages are kept, and contains their key.
 PENDING = "zkconsumer-packages.key"
-# Describes kept packages: their environment, and the number of their files.
+# This file describes kept packages: their environment, and the number of their files.
 DESCRIPTION = "kept.json"
-# So many sets of packages are kept, the ones that were used last.
+# Maximum number of kept sets of packages, and of kept sets of loops; the sets that were used last
+# stay.
 KEPT = 2
 
 
@@ -63,7 +65,7 @@ def has(key: str) -> bool:
 
 
 def keep(venv: Path) -> None:
-    """Keep the packages of an environment that has just been created, if no others are kept."""
+    """Keep the packages of a new environment, unless the cache has packages with this key."""
     pending = venv / PENDING
     if not pending.is_file():
         return
@@ -83,14 +85,15 @@ def keep(venv: Path) -> None:
             shutil.rmtree(fresh, ignore_errors=True)
         _remove_oldest()
     except OSError:
-        # The cache is on another filesystem, for instance. Then each checkout installs.
+        # For instance, the cache is on another filesystem. Then each checkout installs its packages
+        # itself.
         return
 
 
 def restore(venv: Path, key: str) -> bool:
     """Link the packages of this key into a new environment. Return whether it is complete.
 
-    After False the environment must be created again.
+    If the result is False, the caller must create the environment again.
     """
     kept = directory() / key
     try:
@@ -126,7 +129,7 @@ def _link(source: Path, target: Path, inner: str) -> int:
             if entry.is_dir(follow_symlinks=False):
                 count += _link(source / entry.name, target / entry.name, f"{path}/")
             else:
-                # An environment has its own Python, and the programs that activate it.
+                # A new environment already has its own Python, and the programs that activate it.
                 with suppress(FileExistsError):
                     os.link(entry.path, target / entry.name, follow_symlinks=False)
                 count += 1
@@ -134,7 +137,7 @@ def _link(source: Path, target: Path, inner: str) -> int:
 
 
 def _rename_environment(venv: Path, former: str) -> None:
-    """Have the programs of an environment run its own Python, which their first lines name."""
+    """Make the programs of an environment run its own Python, which their first lines name."""
     old, new = os.fsencode(f"{former}/bin/"), os.fsencode(f"{venv}/bin/")
     for program in (venv / "bin").iterdir():
         if program.is_symlink() or not program.is_file():
@@ -142,7 +145,7 @@ def _rename_environment(venv: Path, former: str) -> None:
         text = program.read_bytes()
         if text.startswith(b"#!") and old in text:
             mode = program.stat().st_mode
-            program.unlink()  # other environments have the same file
+            program.unlink()  # other environments link to this file
             program.write_bytes(text.replace(old, new))
             program.chmod(mode)
 
@@ -157,8 +160,9 @@ def _remove_oldest() -> None:
 
 
 # Numba takes 20 s of a processor to compile the loops of the columnar decoders. It writes them
-# beside their modules, and uses them again only if the module has the same size and the same time
-# of its last change. A new checkout has other times, so they are set to those of the former one.
+# beside their modules, and uses them again only if the module still has the same size and
+# modification time. The modules of a new checkout have other times, so `restore_loops` sets these
+# times to those of the checkout that compiled the loops.
 COMPILED = "__pycache__/*.nb[ci]"
 TIMES = "times.json"
 
@@ -176,7 +180,7 @@ def loops_of(root: Path) -> Path:
 
 
 def keep_loops(root: Path) -> None:
-    """Keep the compiled loops of a checkout, unless those of an equal one are kept."""
+    """Keep the compiled loops of a checkout, unless the cache has those of an equal checkout."""
     kept = loops_of(root)
     found = sorted((root / "zkconsumer").rglob(COMPILED))
     if kept.exists() or not found:
@@ -200,7 +204,7 @@ def keep_loops(root: Path) -> None:
 
 
 def restore_loops(root: Path) -> None:
-    """Copy compiled loops into a checkout that has none, if those of an equal one are kept."""
+    """Copy compiled loops into a checkout that has none, if the cache has loops for it."""
     if any((root / "zkconsumer").rglob(COMPILED)):
         return
     kept = loops_of(root)

@@ -16,8 +16,8 @@ from zkconsumer.sandbox.server import JavaServer
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1")
 
 # A killed broker stays registered until its session expires, and a new broker with the same id
-# exits at its start during that time. The seconds to wait for the expiry after the session timeout
-# has passed.
+# exits at its start during that time. The value is the number of seconds to wait for the expiry
+# after the session timeout has passed.
 _EXPIRY_SLACK_S = 10.0
 
 # Few threads, small buffers and small internal topics: a sandbox's broker serves one user.
