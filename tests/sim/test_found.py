@@ -152,7 +152,9 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(9916496, id="a release after an edit, while a user holds an older message"),
         pytest.param(10440164, id="an edit withdraws a partition that a query's batch reads"),
         pytest.param(12049878, id="a user commits lower offsets just after the automatic commit"),
-        pytest.param(12184788, id="the same before the reply to the automatic commit is handled"),
+        pytest.param(
+            12184788, id="a user commits lower offsets before the automatic commit has ended"
+        ),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
     ],
 )
