@@ -234,6 +234,7 @@ OF_NO_MATTER = {
     "_owning": "follows from the state",
     "turn_at": "set at each turn",
     "aim": "None in this scope, so that no thread is preempted",
+    "rare": "as aim",
     "unposted": "as aim",
     "post_at": "as aim",
     "_wall_ms": "only written",
