@@ -187,7 +187,7 @@ def draw_aimed(decide: Decide, aims: Sequence[Phase] = (), rare: Rare | None = N
     plan, length, rarity = _draw_plan(decide, possible)
     of_members = plan.settings
     listener_s = 5.0 if aim in CALLING or decide(3) == 0 else None
-    nudge_s = 2.0 if decide(2) else None
+    nudge_s = 2.0 if decide(2) and rare is not Rare.DIAGNOSIS else None
     is_hasty = decide(2) == 0 or rare is not None
     is_rarely_diagnosed = rare is Rare.DIAGNOSIS or (rare is None and aim in RARELY_DIAGNOSED)
     more = RARE_REPORT_FAULTS | DISTURBANCES if is_rarely_diagnosed else {}
@@ -251,6 +251,7 @@ DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
 
 RARE_FAULTS = {
     Rare.TOOL: {Do.APPLY: 5, Do.LOSE_TOOL: 5},
+    Rare.DIAGNOSIS: {Do.DELETE_OWNER: 20},
     Rare.COMMIT: {Do.CUT: 6, Do.DELETE_ID: 6, Do.COMMIT_TIMEOUT: 6, Do.COMMIT: 12, Do.REFUSE: 2},
 }
 """How often some faults and actions happen in sharp worlds."""
@@ -268,14 +269,13 @@ COMMIT_FAULTS = (Do.CUT, Do.DELETE_ID, Do.COMMIT_TIMEOUT)
 RARE_AIMS = {
     Rare.TOOL: (Phase.LEAVING, Phase.LEAVING, Phase.RECOVERING, Phase.STOPPING),
     Rare.COMMIT: (
-        Phase.RECOVERING,
-        Phase.WAITING,
+        *[Phase.RECOVERING, Phase.WAITING] * 2,
         Phase.BEFORE_RELEASE,
         Phase.BEFORE_START,
         Phase.LOADING,
     ),
     Rare.DIAGNOSIS: (
-        Phase.BEFORE_START,
+        *[Phase.BEFORE_START] * 4,
         Phase.RECOVERING,
         Phase.VERIFYING,
         Phase.COMMITTING,
@@ -283,13 +283,16 @@ RARE_AIMS = {
         Phase.LEAVING,
     ),
 }
-"""The phases in which each kind of rare pairs is rare."""
+"""The phases in which each kind of rare pairs is rare; repeated phases are drawn more often."""
 
 RESERVED = 3
 """Number of faults that a run reserves for diagnoses, of each kind that disturbs a diagnosis."""
 
 EARLY_REPLIES = 3
 """A diagnosis that has received at most this many replies counts as early."""
+
+ANSWERING = (Do.SERVE, Do.RECEIVE)
+"""Actions that bring a member the replies to its requests."""
 
 RECONNECTING = (Do.READ, Do.NOTICE, Do.CONNECT, Do.OVERTAKE)
 """Actions of a client that connects again before the member handles an earlier reply."""
@@ -522,12 +525,16 @@ def _early(world: World, actions: list[Action]) -> list[Action]:
 def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> list[Action]:
     """Return actions that an aimed world prefers now; often none.
 
-    They are faults of one kind that hit a member in the phase `aim`, or starts and leaves.
+    They are faults of one kind that hit a member in the phase `aim`, or starts and leaves. A sharp
+    world that aims at the end of a diagnosis prefers the steps of this diagnosis in that phase.
     """
     live = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
     hit = [who for who in live if _is_hit(world.plan, world.members[who], aim)]
     near = [who for who in live if _is_near(world.plan, world.members[who], aim)]
-    if decide(AIM_RARITY if hit or near else CHURN_RARITY):
+    if world.plan.rare is Rare.DIAGNOSIS and (diagnosed := _diagnosed(world, actions, hit)):
+        return diagnosed
+    is_urgent = near and world.plan.rare is Rare.DIAGNOSIS
+    if not is_urgent and decide(AIM_RARITY if hit or near else CHURN_RARITY):
         return []
     if hit:
         kept = _kept(world, aim)
@@ -548,6 +555,12 @@ def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> l
         return []
     kind = kinds[decide(len(kinds))]
     return [one for one in found if one.do is kind]
+
+
+def _diagnosed(world: World, actions: list[Action], hit: list[int]) -> list[Action]:
+    """Return the steps of the diagnoses of the members `hit`, so that they end in this phase."""
+    diagnosing = [who for who in hit if world.members[who].diagnosis is not None]
+    return [one for one in actions if one.do in ANSWERING and one.who in diagnosing]
 
 
 def _preferred(
@@ -636,7 +649,8 @@ def _disturbing(
     disturbing = [one for one in possible(world) if one.do in DISTURBANCES]
     owned = set[TopicPartition]().union(*(world.members[who].state.owned for who in diagnosing))
     if world.plan.rare and (lost := [one for one in disturbing if one.tp in owned]):
-        return lost
+        is_late = all(world.members[who].state.phase is not Phase.SETTLED for who in diagnosing)
+        return [] if is_late and aim is Phase.BEFORE_START else lost
     return [*_churn(world), *disturbing]
 
 
