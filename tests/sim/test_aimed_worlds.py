@@ -83,7 +83,6 @@ def test_a_preempted_user_releases_in_a_later_phase(phase: Phase) -> None:
     [
         Pair(Phase.LEAVING.value, Do.LOSE_TOOL.value),
         Pair(Phase.BEFORE_START.value, "CommitTimedOut"),
-        Pair(Phase.BEFORE_START.value, "Diagnosed"),
     ],
     ids=str,
 )
