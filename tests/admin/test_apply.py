@@ -112,8 +112,8 @@ def test_a_new_group(clients: Clients, unique: Callable[[str], str], tmp_path: P
     """Setting offsets of a group that never existed creates the group, and nothing else."""
     group = unique("new")
     do(clients, setting(clients, group), tmp_path)
-    rooms = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}
-    assert clients.tree(group).keys() == rooms | {paths.offset(group, tp) for tp in T}
+    parents = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}
+    assert clients.tree(group).keys() == parents | {paths.offset(group, tp) for tp in T}
 
 
 def test_a_fresh_zookeeper(

@@ -50,14 +50,14 @@ def random_tree(clients: Clients, group: str, seed: int) -> None:
     chance = random.Random(seed)
     clients.other.ensure_path(paths.group(group))
     known = [paths.group(group)]
-    rooms = [
+    znodes = [
         paths.ids(group),
         paths.offsets(group),
         paths.owners(group),
         paths.edits(group),
         f"{paths.group(group)}/q",
     ]
-    for path in chance.sample(rooms, chance.randint(1, 5)):
+    for path in chance.sample(znodes, chance.randint(1, 5)):
         known.append(path)
         clients.other.create(path, chance.randbytes(chance.choice([0, 3])))
     # No path is below `ids`, because the tools delete no registrations.

@@ -70,10 +70,10 @@ def store(group: Group, offsets: Mapping[int, object]) -> None:
 
 def stored(client: KazooClient, group: Group) -> dict[int, bytes]:
     """Return the offsets in ZooKeeper."""
-    room = paths.offsets_of(group.name, group.topic)
-    if not client.exists(room):
+    parent = paths.offsets_of(group.name, group.topic)
+    if not client.exists(parent):
         return {}
-    return {int(name): client.get(f"{room}/{name}")[0] for name in client.get_children(room)}
+    return {int(name): client.get(f"{parent}/{name}")[0] for name in client.get_children(parent)}
 
 
 def planned(

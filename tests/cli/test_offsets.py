@@ -120,14 +120,14 @@ def test_the_last_backup(clients: Clients, command: Command) -> None:
 
 def test_other_znodes_than_offsets(clients: Clients, command: Command) -> None:
     """A znode other than an offset is shown by its path, in JSON without a topic."""
-    room = paths.offsets_of("g", "t")
+    parent = paths.offsets_of("g", "t")
     others = [
         row
         for row in rows(command("groups", "delete", "g", "-o", "json"))
-        if row["path"].startswith(room) and row["partition"] is None
+        if row["path"].startswith(parent) and row["partition"] is None
     ]
-    assert [(row["path"], row["topic"]) for row in others] == [(room, None)]
-    assert room in command("groups", "delete", "g").stdout
+    assert [(row["path"], row["topic"]) for row in others] == [(parent, None)]
+    assert parent in command("groups", "delete", "g").stdout
 
 
 def test_a_plan_file(clients: Clients, command: Command) -> None:

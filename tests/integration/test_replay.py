@@ -111,14 +111,14 @@ def _owned_under_another_s_name(run: Replay) -> Replay:
     return _written(run, "owners", lambda data: b"somebody_else-0", last=False)
 
 
-def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bool) -> Replay:
+def _written(run: Replay, directory: str, data: Callable[[bytes], bytes], *, last: bool) -> Replay:
     """Return ZooKeeper's log with another payload in one write below a directory of the group."""
     found = [
         number
         for number, one in enumerate(run.writes)
         if one.change
-        and f"/{room}/" in one.change.path
-        and isinstance(one.change.write, rq.SetData if room == "offsets" else rq.Create)
+        and f"/{directory}/" in one.change.path
+        and isinstance(one.change.write, rq.SetData if directory == "offsets" else rq.Create)
         and one.change.path.rpartition("/")[2].isdigit()
     ]
     writes, at = list(run.writes), found[-1 if last else 0]

@@ -43,11 +43,11 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 def stored(client: KazooClient, group: str) -> dict[str, int]:
     """Return the offset znodes of the group."""
-    room = paths.offsets(group)
+    parent = paths.offsets(group)
     return {
-        f"{topic}-{partition}": int(client.get(f"{room}/{topic}/{partition}")[0])
-        for topic in (client.get_children(room) if client.exists(room) else ())
-        for partition in client.get_children(f"{room}/{topic}")
+        f"{topic}-{partition}": int(client.get(f"{parent}/{topic}/{partition}")[0])
+        for topic in (client.get_children(parent) if client.exists(parent) else ())
+        for partition in client.get_children(f"{parent}/{topic}")
     }
 
 

@@ -67,9 +67,9 @@ def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_
         sandbox.produce(topic, 40 + number, partition=number)
 
     def stored(name: str) -> list[bytes]:
-        room = [paths.offset(f"{group}-{name}", TopicPartition(topic, n)) for n in range(3)]
+        nodes = [paths.offset(f"{group}-{name}", TopicPartition(topic, n)) for n in range(3)]
         with session(sandbox.zookeeper_connect) as zk:
-            return [zk.get(path)[0] for path in room if zk.exists(path)]
+            return [zk.get(path)[0] for path in nodes if zk.exists(path)]
 
     arguments = [str(ROOT), *site.getsitepackages(), sandbox.bootstrap, sandbox.zookeeper_connect]
     process = kafka_source().start(PROGRAM, *arguments, topic, group, directory=tmp_path)

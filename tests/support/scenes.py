@@ -155,11 +155,11 @@ class Clients:
 
     def contents(self, group: str) -> dict[str, tuple[bytes | None, tuple[Any, ...]]]:
         """Return the result of `tree` without versions and without edit marks."""
-        room = paths.edits(group)
+        parent = paths.edits(group)
         return {
             path: (data, rights)
             for path, (data, _, rights) in self.tree(group).items()
-            if not path.startswith(room)
+            if not path.startswith(parent)
         }
 
 

@@ -125,10 +125,10 @@ class Guards:
             for path, node in connection.read(guarded).items()
             if path in rights
         }
-        rooms = {paths.edits(name): name for name in groups}
+        parents = {paths.edits(name): name for name in groups}
         self._marks = {
-            rooms[path]: 1 + max((int(n) for n in names if n.isdecimal()), default=-1)
-            for path, names in connection.children(rooms).items()
+            parents[path]: 1 + max((int(n) for n in names if n.isdecimal()), default=-1)
+            for path, names in connection.children(parents).items()
         }
         if not connection.stats([paths.CONSUMERS]):
             self._root = (Create(paths.CONSUMERS),)
@@ -215,16 +215,16 @@ class Guards:
         """
         if write.path == paths.CONSUMERS:
             return True
-        room = paths.edits(write.path.split("/")[2])
-        is_below = write.path == room or write.path.startswith(f"{room}/")
+        parent = paths.edits(write.path.split("/")[2])
+        is_below = write.path == parent or write.path.startswith(f"{parent}/")
         return is_below and all(one.path != write.path for one in self._plan.changes)
 
     def prune(self, connection: ZooKeeperClient) -> None:
         """Delete edit marks that are older than a day; another tool may do so at the same time."""
         for group in self._marked:
-            room = paths.edits(group)
-            names = connection.children([room]).get(room, [])
-            marks = connection.stats(f"{room}/{name}" for name in names)
+            parent = paths.edits(group)
+            names = connection.children([parent]).get(parent, [])
+            marks = connection.stats(f"{parent}/{name}" for name in names)
             newest = max((stat.mtime_ms for stat in marks.values()), default=0)
             for path, stat in marks.items():
                 if stat.mtime_ms < newest - MARKS_KEPT_MS:
@@ -456,8 +456,8 @@ class _Run:
 
     def _members(self) -> dict[str, list[str]]:
         """Return group -> its members, in the form in which an error names them."""
-        rooms = {paths.ids(group): group for group in self._plan.groups}
-        found = {rooms[path]: names for path, names in self._connection.children(rooms).items()}
+        parents = {paths.ids(group): group for group in self._plan.groups}
+        found = {parents[path]: names for path, names in self._connection.children(parents).items()}
         nodes = self._connection.stats(
             paths.member(group, name) for group, names in found.items() for name in names
         )

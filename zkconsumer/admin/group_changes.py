@@ -74,11 +74,11 @@ def _offset_changes(
             continue
         if tp.topic not in complete:
             complete.add(tp.topic)
-            rooms = paths.group(group), paths.offsets(group), paths.offsets_of(group, tp.topic)
-            for room in rooms:
-                if room not in there:
-                    there.add(room)
-                    yield Change(room, None, Content(b""))
+            parents = paths.group(group), paths.offsets(group), paths.offsets_of(group, tp.topic)
+            for parent in parents:
+                if parent not in there:
+                    there.add(parent)
+                    yield Change(parent, None, Content(b""))
         yield Change(path, before, Content(encode_offset(offset)))
 
 
@@ -100,19 +100,19 @@ def plan_delete_offsets(
     tree = _tree(connection, group)
     to_delete: dict[str, Node] = {}
     for topic, partitions in topics.items():
-        room = paths.offsets_of(group, topic)
-        offsets = {path: node for path, node in tree.nodes.items() if path.startswith(f"{room}/")}
+        parent = paths.offsets_of(group, topic)
+        offsets = {path: node for path, node in tree.nodes.items() if path.startswith(f"{parent}/")}
         if partitions is None:
-            found = {path: tree.nodes[path] for path in (room, *offsets) if path in tree.nodes}
+            found = {path: tree.nodes[path] for path in (parent, *offsets) if path in tree.nodes}
         else:
             named = {paths.offset(group, TopicPartition(topic, number)) for number in partitions}
             found = {path: node for path, node in offsets.items() if path in named}
             if found and found.keys() == offsets.keys():
-                found[room] = tree.nodes[room]
+                found[parent] = tree.nodes[parent]
         if not found:
             raise ConfigError(
                 f"group {group} has no such offset of topic {topic} in ZooKeeper",
-                where=room,
+                where=parent,
                 remedy="see which offsets the group has",
                 advice=Advice(RemedyOperation.SHOW_OFFSETS, group),
             )
@@ -186,15 +186,15 @@ def plan_forget_topics(
     for name in names:
         if groups is not None and paths.group(name) not in known:
             raise unknown_group(name)
-    rooms = [
-        room
+    parents = [
+        parent
         for name in names
         for topic in topics
-        for room in (paths.offsets_of(name, topic), paths.owners_of(name, topic))
+        for parent in (paths.offsets_of(name, topic), paths.owners_of(name, topic))
     ]
-    nodes: dict[str, Node] = connection.read(rooms)
+    nodes: dict[str, Node] = connection.read(parents)
     below = connection.children(list(nodes))
-    nodes |= connection.read(f"{room}/{name}" for room, some in below.items() for name in some)
+    nodes |= connection.read(f"{parent}/{name}" for parent, some in below.items() for name in some)
     if not nodes:
         raise ConfigError(
             f"no group has owners or offsets of {', '.join(topics)}",
@@ -289,11 +289,11 @@ def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Ch
             remedy="name a group that does not exist, or copy offsets into the existing group",
             advice=Advice(RemedyOperation.COPY_OFFSETS, target, tree.name),
         )
-    rooms = {paths.group(tree.name), paths.offsets(tree.name)}
+    parents = {paths.group(tree.name), paths.offsets(tree.name)}
     wanted = [
         path
         for path in tree.nodes
-        if path in rooms or paths.locate(path).kind in (Kind.OFFSETS_OF, Kind.OFFSET)
+        if path in parents or paths.locate(path).kind in (Kind.OFFSETS_OF, Kind.OFFSET)
     ]
     rights = read_rights(connection, wanted)
     root, copy = paths.group(tree.name), paths.group(target)

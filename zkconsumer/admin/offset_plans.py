@@ -385,14 +385,16 @@ def read_committed(
     an unknown topic.
     """
     names = list(groups)
-    rooms = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
+    directories = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
     images: dict[str, GroupImage] = {}
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
     brokers = Brokers() if storage is Storage.ZOOKEEPER else registered_brokers(connection)
     for number, name in enumerate(names):
         if number % _SLICE == 0:
-            images = read_groups(connection, names[number : number + _SLICE], directories=rooms)
+            images = read_groups(
+                connection, names[number : number + _SLICE], directories=directories
+            )
         if name not in images:
             raise unknown_group(name)
         image = images[name]

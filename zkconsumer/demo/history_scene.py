@@ -203,11 +203,11 @@ class Scene:
         """Wait until each partition has an owner; after a time limit, continue even if some
         partitions have none.
         """
-        room = paths.owners_of(GROUP, TOPIC)
+        parent = paths.owners_of(GROUP, TOPIC)
 
         def owned() -> bool:
             return bool(
-                self._client.exists(room) and len(self._client.get_children(room)) == PARTITIONS
+                self._client.exists(parent) and len(self._client.get_children(parent)) == PARTITIONS
             )
 
         until(owned, limit_s=_QUIET_S)

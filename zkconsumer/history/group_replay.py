@@ -207,8 +207,8 @@ class GroupHistory:
             session: Session(zxid=tree.zxid, time_ms=0, file=file, session=session, timeout_ms=ms)
             for session, ms in tree.sessions.items()
         }
-        rooms = sorted(tree.znodes.items(), key=lambda item: (item[1].owner > 0, item[0]))
-        for path, znode in rooms:
+        znodes = sorted(tree.znodes.items(), key=lambda item: (item[1].owner > 0, item[0]))
+        for path, znode in znodes:
             chroot, place = self._place(path)
             self._time_ms = znode.mtime
             if place.kind is Kind.TOPIC:

@@ -360,10 +360,10 @@ def chunks(
         yield piece
 
 
-def create_parents(room: str, topics: Iterable[str]) -> Batch:
+def create_parents(parent: str, topics: Iterable[str]) -> Batch:
     """Return the requests that create the persistent parents of owner or offset znodes."""
-    below = [f"{room}/{topic}" for topic in topics]
-    return [rq.Create(room), *(rq.Create(path) for path in below)]
+    below = [f"{parent}/{topic}" for topic in topics]
+    return [rq.Create(parent), *(rq.Create(path) for path in below)]
 
 
 # ---- claiming ------------------------------------------------------------------------------------
@@ -677,7 +677,7 @@ def _read_back(
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}
     (listing,) = yield [rq.Children(paths.edits(member.group))]
     names = listing.value if listing.code is Code.OK else ()
-    room = paths.edits(member.group)
-    seen = yield [rq.Exists(f"{room}/{name}") for name in names]
+    parent = paths.edits(member.group)
+    seen = yield [rq.Exists(f"{parent}/{name}") for name in names]
     mzxids = {tp: found.mzxid for tp, found in foreign.items()}
     return foreign, payloads.marked(mzxids, [reply.value for reply in seen])

@@ -226,10 +226,10 @@ def locate(path: str) -> ParsedPath:
     The function recognises a partition number only in the form that `owner` and `offset` write.
     """
     match path.split("/"):
-        case ["", "consumers", group, room, *below]:
-            kind = _IN_GROUP.get((room, len(below)), Kind.OTHER)
-        case ["", "brokers", room, *below]:
-            group, kind = "", _IN_BROKERS.get((room, len(below)), Kind.OTHER)
+        case ["", "consumers", group, directory, *below]:
+            kind = _IN_GROUP.get((directory, len(below)), Kind.OTHER)
+        case ["", "brokers", directory, *below]:
+            group, kind = "", _IN_BROKERS.get((directory, len(below)), Kind.OTHER)
         case _:
             return _OTHER
     if kind is Kind.OTHER:

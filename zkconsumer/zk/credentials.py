@@ -200,9 +200,9 @@ def check_credential(client: KazooClient, config: ConnectionConfig, group: str) 
     """
     if config.zookeeper_auth_scheme != "digest" and config.zookeeper_acl != "creator":
         return
-    rooms = (paths.ids(group), paths.owners(group), paths.offsets(group))
+    parents = (paths.ids(group), paths.owners(group), paths.offsets(group))
     open_rooms = []
-    for path in (rooms[0].rpartition("/")[0], *rooms):
+    for path in (parents[0].rpartition("/")[0], *parents):
         try:
             rules, _ = client.get_acls(path)
         except kz.NoNodeError:

@@ -167,11 +167,11 @@ class Group:
 
     def edit(self, partition: int, offset: int) -> None:
         """Set an offset as an operator's tool does: the write and its mark in one transaction."""
-        room = paths.edits(self.name)
-        self.admin.ensure_path(room)
+        parent = paths.edits(self.name)
+        self.admin.ensure_path(parent)
         transaction = self.admin.transaction()
         transaction.set_data(self.offset(partition), str(offset).encode())
-        transaction.create(paths.edit(self.name, len(self.admin.get_children(room))))
+        transaction.create(paths.edit(self.name, len(self.admin.get_children(parent))))
         results = transaction.commit()
         assert not any(isinstance(result, Exception) for result in results), results
 

@@ -109,9 +109,9 @@ class Client:
 
     def owners(self) -> dict[TopicPartition, tuple[bytes, int]]:
         """Return the payload and the session of each existing owner znode."""
-        room = paths.owners(self.group)
+        parent = paths.owners(self.group)
         found = {}
-        for topic in self.peer.get_children(room) if self.peer.exists(room) else []:
+        for topic in self.peer.get_children(parent) if self.peer.exists(parent) else []:
             for number in self.peer.get_children(paths.owners_of(self.group, topic)):
                 tp = TopicPartition(topic, int(number))
                 data, stat = self.peer.get(self.owner(tp))

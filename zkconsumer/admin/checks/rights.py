@@ -28,8 +28,8 @@ def places(examined: ExaminedGroup) -> list[str]:
     """
     if not (examined.image.registrations or examined.image.owners or examined.image.offsets):
         return []
-    rooms = [paths.owners(examined.group), paths.offsets(examined.group)]
-    found = [room for room in rooms if room in examined.image.listed]
+    parents = [paths.owners(examined.group), paths.offsets(examined.group)]
+    found = [parent for parent in parents if parent in examined.image.listed]
     found += examined.image.topic_parents
     written = [paths.offset(examined.group, tp) for tp in examined.image.offsets]
     return found + written[:: 1 + len(written) // SAMPLE]
@@ -50,8 +50,8 @@ def more_places(examined: ExaminedGroup) -> list[str]:
 
 
 def _is_offset(examined: ExaminedGroup, path: str) -> bool:
-    room = paths.offsets(examined.group)
-    return path.startswith(f"{room}/") and path.count("/") == room.count("/") + 2
+    parent = paths.offsets(examined.group)
+    return path.startswith(f"{parent}/") and path.count("/") == parent.count("/") + 2
 
 
 def _needed(examined: ExaminedGroup, path: str) -> tuple[int, str]:

@@ -419,8 +419,8 @@ def _delete_topic(tool: Tool, zk: ZkUtils, group: str, topic: str) -> bool:
     """
     if zk.owned_topics(group) == [topic]:
         return _delete_group(tool, zk, group)
-    rooms = paths.owners_of(group, topic), paths.offsets_of(group, topic)
-    return _delete_unless_active(tool, zk, group, *rooms)
+    parents = paths.owners_of(group, topic), paths.offsets_of(group, topic)
+    return _delete_unless_active(tool, zk, group, *parents)
 
 
 def _delete_unless_active(tool: Tool, zk: ZkUtils, group: str, *roots: str) -> bool:

@@ -41,15 +41,15 @@ def export(tool: Tool) -> None:
 
 def _exported(zk: ZkUtils, groups: list[str]) -> Iterator[str]:
     """Yield lines in ZooKeeper's order. Raises NoNodeError for a group without offsets."""
-    rooms = zk.connection.children_in_server_order(paths.offsets(group) for group in groups)
+    parents = zk.connection.children_in_server_order(paths.offsets(group) for group in groups)
     tops = {
-        group: [paths.offsets_of(group, topic) for topic in rooms.get(paths.offsets(group), [])]
+        group: [paths.offsets_of(group, topic) for topic in parents.get(paths.offsets(group), [])]
         for group in groups
     }
     listed = zk.connection.children_in_server_order(top for group in groups for top in tops[group])
     texts = zk.texts(f"{top}/{number}" for top, numbers in listed.items() for number in numbers)
     for group in groups:
-        if paths.offsets(group) not in rooms:
+        if paths.offsets(group) not in parents:
             raise NoNodeError(paths.offsets(group))
         for top in tops[group]:
             for path in (f"{top}/{number}" for number in listed.get(top, [])):

@@ -176,8 +176,8 @@ class Reader:
     # ---- the tables ------------------------------------------------------------------------------
 
     def _members(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
-        rooms = (MEMBERS, OWNERS) if self._columns & _OF_OWNERS else (MEMBERS,)
-        images = read_groups(self._connection, groups, directories=rooms, topics=topics)
+        directories = (MEMBERS, OWNERS) if self._columns & _OF_OWNERS else (MEMBERS,)
+        images = read_groups(self._connection, groups, directories=directories, topics=topics)
         payloads: Mapping[str, bytes | None] = {}
         if self._columns & _OF_TOPICS:
             payloads = read_topic_payloads(self._connection, images.values())
@@ -215,8 +215,8 @@ class Reader:
                 }
 
     def _offsets(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
-        rooms = (MEMBERS, OWNERS, OFFSETS) if self._options.ask_kafka else (OFFSETS,)
-        images = read_groups(self._connection, groups, directories=rooms, topics=topics)
+        directories = (MEMBERS, OWNERS, OFFSETS) if self._options.ask_kafka else (OFFSETS,)
+        images = read_groups(self._connection, groups, directories=directories, topics=topics)
         marks = self._marks(groups) if "marked" in self._columns else {}
         for image in images.values():
             mzxids = {
@@ -291,9 +291,11 @@ class Reader:
 
     def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat]]:
         """Return each group's edit marks."""
-        rooms = {paths.edits(name): name for name in groups}
-        found = self._connection.children(rooms)
-        marks = {f"{room}/{name}": rooms[room] for room, names in found.items() for name in names}
+        parents = {paths.edits(name): name for name in groups}
+        found = self._connection.children(parents)
+        marks = {
+            f"{parent}/{name}": parents[parent] for parent, names in found.items() for name in names
+        }
         stats: dict[str, list[Stat]] = {}
         for path, stat in self._connection.stats(marks).items():
             stats.setdefault(marks[path], []).append(stat)

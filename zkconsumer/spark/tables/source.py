@@ -124,14 +124,14 @@ def _counts(
 ) -> dict[str, dict[str, int]]:
     """Return the number of znodes below each topic of each group."""
     counts: dict[str, dict[str, int]] = {name: {} for name in names}
-    rooms = {
-        f"{paths.group(name)}/{room}": name
+    parents = {
+        f"{paths.group(name)}/{directory}": name
         for name in names
-        for room in _DIRECTORIES[options.table]
+        for directory in _DIRECTORIES[options.table]
     }
     below = {
-        f"{room}/{topic}": (rooms[room], topic)
-        for room, topics in connection.permitted_children(rooms).items()
+        f"{parent}/{topic}": (parents[parent], topic)
+        for parent, topics in connection.permitted_children(parents).items()
         for topic in topics
         if options.topics is None or topic in options.topics
     }
@@ -344,8 +344,10 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         connection = self._connection
         connection.sync(paths.CONSUMERS)
         names = self._options.selected(read_group_names(connection))
-        room = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
-        images = read_groups(connection, names, directories=(room,), topics=self._options.topics)
+        directory = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
+        images = read_groups(
+            connection, names, directories=(directory,), topics=self._options.topics
+        )
         return changes.states_of(images.values())
 
     def _set_up_process(self) -> None:
