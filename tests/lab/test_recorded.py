@@ -15,6 +15,7 @@ from zkconsumer.errors import TraceError
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.lab.camera import NOBODY
+from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.recorded import entries_of, events_of, read_trace
 from zkconsumer.sim.scenarios import SCENARIOS, run_scenario
 from zkconsumer.trace import text
@@ -61,6 +62,74 @@ def test_a_line_that_is_no_trace(tmp_path: Path) -> None:
     """The error for a line that is no trace event has the number of the line."""
     with pytest.raises(TraceError, match="x:2"):
         read_trace(['{"v": 2}\n', "oops\n"], name="x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "oops",
+        "[1]",
+        '"t"',
+        "[" * 100_000,
+        '{"t": 1, "x": ["' + r"]\"]" * 200 + '", ' + "[" * 100 + "]" * 100 + "]}",
+        '{"t": "soon"}',
+        '{"t": NaN}',
+        '{"t": 1e999}',
+        '{"t": null}',
+        '{"settings": {}}',
+        '{"t": 1, "writes": [["+", "/a"]]}',
+        '{"t": 1, "writes": [["+", 1, ""]]}',
+        '{"t": 1, "writes": [[[], "/a", ""]]}',
+        '{"t": 1, "member": "m", "watch": "DELETED", "path": 1}',
+    ],
+)
+def test_a_line_that_cannot_be_shown(line: str) -> None:
+    """The engine refuses such a file in one line, with the name, the line and a remedy."""
+    good = '{"v": 2, "t": 1, "note": "x"}'
+    (event,) = Engine().command({"do": "play", "files": [["x", f"{good}\n{line}\n"]]})
+    assert event == {
+        "event": "error",
+        "text": "the line is not part of a trace (x:2): open a file that `trace.file` or `simulate"
+        " --output jsonl` has written",
+    }
+
+
+def test_brackets_in_a_string() -> None:
+    """Brackets count as depth only outside of strings, and only while they are open."""
+    line = '{"t": 1, "note": "' + r"\"[" * 200 + '", "x": [' + "[], " * 200 + "0]}\n"
+    (entry,) = read_trace([line], name="x")
+    assert len(entry["x"]) == 201
+
+
+@pytest.mark.parametrize("content", ["", "one line without an end", '{"v": 2}\n'])
+def test_a_file_without_events(content: str) -> None:
+    """The engine refuses a file in which it finds no event."""
+    (event,) = Engine().command({"do": "play", "files": [["x", content]]})
+    assert event["text"].startswith("there is no event of a trace (x): open a file that")
+
+
+@pytest.mark.parametrize("files", [None, [], "x", [["x"]], [["x", 1]], [[["x"], "y"]]])
+def test_files_that_are_none(files: object) -> None:
+    """The engine refuses a command whose files are not names and texts."""
+    (event,) = Engine().command({"do": "play", "files": files})
+    assert event["text"] == "there are no files (files): give names and texts"
+
+
+def test_the_engine_plays_files(tmp_path: Path) -> None:
+    """Several files become one run, and no run gets the number of another one."""
+    traces("a-consumer-joins", tmp_path)
+    found = sorted(tmp_path.iterdir())
+    entries = [
+        entry for path in found for entry in read_trace(path.open(encoding="utf-8"), name=path.name)
+    ]
+    files = [[path.name, path.read_text(encoding="utf-8")] for path in found]
+    engine = Engine()
+    opened = engine.command({"do": "open"})
+    played = engine.command({"do": "play", "files": files[::-1]})
+    assert played == events_of(entries, ", ".join(path.name for path in found), 2)
+    later = engine.command({"do": "open"})
+    again = engine.command({"do": "play", "files": files})
+    assert [events[0]["run"] for events in (opened, played, later, again)] == [1, 2, 3, 4]
 
 
 def test_the_logs_of_zookeeper(tmp_path: Path) -> None:

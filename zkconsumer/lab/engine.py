@@ -15,6 +15,7 @@ The server passes commands from the page to `Engine.command`, and so does a Web 
 | `choices` | `run`, `at` | `choices`: what can happen next |
 | `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
 | `trace` | `run` | `trace`: the run as JSON lines |
+| `play` | `files`: [name, text] of each trace file | `run`, `frames`: a recorded run |
 | `compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
 
 Each command returns the event `error` if it is refused.
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS
 from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, PROTOCOLS, SIMULATED, compared
+from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import AnyStage, LabStage, Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
@@ -74,6 +76,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._runs: dict[int, Run] = {}
+        self._played = 0  # the number of the last recorded run, which the engine does not keep
         self._commands: dict[str, Callable[[JsonObject], list[JsonObject]]] = {
             "catalogue": self._catalogue,
             "open": self._open,
@@ -86,6 +89,7 @@ class Engine:
             "forget": self._forget,
             "trace": self._trace,
             "compare": self._compare,
+            "play": self._play,
         }
 
     def command(self, command: JsonObject) -> list[JsonObject]:
@@ -302,13 +306,23 @@ class Engine:
             protocols=[str(name) for name in dict.fromkeys(map(str, names))],
         )
 
+    def _play(self, command: JsonObject) -> list[JsonObject]:
+        """Return the events that show the user's trace files as one recorded run."""
+        match command.get("files"):
+            case [_, *_] as files if all(map(_is_file, files)):
+                number = max([*self._runs, self._played]) + 1
+                events = play([(name, text) for name, text in files], number)
+                self._played = number
+                return events
+        raise ConfigError("there are no files", where="files", remedy="give names and texts")
+
     # ---- arguments -------------------------------------------------------------------------------
 
     def _number(self, keep: int = 0) -> int:
         """Return the number of a new run; if there are too many, remove the oldest run except
         `keep`.
         """
-        number = max(self._runs, default=0) + 1
+        number = max([*self._runs, self._played]) + 1
         if len(self._runs) >= MAX_RUNS:
             del self._runs[min(one for one in self._runs if one != keep)]
         return number
@@ -328,6 +342,10 @@ class Engine:
                 f"the run has no move {at!r}", where="at", remedy=f"give 0 to {run.length}"
             )
         return at
+
+
+def _is_file(value: Json) -> bool:
+    return isinstance(value, list) and list(map(type, value)) == [str, str]
 
 
 def _object(value: Json, where: str) -> Mapping[str, Json]:

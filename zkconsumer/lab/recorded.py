@@ -5,7 +5,10 @@ writes, watches and deliveries. `trace/__init__.py` describes the format.
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,20 +27,73 @@ SHOWN = 200
 """Maximum number of characters that a frame shows of a string in the trace."""
 
 
+MAX_DEPTH = 100
+"""Maximum depth of the lists and objects of a line."""
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKET = re.compile(r"[\[\]{}]")
+
+WRITERS = "open a file that `trace.file` or `simulate --output jsonl` has written"
+"""The remedy if a file is not a trace."""
+
+
 def read_trace(lines: Iterable[str], *, name: str) -> list[JsonObject]:
-    """Return the entries of a trace. Raises TraceError."""
+    """Return the entries of a trace. Raises TraceError if a line cannot be shown."""
     entries = []
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
             break  # the member died while it wrote the line
         try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None
-        if not isinstance(entry, dict):
-            raise TraceError("not a line of a trace", where=f"{name}:{number}")
-        entries.append(entry)
+            entries.append(_shown(_parsed(line)))
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
+            raise TraceError(
+                "the line is not part of a trace", where=f"{name}:{number}", remedy=WRITERS
+            ) from None
     return entries
+
+
+def _parsed(line: str) -> Json:
+    """Return the value of a line. Raises ValueError if it is no JSON or too deep."""
+    # In a browser, a deep value would end Python with a stack overflow instead of an error.
+    if line.count("[") + line.count("{") > MAX_DEPTH:
+        depth = 0
+        for one in _BRACKET.findall(_STRING.sub("", line)):
+            depth += 1 if one in "[{" else -1
+            if depth > MAX_DEPTH:
+                raise ValueError(depth)
+    return json.loads(line)
+
+
+def _shown(value: Json) -> JsonObject:
+    """Return an entry from which a frame can be made; otherwise, making the frame raises."""
+    entry: JsonObject = value
+    t = float(entry.get("t", 0))
+    if not math.isfinite(t):
+        raise ValueError(t)  # JavaScript cannot read such a number
+    _FrameBuilder([entry]).frame(entry, t)
+    return entry
+
+
+def play(files: Iterable[tuple[str, str]], number: int) -> list[JsonObject]:
+    """Return the events that show trace files, given as names and texts, as one run.
+
+    Raises TraceError if a line cannot be shown, or if no file has an event.
+    """
+    ordered = sorted(files)
+    entries: list[JsonObject] = []
+    for name, text in ordered:
+        entries += read_trace(io.StringIO(text, newline=None), name=name)
+    names = ", ".join(name for name, _ in ordered)
+    if not any("t" in entry for entry in entries):
+        raise TraceError("there is no event of a trace", where=names, remedy=WRITERS)
+    return events_of(entries, names, number)
 
 
 def events_of(entries: Sequence[JsonObject], title: str, number: int = 1) -> list[JsonObject]:
