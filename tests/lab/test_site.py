@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from lab.conftest import LabPage, LabProcess
+from lab.test_recorded import traces
 from playwright.sync_api import expect
 from support.wait import LIMIT_S
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from zkconsumer.cli import app
 from zkconsumer.cli.schema import schemas
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.engine import Engine, opened
+from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import open_scenario
 from zkconsumer.lab.site import MODULES, WEB, build, player, recorded, unpack_runtime, write_modules
 from zkconsumer.lab.tours import TOURS
@@ -76,6 +78,73 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     one.page.evaluate("location.hash = '#compare=join&protocols=zookeeper-jvm,consumer'")
     expect(one.page.locator(".protocol")).to_have_count(2, timeout=SLOW_MS)
     assert not foreign
+
+
+def choose(one: LabPage, *files: Path) -> None:
+    """Choose files in the dialog of the browser."""
+    with one.page.expect_file_chooser() as chooser:
+        one.page.get_by_role("button", name="open a trace").click()
+    chooser.value.set_files(files)
+
+
+def drop(one: LabPage, name: str, content: str) -> None:
+    """Drop a file with this content on the page; `content` is an expression of JavaScript."""
+    one.page.evaluate(
+        f"""(name) => {{
+            const data = new DataTransfer();
+            data.items.add(new File([{content}], name));
+            const options = {{ dataTransfer: data, bubbles: true, cancelable: true }};
+            for (const type of ["dragover", "drop"])
+                if (document.body.dispatchEvent(new DragEvent(type, options)))
+                    throw new Error("the browser would open the file itself");
+        }}""",
+        name,
+    )
+
+
+def test_the_static_site_plays_files(site: str, open_page: Open, tmp_path: Path) -> None:
+    """The site plays trace files that the user chooses or drops, and refuses others in one line."""
+    directory = tmp_path / "traces"
+    directory.mkdir()
+    traces("a-consumer-joins", directory)
+    files = sorted(directory.iterdir())
+    wrong = tmp_path / "notes.txt"
+    wrong.write_text("no trace\n", encoding="utf-8")
+    one = open_page().go(site + '#world={"members":2,"partitions":4}', limit_ms=SLOW_MS)
+    toast, band = one.page.locator(".toast span"), one.page.locator(".band")
+    choose(one, wrong)
+    expect(toast).to_have_text(
+        "the line is not part of a trace (notes.txt:1): open a file that `trace.file` or"
+        " `simulate --output jsonl` has written"
+    )
+    drop(one, "large.jsonl", "new Uint8Array((32 << 20) + 1)")
+    expect(toast).to_contain_text("more than 32 MB (large.jsonl): open it with")
+    drop(one, "deep.jsonl", "'['.repeat(100_000) + '\\n'")
+    expect(toast).to_contain_text("the line is not part of a trace (deep.jsonl:1)")
+    expect(band).to_contain_text("SIMULATED")
+
+    choose(one, *files)
+    expect(band).to_contain_text("RECORDED")
+    expect(toast).to_have_count(0)
+    _, frames = play([(path.name, path.read_text(encoding="utf-8")) for path in files], 1)
+    one.keys("End")
+    one.at(len(frames["frames"]))
+    one.shows(frames["frames"][-1]["l"])
+    one.has("[data-member]", 2)
+    one.has(".partitions .cell.free", 0)
+    one.page.wait_for_url(site)
+
+    line = '{"v": 2, "t": 1, "note": "a dropped file"}'
+    drop(one, "dropped.jsonl", json.dumps(f"{line}\n{line}\n"))
+    expect(band).to_contain_text("dropped.jsonl")
+    one.keys("End")
+    one.shows("a dropped file")
+    one.page.get_by_role("tab", name="runs").click()
+    one.page.locator(".runs li", has_text=files[0].name).get_by_text("compare").click()
+    one.has(".axis .lanes", 2)
+    one.keys("t")
+    one.page.get_by_role("button", name=TOURS["zombie"].title, exact=True).click()
+    expect(band).to_contain_text("SIMULATED")
 
 
 def test_the_site_s_modules_are_compiled(tmp_path: Path) -> None:

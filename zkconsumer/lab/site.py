@@ -204,7 +204,7 @@ def _without_packages(lock: bytes) -> bytes:
 
 MODULES = (
     *("vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus"),
-    *("panels", "dialogs", "compare", "exports", "app"),
+    *("panels", "dialogs", "compare", "exports", "files", "app"),
 )
 """The page's scripts; the player of a recorded run needs all of them."""
 

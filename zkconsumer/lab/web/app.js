@@ -4,6 +4,7 @@ import { Component, html, render } from "./vendor/preact-htm.js";
 import { Compare, CompareDialog } from "./compare.js";
 import { Dialog, ExportDialog, HelpDialog, LibraryDialog, WorldDialog } from "./dialogs.js";
 import { saveRun } from "./exports.js";
+import { acceptDrops, chooseFiles, readFiles } from "./files.js";
 import { Lanes } from "./lanes.js";
 import { Menu } from "./menus.js";
 import { Run } from "./model.js";
@@ -50,6 +51,7 @@ class App extends Component {
     new ResizeObserver(() => this.measure()).observe(document.getElementById("app"));
     const about = await this.transport.about();
     this.setState({ about });
+    if (about.kind === "static") acceptDrops(this.openFiles);
     if (about.kind === "recorded") {
       this.take(about.events);
       if (this.runs.size > 1) this.setState({ current: 1, other: 2, panel: "runs" });
@@ -81,6 +83,20 @@ class App extends Component {
 
   get simulates() {
     return this.run?.kind === "simulated" && this.state.about?.kind !== "recorded";
+  }
+
+  // Whether the engine can open other runs.
+  get opens() {
+    return !!this.state.catalogue && ["simulated", "recorded"].includes(this.run?.kind);
+  }
+
+  get opensFiles() {
+    return this.opens && this.state.about.kind === "static";
+  }
+
+  // Whether the run comes from a file of the user, which no address can open.
+  get isFile() {
+    return this.run?.kind === "recorded" && this.state.about?.kind === "static";
   }
 
   // Actions of a real group's page are real; only the lab's own sandbox permits them.
@@ -204,6 +220,10 @@ class App extends Component {
     } else if (compared) {
       found.set("compare", comparison.script);
       for (const name of ["members", "partitions", "protocols"]) found.set(name, comparison[name]);
+    } else if (this.isFile) {
+      history.replaceState(null, "", location.pathname + location.search);
+      this.hash = "";
+      return;
     } else if (tour && run.number === tour.run && run.length === tour.length) {
       found.set("tour", tour.tour);
       found.set("step", step);
@@ -365,6 +385,7 @@ class App extends Component {
     this.setState({ menu: null });
     this.opener?.focus();
     if (typeof move === "string") this.act(move);
+    else if (move.explain !== undefined && this.isFile) this.toast("A recorded run does not contain the reasons.", 8000);
     else if (move.explain !== undefined) this.command({ do: "explain", run: this.run.number, at: this.state.at, partition: move.explain });
     else if (move.say) this.toast(move.say, 12000);
     else if (move.offset) this.setState({ dialog: "offset", offset: move.offset });
@@ -425,6 +446,18 @@ class App extends Component {
     await this.command({ do: "compare", ...comparison });
   }
 
+  // Show trace files as one recorded run.
+  openFiles = (files) => this.state.ready && this.serial(async () => {
+    this.toast("The trace is being read …", 60_000);
+    const events = await readFiles(files).then((read) => this.transport.send({ do: "play", files: read }))
+      .catch((error) => [{ event: "error", text: error.message }]);
+    if (events[0].event === "error") return this.toast(events[0].text, 60_000);
+    this.hush();
+    this.play(false);
+    this.setState({ dialog: "", tour: null, compared: null });
+    this.take(events);
+  });
+
   async openScenario(name) {
     this.setState({ dialog: "", tour: null });
     await this.command({ do: "open", scenario: name });
@@ -472,13 +505,15 @@ class App extends Component {
       t: () => this.setState({ dialog: "library" }),
       x: () => this.setState({ dialog: "compare" }),
       e: () => this.setState({ dialog: "export" }),
+      o: () => chooseFiles(this.openFiles),
       "?": () => this.setState({ dialog: "help" }),
       d: () => this.theme(isDark(theme) ? "light" : "dark"),
     };
     for (const [key, tour, step] of SITUATIONS) found[key] = () => this.tour(tour, step);
     if (choices) choices.choices.slice(0, 9).forEach((one, n) => (found[String(n + 1)] = () => this.act(one.move)));
     if (!this.canAct) for (const key of "jkfcl") delete found[key];
-    if (!this.simulates) for (const key of "wtxRBGZQ") delete found[key];
+    if (!this.opens) for (const key of "wtxRBGZQ") delete found[key];
+    if (!this.opensFiles) delete found.o;
     return found;
   }
 
@@ -536,9 +571,10 @@ class App extends Component {
     const button = (label, key, action) => html`<button onClick=${action} title="key ${key}">${label}</button>`;
     return html`<header class="top"><h1><img src=${ICON} alt="" width="22" height="22" /> zkconsumer lab</h1>
       <p class="band"><b>${band[0]}</b> <span>${(!this.state.compared && run.about?.words) || band[1]}</span></p>
-      <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
+      <nav aria-label="lab">${this.opens ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
+        ${this.opensFiles ? button("open a trace", "o", () => chooseFiles(this.openFiles)) : null}
         ${button("export", "e", () => this.setState({ dialog: "export" }))}
-        ${run.kind !== "live" ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
+        ${run.kind !== "live" && !this.isFile ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
         ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
   }
 
@@ -615,7 +651,7 @@ class App extends Component {
       case "export":
         return html`<${ExportDialog} close=${close} kinds=${this.simulates ? ["html", "svg", "jsonl", "frames"] : ["html", "svg", "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
       case "help":
-        return html`<${HelpDialog} close=${close} situations=${SITUATIONS} />`;
+        return html`<${HelpDialog} close=${close} situations=${SITUATIONS} opensFiles=${this.opensFiles} />`;
       case "offset":
         return html`<${Dialog} title="Write an offset of ${this.state.offset.replace("~", "-")}" close=${close}><form onSubmit=${(event) => {
           event.preventDefault(); close(); this.act(`set_offset::${this.state.offset}:${Number(event.target.elements.offset.value)}`); }}>

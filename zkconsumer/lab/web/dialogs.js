@@ -72,11 +72,11 @@ const KEYS = [
   ["k f c l", "kill, freeze or thaw, cut, shut down the selected member"], ["w t x e", "new world, tours and scenarios, compare protocols, export"], ["d", "dark or light"], ["?", "this help"],
 ];
 
-export function HelpDialog({ close, situations }) {
+export function HelpDialog({ close, situations, opensFiles }) {
   return html`<${Dialog} title="Help" close=${close}>
     <p>Each column is a member. Each cell is a partition in its owner's colour, with the owner's name. A hatched cell has no owner. A red cell is delivered by two members, or by a member that does not own it. Click a member, its connection, a cell, a znode, ZooKeeper or the broker to act on it.</p>
     <p>An action in the past creates a second run; the first run is kept, and you can compare both. The address contains the world and all actions, so everyone who opens it sees the same run.</p>
-    <table class="keys"><tbody>${KEYS.map(([key, words]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${words}</td></tr>`)}
+    <table class="keys"><tbody>${[...KEYS, ...(opensFiles ? [["o", "open the trace of a recorded run; you can also drop the file on the page"]] : [])].map(([key, words]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${words}</td></tr>`)}
       ${situations.map(([key, , , words]) => html`<tr><th scope="row"><kbd>shift ${key}</kbd></th><td>${words}</td></tr>`)}</tbody></table>
   </${Dialog}>`;
 }

@@ -37,7 +37,7 @@ const ABOUT = {
   recorded: "A recorded run. Nothing can be changed.",
 };
 
-const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "compare", "exports", "app"];
+const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "compare", "exports", "files", "app"];
 
 // The page of the lab as one self-contained file. `zkconsumer.lab.site` creates the same file.
 async function pageOf(run) {
