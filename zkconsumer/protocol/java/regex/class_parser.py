@@ -287,7 +287,8 @@ class ClassParser(Scanner):
                 assert found is not None
                 if negated and compound:
                     raise UnsupportedFilterError(
-                        "Java 8 and Java 9 differ in what [^...] with a class or && in it matches",
+                        "[^...] that contains a class or && matches different characters in Java 8"
+                        " and in Java 9",
                         remedy="write [...&&[^...]]",
                     )
                 return Negation(found) if negated else found
