@@ -54,7 +54,7 @@ def session_of(client: ZooKeeperClient) -> Any:
 
 
 def sender_of(client: ZooKeeperClient) -> Any:
-    """Return the part that sends requests, because a test changes what the server has said."""
+    """Return the part that sends requests, because a test changes what the server reported."""
     return session_of(client)._sender
 
 

@@ -108,7 +108,7 @@ class Realm:
         return file
 
     def environment(self, **names: object) -> dict[str, str]:
-        """Return the environment, with `names`, of a process of this realm that has no ticket."""
+        """Return the environment of a process without a ticket; `names` are further variables."""
         own = {"KRB5_CONFIG": self.config, "KRB5CCNAME": self.directory / "no-ticket", **names}
         return {**os.environ, **{name: str(value) for name, value in own.items()}}
 

@@ -283,7 +283,7 @@ def _unknown_option_text(error: NoSuchOption) -> str:
     return error.message
 
 
-# What a value must be, by the class of pydantic's error; "" if it is a number out of range.
+# Class of pydantic's error -> the expected kind of value; "" for a number out of range.
 _NUMBERS: Final = {
     "int_parsing": "an integer",
     "int_parsing_size": "an integer",
@@ -296,7 +296,7 @@ _NUMBERS: Final = {
 def _number_text(error: BadParameter) -> str | None:
     """Return the text for a value that is not a number or is out of range; None for other errors.
 
-    The text names the whole range, of which pydantic's text names only the exceeded end.
+    The text names both ends of the range; pydantic's text names only the exceeded end.
     """
     cause = cast(Any, error.__cause__)  # Any: pydantic's ValidationError, which has `errors`
     if error.param is None or not hasattr(cause, "errors"):
@@ -342,7 +342,7 @@ _UNSAFE: Final = frozenset(
 
 
 def _is_unsafe(frame: FrameType) -> bool:
-    """Return whether an exception in this frame would be swallowed, or would become another one."""
+    """Return whether an exception in this frame would be swallowed, or cause a different error."""
     if frame.f_code is threading.Condition.wait.__code__:
         # `wait` has no `try` until it has released its lock and stored the lock's state.
         return "saved_state" not in frame.f_locals

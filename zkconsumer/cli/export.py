@@ -264,8 +264,8 @@ class Export:
         self._group, self._say = group, say
         self.files = self.count = 0
         self._open: dict[TopicPartition, _OpenFile] = {}
-        # By partition: the highest fencing token whose file has ended, and the token whose first
-        # message was compared with the directory's files.
+        # Partition -> the highest fencing token whose file has ended. Partition -> the token for
+        # which `_report_overlap` has compared the first message with the directory's files.
         self._ended: dict[TopicPartition, int] = {}
         self._compared: dict[TopicPartition, int] = {}
         self._locks: defaultdict[TopicPartition, threading.RLock] = defaultdict(threading.RLock)

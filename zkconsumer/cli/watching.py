@@ -54,8 +54,8 @@ def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> 
     the error is written. Rows for programs have the time of their reading; JSON is written as JSON
     Lines, YAML as a stream of documents, and CSV with its titles once.
 
-    Raises what `read` raises, but ZooKeeperUnreachableError only for the first reading. Raises
-    ConfigError for an output format that cannot be repeated.
+    Raises what `read` raises. ZooKeeperUnreachableError is raised only for the first reading.
+    Raises ConfigError for an output format that cannot be repeated.
     """
     tables = common.output in (Output.TABLE, Output.WIDE)
     if common.output in (Output.LEGACY, Output.PROMETHEUS):

@@ -658,8 +658,10 @@ class _Judge:
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher whose `consume` restarts the thread's history: later decisions do not depend on
-    what `StreamFetcher.fetch` and `Stream._wait_for_messages` have read before it.
+    """A fetcher whose `consume` restarts the history of reads of the calling thread.
+
+    Later decisions do not depend on what `StreamFetcher.fetch` and `Stream._wait_for_messages`
+    read before the call of `consume`.
     """
 
     def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:

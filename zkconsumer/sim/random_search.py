@@ -261,7 +261,7 @@ RARE_CHURN = {
     Rare.COMMIT: (Do.REFUSE,),
     Rare.DIAGNOSIS: (Do.BAD_REGISTRATION, Do.STUCK),
 }
-"""What sharp worlds do as often as starts, leaves and commits."""
+"""Actions and faults that sharp worlds choose as often as starts, leaves and commits."""
 
 COMMIT_FAULTS = (Do.CUT, Do.DELETE_ID, Do.COMMIT_TIMEOUT)
 """Faults and timeouts that make an explicit commit fail."""
@@ -504,8 +504,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
 def _early(world: World, actions: list[Action]) -> list[Action]:
     """Return the actions that a sharp world delays.
 
-    They are a tool's write while no member is in the phase of the aim, and the end of a listener's
-    call while a commit runs.
+    A tool's write is delayed while no member is in the phase of the aim. The end of a listener's
+    call is delayed while a commit runs.
     """
     if world.plan.rare is Rare.TOOL:
         phases = {member.state.phase for member in world.members}
@@ -525,8 +525,9 @@ def _early(world: World, actions: list[Action]) -> list[Action]:
 def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> list[Action]:
     """Return actions that an aimed world prefers now; often none.
 
-    They are faults of one kind that hit a member in the phase `aim`, or starts and leaves. A sharp
-    world that aims at the end of a diagnosis prefers the steps of this diagnosis in that phase.
+    The actions are faults of one kind against members in the phase `aim`, or starts and leaves.
+    A sharp world that aims at the end of a diagnosis prefers the steps of this diagnosis in that
+    phase.
     """
     live = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
     hit = [who for who in live if _is_hit(world.plan, world.members[who], aim)]
@@ -584,7 +585,7 @@ def _preferred(
 
 
 def _kept(world: World, aim: Phase) -> set[Do]:
-    """Return the kinds of faults whose last occurrences the run reserves for diagnoses."""
+    """Return the kinds of faults of which the run keeps the last `RESERVED` for diagnoses."""
     if not world.plan.is_ambiguous:
         return set()
     kinds = DISTURBANCES.keys() | RECONNECTED.get(aim, set()) | {Do.DELETE_ID}

@@ -160,8 +160,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     @errors_as_text()
     def getDefaultReadLimit(self) -> ReadLimit:
         self._begin()
-        # Never return ReadAllAvailable: Spark then passes it to `latestOffset` only with
-        # Trigger.Once, so the reader recognises Trigger.Once by it (`MicroBatchExecution`,
+        # Never return ReadAllAvailable. Then Spark passes ReadAllAvailable to `latestOffset` only
+        # with Trigger.Once, and the reader can recognise this trigger (`MicroBatchExecution`,
         # SingleBatchExecutor).
         return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
@@ -513,8 +513,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return _known(self._cluster.ends(partitions))
 
     def _renewed(self, served: Mapping[TopicPartition, ServedPartition], logs: Logs) -> Logs:
-        """Return the logs from which the batch reads, with newer beginnings: retention may have
-        moved them.
+        """Return the logs from which the batch reads, with their present beginnings, because
+        retention may have deleted messages.
         """
         moving = [tp for tp, at in served.items() if tp in logs and at.offset != logs[tp].end]
         first = [tp for tp in moving if served[tp].is_stored]

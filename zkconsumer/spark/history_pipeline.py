@@ -387,7 +387,7 @@ def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
 
 
 def _differing_zxids(spans: Spans, covered: Spans) -> Iterator[int]:
-    """Yield the zxids from which a server's logs contain more or fewer transactions than
+    """Yield the first zxid of each difference between a server's logs and the ranges in
     `covered`."""
     before = 0
     for first, last in spans:

@@ -85,18 +85,19 @@ QUEUE_BACKOFF_MS: Final = 1
 # never part of a cycle; Python's default of 700 would cost a fifth of the time.
 COLLECT_EVERY: Final = 1_000_000
 
-# Number of consumers that a worker process keeps for its next task, each with other brokers or
-# settings. If there are more, the least recently used one is closed.
+# Number of consumers that a worker process keeps for its next tasks, each for different brokers
+# or settings. If there are more, the least recently used one is closed.
 KEPT_CONSUMERS: Final = 3
 
 # Seconds after which a worker process closes a kept consumer that no task has used. A worker lives
 # as long as its application, and a consumer has connections, threads and a timer.
 IDLE_S: Final = 120.0
 
-# If the log has further messages after a range, and this many fetches per partition can return the
-# whole range, each fetch asks for an equal share of the range. The next fetch starts only when the
-# queue is empty, so librdkafka fetches nothing beyond the range. Longer ranges are prefetched,
-# which is faster. Prefetching may fetch 3 MB too much, which is little compared with such a range.
+# Maximum number of fetches per partition for a range that is read without prefetching. This applies
+# if the log has messages after the range. Each fetch asks for an equal share of the range. The next
+# fetch starts only when the queue is empty, so librdkafka fetches nothing beyond the range. Longer
+# ranges are prefetched, which is faster. Prefetching may fetch 3 MB too much, which is little
+# compared with such a range.
 SIZED_FETCHES: Final = 8
 
 # Minimum size of such a fetch in bytes: below this size, bytes beyond the range cost nothing.

@@ -346,7 +346,7 @@ class Truth:
     def unknowable(self) -> Iterator[Row]:
         """Yield the rows of `_stuck` that the logs cannot show.
 
-        The logs do not name the assignor, and the owners up to then also fit another assignor.
+        The logs do not name the assignor, and the owners before that state also fit another one.
         """
         excluded = set()
         for state, _ in self._spans():

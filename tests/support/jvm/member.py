@@ -74,7 +74,7 @@ def archive(release: str) -> Path:
 
 @contextmanager
 def recording(zookeeper: str, directory: Path, releases: Iterable[str]) -> Iterator[None]:
-    """For each release without a class-data archive, record it from a member that joins and leaves.
+    """Record the missing class-data archives: a member of each such release joins and leaves.
 
     Later members of this release then need half the processor time to start. The recording members
     start together before the block, and the end of the block waits for them.

@@ -161,7 +161,7 @@ class KraftBroker(JavaServer):
         last: list[KafkaException] = []
 
         def is_done() -> bool:
-            # A client that is garbage ends, and never completes its request.
+            # Keep a reference: Python ends an unreferenced client before its request completes.
             admin = AdminClient({"bootstrap.servers": self.bootstrap})
             try:
                 send(admin).result(LIMIT_S)

@@ -198,7 +198,7 @@ ON_BROKER: dict[str, type[KafkaLog]] = {
 
 
 def log_cases(*names: str) -> list[ParameterSet]:
-    """Return the parameters of a fixture that opens these logs; the lanes read the marks."""
+    """Return the parameters of a fixture that opens these logs, with the marks of their lanes."""
     return [pytest.param(one, marks=[pytest.mark.server] * (one in ON_BROKER)) for one in names]
 
 

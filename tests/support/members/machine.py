@@ -151,7 +151,7 @@ class Member:
         self.now = end
         return done
 
-    # ---- stretches of a life ---------------------------------------------------------------------
+    # ---- sequences of events ---------------------------------------------------------------------
 
     def connect(self, session: Session = SESSION) -> tuple[cmd.Command, ...]:
         done = self.send(ev.Connected, session=session, wall_ms=1)
@@ -245,7 +245,7 @@ class Member:
                 return False
         return True
 
-    # ---- looking ---------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------
 
     def last(self, kind: type[C]) -> C:
         """Return the latest command of this kind."""

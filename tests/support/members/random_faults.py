@@ -1,4 +1,4 @@
-"""A group under random faults from a seed; the promises of the group do not depend on them.
+"""A group under random faults from a seed; the group must keep its promises in spite of them.
 
 Members join, leave, are killed or frozen, and lose their sessions. Half of them connect to
 ZooKeeper through a proxy that cuts connections, is silent, or loses replies. Afterwards all faults

@@ -116,7 +116,7 @@ class Written(NamedTuple):
 
 
 class Tree:
-    """The znodes below `root` by the log; call `apply` for each transaction in order."""
+    """The znodes below `root` according to the log; call `apply` for each transaction in order."""
 
     def __init__(self, root: str) -> None:
         self._root = root
