@@ -452,8 +452,10 @@ def _transaction(buffer: Array, at: int, stop: int, head: Array, c: Array, n: in
 
 @compiled
 def _transactions(buffer: Array, at: int, c: Array) -> Number:
-    """Fill the columns from `at`; return the offset after them, the rows, and whether they are
-    full.
+    """Fill the columns with the transactions from the offset `at` of `buffer` on.
+
+    Return the offset after the last of these transactions, the number of rows, and whether the
+    columns are full.
     """
     limit, n = len(buffer), 0
     c.used[:] = 0

@@ -283,7 +283,10 @@ RARE_AIMS = {
         Phase.LEAVING,
     ),
 }
-"""The phases in which each kind of rare pairs is rare; repeated phases are drawn more often."""
+"""For each kind of rare pairs: the phases in which these pairs are rare.
+
+A run draws one of the phases; a phase that stands twice is drawn twice as often.
+"""
 
 RESERVED = 3
 """Number of faults that a run reserves for diagnoses, of each kind that disturbs a diagnosis."""

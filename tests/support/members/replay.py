@@ -486,7 +486,7 @@ def _has(commands: Sequence[cmd.Command], kind: type) -> bool:
 
 
 def _known_by(event: Event, begun: Mapping[int, int]) -> int:
-    """Return the last transaction that an event shows."""
+    """Return the zxid of the last transaction whose effect the event contains."""
     match event:
         case events.Connected(session=session):
             return begun.get(session.id, 0)

@@ -30,7 +30,8 @@ CONTAINER_LIMIT_S = 60
 # A Docker engine answers within milliseconds; an engine that hangs must not stop the tests.
 ENGINE_LIMIT_S = 5
 
-# The reaper is an image of the public hub, so each fixture here stops its own containers.
+# testcontainers would start its reaper from an image of the public hub, and tests may need no
+# registry. Without the reaper, each fixture here stops its own containers.
 testcontainers_config.ryuk_disabled = True
 
 

@@ -232,9 +232,9 @@ def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int
 def _scan_message(data: Array, at: int, stop: int, table: Array, rows: int) -> int:
     """Describe a message of an old format; return the number of rows added, or -1.
 
-    Consecutive uncompressed messages of one format share a row. `parse` later checks the lengths
-    within the other messages. It finds the end of each message at the same position as this
-    function.
+    Consecutive uncompressed messages of one format share a row, and this function checks the
+    lengths within the first of them only. `parse` later checks the lengths within the others. It
+    finds the end of each message at the same position as this function.
     """
     row = rows * WIDTH
     before = row - WIDTH
