@@ -155,6 +155,9 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         pytest.param(
             12184788, id="a user commits lower offsets before the automatic commit has ended"
         ),
+        pytest.param(
+            12504392, id="a user commits lower offsets while the member handles its commit's reply"
+        ),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
     ],
 )

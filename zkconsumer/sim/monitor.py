@@ -521,13 +521,13 @@ class Monitor(Watcher):
         if owner != epoch or offset <= stored or is_excused:
             self.owed.pop(tp, None)
             return
+        # Compare even while the member works: its user may commit a lower offset before it rests.
+        if tp in self.owed and (self.owed[tp][0] != epoch or self.owed[tp][1] <= stored):
+            del self.owed[tp]
         if who not in self.can_commit:
             return
         could_s = self.could_commit_s.get(who, 0.0)
-        ownership, first, since_s = self.owed.get(tp, (epoch, offset, could_s))
-        if ownership != epoch or first <= stored:
-            first, since_s = offset, could_s
-        self.owed[tp] = epoch, first, since_s
+        _, first, since_s = self.owed.setdefault(tp, (epoch, offset, could_s))
         if could_s - since_s > limit_s:
             raise InvariantViolation(
                 "I13", f"{who} has not stored {first} of {tp} for {could_s - since_s:.1f} s"
