@@ -118,7 +118,7 @@ def test_on_a_phone(lab: LabProcess, open_page: Open, axe: str) -> None:
 
 SWATCHES = """async (module) => {
   const { paint } = await import(module);
-  const cells = [-1, 0, 1, 2, 3, 4, 5, 6, 7].map((who) => {
+  const cells = [-2, 0, 1, 2, 3, 4, 5, 6, 7].map((who) => {
     const cell = document.createElement("div");
     cell.style.cssText = `width: 10px; height: 10px; background: ${paint(who).fill}`;
     return cell;
@@ -126,7 +126,7 @@ SWATCHES = """async (module) => {
   document.body.replaceChildren(...cells);
   document.body.style.cssText = "margin: 0; display: flex; filter: none";
 }"""
-"""Show the colours of a partition without an owner and of eight members, each 10 x 10 pixels."""
+"""Show the colours of another client (STRANGER, -2) and of eight members, each 10 x 10 pixels."""
 
 PIXELS = """async (png) => {
   const image = new Image();
@@ -140,8 +140,10 @@ PIXELS = """async (png) => {
 """Return the red, green and blue of each of the nine colours in a screenshot, from 0 to 255."""
 
 DISTINCT = 10.0
-"""The least distance in CIELAB (CIE 1976) of two colours that people distinguish side by side; one
-just noticeable difference is about 2.3."""
+"""The least distance in CIELAB (CIE 1976) of two colours that people distinguish side by side.
+
+One just noticeable difference is about 2.3.
+"""
 
 
 def cielab(rgb: list[int]) -> tuple[float, float, float]:
