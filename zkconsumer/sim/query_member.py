@@ -166,10 +166,7 @@ class QueryMember(ReportingMember):
 
     def replay(self) -> tuple[OffsetRange, ...]:
         """Run the last batch of the checkpoint again, if it may not have ended; return it."""
-        if not self.checkpoint.is_done:
-            self.checkpoint.is_done = True
-            sizes = [one for one in self.checkpoint.batch if one.size]
-            self._starts.replayed |= {one.tp: one.start for one in sizes}
+        self.checkpoint.is_done = True
         return self.checkpoint.batch
 
     def run(self) -> None:

@@ -267,7 +267,6 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         ranges = [one for one in from_offset(end) if one.size]
         if self._group is None:
             self._end, self._is_warm = end, True
-            self._starts.replayed |= {one.tp: one.start for one in ranges}
             if not ranges:
                 return self._warm_up_tasks()
         made = planned(self._options, ranges, self._cluster.bootstrap())

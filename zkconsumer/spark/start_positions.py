@@ -32,13 +32,11 @@ class StartPositions:
     """The offset at which one query's next batch starts, for each partition.
 
     Attributes:
-        replayed: the start of each batch that was replayed before the member joined.
         checkpoint: the last batch of the checkpoint with which this process started.
     """
 
     def __init__(self, options: SourceOptions, name: str) -> None:
         self._options, self._name = options, name
-        self.replayed: Positions = {}
         self.checkpoint: Mapping[TopicPartition, OffsetRange] = {}
         self._short = ShortLogs()
 
@@ -49,8 +47,8 @@ class StartPositions:
 
         The group's offset is lower than the checkpoint's in two cases: the query died between the
         two commits, or an operator moved the group back. A mark beside the offset identifies an
-        operator's edit. If the replayed batch started at the operator's offset, the query has
-        already applied the edit.
+        operator's edit. The edit wins even if the replayed batch started at the operator's offset:
+        the operator may have made the edit during the replay, to have the messages read again.
 
         Return False if the marks cannot be read now.
         """
@@ -72,16 +70,14 @@ class StartPositions:
             if marked is None:
                 return False
             for tp in marked:
-                edit = served[tp].offset
-                if edit != self.replayed.get(tp):
-                    end = moves.pop(tp)
-                    _log.info(
-                        "%s: %s continues from offset %s, which an operator set, and not from %d",
-                        self._name,
-                        tp,
-                        edit,
-                        end,
-                    )
+                end = moves.pop(tp)
+                _log.info(
+                    "%s: %s continues from offset %s, which an operator set, and not from %d",
+                    self._name,
+                    tp,
+                    served[tp].offset,
+                    end,
+                )
         self._warn_of_unmarked_resets(served, moves)
         for tp, end in moves.items():
             group.place(tp, served[tp], end)
