@@ -148,7 +148,9 @@ def own_engine() -> Iterator[str]:
         directory = Path(at)
         address = f"unix://{directory}/docker.sock"
         log = directory / "log"
-        command = [_which("dockerd") or "dockerd", "--host", address]
+        # The ports of the containers are published on loopback only. By default, Docker publishes
+        # them on all addresses, and IPv4 and IPv6 can get different port numbers.
+        command = [_which("dockerd") or "dockerd", "--host", address, "--ip", "127.0.0.1"]
         for option, name in (("data-root", "data"), ("exec-root", "exec"), ("pidfile", "pid")):
             command += [f"--{option}", str(directory / name)]
         if setpriv := _which("setpriv"):

@@ -82,6 +82,10 @@ def provide_engine(stack: ExitStack, *, required: bool) -> str | None:
         # The installation may have started the system's engine; otherwise start a temporary one.
         if _engine.answers() is None:
             os.environ["DOCKER_HOST"] = stack.enter_context(_engine.own_engine())
+            # This engine publishes the ports on loopback. Inside a container, testcontainers would
+            # guess another address from the engine's networks.
+            os.environ["TESTCONTAINERS_CONNECTION_MODE"] = "docker_host"
+            os.environ["TESTCONTAINERS_HOST_OVERRIDE"] = "127.0.0.1"
         version = _engine.answers()
         if version is None:
             raise _engine.EngineError("the engine started, and then did not answer")

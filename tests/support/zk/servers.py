@@ -12,6 +12,8 @@ from pathlib import Path
 
 import docker
 import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
@@ -63,7 +65,25 @@ def container_zookeeper(image: str) -> Iterator[str]:
         )
     )
     with container:
-        yield f"{container.get_container_host_ip()}:{container.get_exposed_port(CLIENT_PORT)}"
+        address = f"{container.get_container_host_ip()}:{container.get_exposed_port(CLIENT_PORT)}"
+        _check_session(container, address)
+        yield address
+
+
+def _check_session(container: DockerContainer, address: str) -> None:
+    """Fail with the container's state, ports and log if no session reaches its server."""
+    client = KazooClient(address)
+    try:
+        client.start(CONTAINER_LIMIT_S)
+    except KazooTimeoutError as error:
+        wrapped = container.get_wrapped_container()
+        wrapped.reload()
+        state, ports = wrapped.attrs["State"], wrapped.attrs["NetworkSettings"]["Ports"]
+        log = b"".join(container.get_logs()).decode(errors="replace")
+        raise AssertionError(f"no session at {address}: {state}, {ports}\n{log}") from error
+    finally:
+        client.stop()
+        client.close()
 
 
 def zookeeper_releases(config: pytest.Config) -> tuple[str, ...]:
