@@ -53,10 +53,15 @@ QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")
 # Each worker would do this work for itself in a new checkout, so it is done once, during the
 # set-up: compile the test modules with their assertions rewritten (10 s of processor time) and the
-# loops of the two columnar decoders (15 s).
+# loops of the two columnar decoders (15 s). On a new machine, also record the classes of Spark's
+# drivers (40 s).
 WARM_UPS = (
-    ("--collect-only",),
+    ("scripts/_spark_classes.py",),
+    ("-m", "pytest", "-qq", "--collect-only"),
     (
+        "-m",
+        "pytest",
+        "-qq",
         "tests/history/test_logs.py::test_every_kind",
         "tests/history/test_groups.py::test_a_rebalance_settles",
     ),
@@ -116,7 +121,7 @@ def warming_up() -> Iterator[None]:
     """
     started = [
         subprocess.Popen(
-            (sys.executable, "-m", "pytest", "-qq", *arguments),
+            (sys.executable, *arguments),
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
