@@ -26,7 +26,7 @@ PING_TIMEOUT_S = 5.0
 READY_DEADLINE_S = 60.0
 # dockerd first stops its containers (10 s, all together); after this limit it is killed.
 STOP_DEADLINE_S = 30.0
-PACKAGES = ("docker.io", "iptables")
+PACKAGES, COMPOSE = ("docker.io", "iptables"), "docker-compose"
 # Kerberos' server and tools, and what pip needs to build the packages of the extra `kerberos`.
 KERBEROS = ("krb5-kdc", "krb5-admin-server", "krb5-user", "libkrb5-dev", "gcc")
 SHELLS = ("zsh", "fish")
@@ -72,6 +72,23 @@ def install() -> None:
             "start an engine, or set DOCKER_HOST"
         )
     install_packages(*PACKAGES)
+
+
+def install_compose() -> None:
+    """Install Docker Compose unless there is one. Raises EngineError."""
+    if _which(COMPOSE) or _has_plugin():
+        return
+    if not can_install():
+        raise EngineError("Docker Compose is missing, and installing it needs root and apt-get")
+    install_packages(COMPOSE)
+
+
+def _has_plugin() -> bool:
+    command = ("docker", "compose", "version")
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def install_shells() -> None:

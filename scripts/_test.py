@@ -4,9 +4,9 @@ usage: scripts/test [--quick | --all] [--install-docker] [pytest arguments]
   --quick            only the tests that need no server: a minute, for use while you work
   --all              every test: each release of brokers, JVM members and ZooKeeper, all
                      scenarios, and the long searches; without it, what CI runs
-  --install-docker   install and start a Docker engine if none answers, and install zsh, fish
-                     and Chromium, and with --all Kerberos (root, apt-get); CI=true does the same.
-                     With either, a missing program is a failure.
+  --install-docker   install and start a Docker engine if none answers, and install Docker Compose,
+                     zsh, fish and Chromium, and with --all Kerberos (root, apt-get); CI=true does
+                     the same. With either, a missing program is a failure.
 tests/lanes.py says which test runs when, and CONTRIBUTING.md shows it as a table. A test whose file
 or node id the arguments name always runs. Further pytest arguments: --brokers all, --mixed all and
 --zookeeper all, for all releases of one kind; --zookeeper 3.4.6, for any tests on that release;
@@ -185,6 +185,7 @@ def main() -> int:
             if required:
                 _engine.install_shells()
                 _engine.install_chromium(complete=bool(lane))
+                _engine.install_compose()
                 if lane:
                     _engine.install_kerberos()
             missing = provide_engine(stack, required=required)

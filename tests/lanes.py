@@ -456,11 +456,6 @@ RULES: tuple[Rule, ...] = (
     # ---- not quick, although no fixture says so -------------------------------------------------
     Rule(Lane.NORMAL, "tests/brokers", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/containers", "Its tests need a Docker engine."),
-    Rule(
-        Lane.ALL,
-        "tests/containers/test_compose.py",
-        "Needs Docker Compose 2, which Debian 12 lacks. test_image runs the same servers.",
-    ),
     Rule(Lane.NORMAL, "tests/faults", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/integration", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/mixed", STARTS_SERVERS),
