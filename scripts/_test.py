@@ -173,6 +173,8 @@ def main() -> int:
     options, arguments = own & {*arguments}, [one for one in arguments if one not in own]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    # A script's background job ignores SIGINT, and so would every process that the tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Without compiled modules on the disk, each of hundreds of processes compiles them again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "--quick" in options:
