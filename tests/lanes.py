@@ -176,8 +176,6 @@ LONG_TESTS = (
     *_normal(
         "Takes 2 to 8 s. tests/sim/test_random_search.py and test_found.py run the same simulator "
         "in the quick lane.",
-        "tests/sim/test_full_worlds.py::test_users_and_faults_do_everything",
-        "tests/sim/test_full_worlds.py::test_no_excluded_pair_is_reached",
         "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process",
         "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken",
         "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
@@ -432,10 +430,18 @@ SINGLE_TESTS = (
         "tests/sandbox/test_topics.py::test_no_zookeeper",
     ),
     *_later(
-        "Takes 5 s of CPU time. test_a_run runs the whole demonstration, and another case "
-        "interrupts it.",
-        "tests/cli/test_demo.py::test_ctrl_c[m2 is killed]",
-        "tests/cli/test_demo.py::test_ctrl_c[creating topic]",
+        "Takes 5 s of CPU time. test_a_run runs the whole demonstration. "
+        "tests/spark/test_pipeline.py interrupts a demonstration that starts the same servers.",
+        "tests/cli/test_demo.py::test_ctrl_c",
+    ),
+    *_later(
+        "Takes 3 to 7 s. These tests check that the random worlds are diverse enough, and these "
+        "worlds change rarely. `scripts/bench_sim --case reached` checks the same with more "
+        "schedules.",
+        "tests/sim/test_full_worlds.py::test_users_and_faults_do_everything",
+        "tests/sim/test_full_worlds.py::test_no_excluded_pair_is_reached",
+        "tests/sim/test_aimed_worlds.py::test_faults_hit_brief_phases",
+        "tests/sim/test_aimed_worlds.py::test_sharp_worlds_reach_rare_pairs",
     ),
     *_later(
         "Takes 7 s of CPU time, because it runs the whole demonstration again, on a terminal.",
