@@ -38,7 +38,7 @@ from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings,
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, matching
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.java.text import java_hash, parse_int64
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import (

@@ -462,7 +462,7 @@ def show_later_group(
     """
     from zkconsumer.admin.groups import selected
     from zkconsumer.admin.what_if import with_later_consumers
-    from zkconsumer.protocol.java.exceptions import JavaError
+    from zkconsumer.protocol.java import JavaError
     from zkconsumer.protocol.later.assignors import Assignor
 
     try:

@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 
 from zkconsumer.later.classic_state import HandlerContext, Timer, TimerEnd, TimerPurpose, answer
 from zkconsumer.later.group_events import Received, Reply
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import MemberState, ReconcilingMember, reconcile
 from zkconsumer.protocol.later.messages import (

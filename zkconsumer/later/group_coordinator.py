@@ -7,15 +7,18 @@ from the cluster's metadata.
 
 A member of one protocol cannot join a group of the other protocol unless the group is empty. Kafka
 can convert such groups (`group.consumer.migration.policy`), but this model does not.
+
+The offsets of a group are in the same partition of `__consumer_offsets` as the group, so both move
+together with the coordinator. Source: `OffsetMetadataManager` of Kafka 3.9.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from zkconsumer.later import classic_group, consumer_group, group_offsets
+from zkconsumer.later import classic_group, consumer_group
 from zkconsumer.later.classic_state import (
     ClassicGroup,
     GroupRecord,
@@ -36,7 +39,6 @@ from zkconsumer.later.group_events import (
     Tick,
     TopicsChanged,
 )
-from zkconsumer.later.group_offsets import Expiry, Offsets
 from zkconsumer.later.group_phases import Phase
 from zkconsumer.protocol.later.messages import (
     CONSUMER,
@@ -60,8 +62,33 @@ from zkconsumer.protocol.later.messages import (
 )
 from zkconsumer.protocol.later.placement import coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Group = ClassicGroup | ConsumerGroup
+
+
+class Committed(NamedTuple):
+    """A stored offset, and when it was committed."""
+
+    offset: OffsetAndMetadata
+    at_s: float
+
+
+Offsets = Mapping[TopicPartition, Committed]
+
+
+class Expiry(NamedTuple):
+    """The conditions under which the offsets of a group expire.
+
+    Attributes:
+        since_s: the start of the retention of all offsets, which is when the group became empty;
+            None if the retention of each offset starts at its commit.
+        subscribed: returns whether the group subscribes to a topic; offsets of such a topic never
+            expire.
+    """
+
+    since_s: float | None
+    subscribed: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +262,12 @@ def _commit(
     if error is Error.NONE:
         if isinstance(group, ClassicGroup):
             group = classic_group.committed(group, request, context)
-        stored = group_offsets.commit(
-            partition.offsets.get(request.group, {}), request, context.now_s
-        )
+        stored = partition.offsets.get(request.group, {})
+        new = {one: Committed(offset, context.now_s) for one, offset in request.offsets.items()}
         partition = replace(
             partition,
             groups={**partition.groups, request.group: group},
-            offsets={**partition.offsets, request.group: stored},
+            offsets={**partition.offsets, request.group: {**stored, **new}},
         )
     return partition, answer(received.number, OffsetsCommitted(error))
 
@@ -253,7 +279,9 @@ def _fetch(partition: Partition, request: OffsetFetch) -> OffsetsFetched:
         error = consumer_group.fetch_error(group, request)
         if error is not Error.NONE:
             return OffsetsFetched(error)
-    return group_offsets.fetch(partition.offsets.get(request.group, {}), request)
+    stored = partition.offsets.get(request.group, {})
+    wanted = stored if request.partitions is None else request.partitions
+    return OffsetsFetched(offsets={one: stored[one].offset for one in wanted if one in stored})
 
 
 def _to_consumer_group(
@@ -342,15 +370,24 @@ def _expire_offsets(partition: Partition, context: HandlerContext) -> Partition:
         stored = offsets.pop(name, {})
         expiry = _expiry(group)
         if stored and expiry is not None:
-            stored = group_offsets.unexpired(
-                stored, expiry, context.settings.retention_s, context.now_s
-            )
+            stored = _unexpired(stored, expiry, context)
         if stored:
             offsets[name] = stored
         elif group.phase in (Phase.EMPTY, ConsumerPhase.EMPTY):
             del groups[name]
     expiry_s = context.now_s + context.settings.retention_check_s
     return replace(partition, groups=groups, offsets=offsets, expiry_s=expiry_s)
+
+
+def _unexpired(offsets: Offsets, expiry: Expiry, context: HandlerContext) -> Offsets:
+    """Return the offsets that have not expired."""
+
+    def stays(partition: TopicPartition, found: Committed) -> bool:
+        since_s = found.at_s if expiry.since_s is None else expiry.since_s
+        is_young = context.now_s - since_s < context.settings.retention_s
+        return expiry.subscribed(partition.topic) or is_young
+
+    return {one: found for one, found in offsets.items() if stays(one, found)}
 
 
 def _expiry(group: Group) -> Expiry | None:

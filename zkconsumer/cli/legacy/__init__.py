@@ -118,7 +118,7 @@ def _run(
 ) -> None:
     from zkconsumer.cli.legacy.joptsimple import OptionError
     from zkconsumer.cli.legacy.tool import Ended, Tool
-    from zkconsumer.protocol.java.exceptions import JavaError
+    from zkconsumer.protocol.java import JavaError
 
     if not (release.since(entry.first) and entry.last.since(release)):
         _end(

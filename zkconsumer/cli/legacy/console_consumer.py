@@ -30,7 +30,7 @@ from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic
 

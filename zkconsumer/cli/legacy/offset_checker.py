@@ -14,7 +14,7 @@ from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import HELP, Tool, connect_string
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids, validate_group, validate_topic
 from zkconsumer.protocol.payloads import Broker

@@ -11,7 +11,7 @@ from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic
 from zkconsumer.protocol.payloads import JvmException, encode_offset

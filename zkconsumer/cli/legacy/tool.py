@@ -17,7 +17,7 @@ from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import parse_property
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import ZooKeeperClient
 

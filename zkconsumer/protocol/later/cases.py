@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zkconsumer.errors import ConfigError, quoted
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.subscriptions import (

@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.java.hash_map import HashMap, HashSet, compare_strings
 from zkconsumer.protocol.java.text import java_hash, utf16_key
 from zkconsumer.protocol.later.subscriptions import (

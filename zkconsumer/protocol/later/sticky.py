@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from zkconsumer.protocol.java.exceptions import JavaError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.later.subscriptions import (
