@@ -302,7 +302,7 @@ def _overlap() -> str:
         "User",
         "Freezes",
         "Freezes with an overlap",
-        "Maximum in hand",
+        "Maximum unfinished",
         "Longest overlap",
         "Delivered",
         "Lost",

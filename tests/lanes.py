@@ -299,9 +299,9 @@ SINGLE_TESTS = (
     Rule(
         Lane.ALL,
         "tests/sim/test_mutants.py::test_a_mutant_is_caught",
-        "These mutants take 6 s of CPU time together. They take longer if a change of the code "
-        "makes a later schedule the first one that catches them. The normal lane runs the other "
-        "forty.",
+        "These mutants take 6 s of CPU time together. After a change of the code they can take "
+        "longer, because a later schedule may be the first that catches them. The normal lane "
+        "runs the other forty.",
         (
             "[batch of a former grant]",
             "[blocker's end overlooked]",

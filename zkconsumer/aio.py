@@ -281,7 +281,7 @@ class ConsumerConnector:
 
         Arguments and errors are those of `zkconsumer.ConsumerConnector.create_message_streams`.
         """
-        create: Callable[..., Any] = self._started.create_message_streams  # Any: has overloads
+        create: Callable[..., Any] = self._started.create_message_streams  # Any: overloaded
         made = await asyncio.to_thread(create, topic_counts, **decoders)
         return {topic: self._wrapped(streams) for topic, streams in made.items()}
 
@@ -311,7 +311,7 @@ class ConsumerConnector:
         `zkconsumer.ConsumerConnector.create_message_streams_by_filter`.
         """
         started = self._started
-        create: Callable[..., Any] = started.create_message_streams_by_filter  # Any: has overloads
+        create: Callable[..., Any] = started.create_message_streams_by_filter  # Any: overloaded
         return self._wrapped(await asyncio.to_thread(create, topic_filter, streams, **decoders))
 
     def _wrapped(

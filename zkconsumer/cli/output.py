@@ -486,8 +486,10 @@ def _total(widths: Iterable[int]) -> int:
 def _fitting(
     columns: Sequence[Column], widths: Sequence[int], limit: int | None
 ) -> tuple[list[int], list[int]]:
-    """Return the indices of the columns that stay, and those of the dropped columns, first dropped
-    first."""
+    """Return the indices of the columns that stay, and of the columns that are dropped.
+
+    The second list is in the order in which columns are dropped.
+    """
     keep, dropped = list(range(len(columns))), []
     for i in sorted(keep, key=lambda i: columns[i].drop_order):
         if limit is None or _total(widths[k] for k in keep) <= limit:

@@ -1,9 +1,9 @@
 """`--watch`: repeat a reading. On a terminal, a reading replaces the previous one; in a pipe, it
 follows the previous one.
 
-On a terminal each reading is one write over the last one, so the display does not flicker. The
-display uses the terminal's alternate screen, so the previous contents return at the end, even after
-a signal.
+On a terminal, a single write draws the whole reading, so the display does not flicker. The display
+uses the terminal's alternate screen, so the previous contents return at the end, even after a
+signal.
 """
 
 from __future__ import annotations

@@ -395,8 +395,9 @@ class Stream(Generic[K, V]):
         Return the partitions that are still granted, and the keys of the revoked partitions.
         """
         if self._iterations:
-            # An iteration that continued would finish only the message that it handed out itself.
-            # The flag makes it stop and call `wait`, which finishes this batch, too.
+            # If an iteration of this stream continues after this batch, it finishes only its own
+            # last message. The flag makes the iteration stop and call `wait`, which also
+            # finishes this batch.
             self._partitions.has_changed = True
         held = {key: self._fetcher.index[key] for key in first}
         for key, state in held.items():

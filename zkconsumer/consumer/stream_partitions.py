@@ -1,4 +1,4 @@
-"""The partitions of one stream, shared by the coordinator and the user's thread; `LeaseGate`.
+"""The partitions of one stream, shared by the coordinator and the user's thread; the lease gate.
 
 The coordinator grants and revokes partitions, and any thread may pause or seek them; these writers
 take a lock. Only the user's thread hands out messages. Neither side waits for the other. Three
@@ -371,7 +371,7 @@ class StreamPartitions:
         raise error
 
     def recheck_releases(self) -> None:
-        """Answer the release requests that waited for a message which CONFIRM then dropped.
+        """Answer the release requests whose last unfinished message CONFIRM has dropped.
 
         1. MARK marks a message. 2. The coordinator revokes the partition (REVOKE, REQUEST) and
         finds the message unfinished (INSPECT). 3. CONFIRM drops the message. The user then has no

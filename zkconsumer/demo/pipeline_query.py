@@ -27,8 +27,8 @@ WINDOW = "1 second"
 # The query's threads in the group. The JVM consumer has one thread, so the query gets three of four
 # partitions.
 STREAMS = 3
-# Maximum number of messages in a batch. A batch should be shorter than the release grace (4 s),
-# also the first one, whose messages were produced while Spark started.
+# Maximum number of messages in a batch. Each batch should be shorter than the release grace (4 s).
+# Without the limit, the first batch would contain all messages produced while Spark started.
 MAX_OFFSETS = 20_000
 # Spark's error if a Python process needs more than ten seconds to start. The error occurs on a busy
 # machine, and no option changes the limit, so the query is started again.

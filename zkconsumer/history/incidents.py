@@ -44,7 +44,9 @@ KINDS: Final = {
     "offset moved back": "a commit is lower than the one before it",
     "offset deleted": "a session deleted an offset znode",
     "commits stopped": f"an owner commits nothing for {STOPPED_AFTER_MS // 1000} s while others do",
-    "owner without a registration": f"for more than {ORPHAN_MS // 1000} s",
+    "owner without a registration": (
+        f"an owner is not registered as a member for more than {ORPHAN_MS // 1000} s"
+    ),
     "damaged": "a file is damaged",
     "unreadable": "a file cannot be read",
     "missing": "transactions between those in the files are missing",

@@ -72,7 +72,7 @@ OWN_CLIENTS: Final = 4
 CLIENTS: Final = 2
 
 # Maximum number of messages that a fetch thread takes from its client in one call.
-# `consumer.stream` has the reason.
+# `consumer.stream.BUFFER_MESSAGES` has the same value, and states the reason.
 BATCH: Final = 1000
 
 # Time limit in seconds of a fetch thread's call that cannot be interrupted. The thread applies

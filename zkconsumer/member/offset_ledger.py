@@ -13,9 +13,9 @@ expected version, the member reads the offset back and resolves the conflict
 - The value is higher than this member's: the member leaves it until its own position is higher.
 
 So a commit only raises the stored offset, except after `auto.offset.reset`, after an operator's
-edit, and for offsets that the user names. The same rule holds among the member's own commits. An
-explicit commit covers the message that the user is processing. The next automatic commit covers
-only finished messages, and must not lower the stored offset.
+edit, and for offsets that the user names. This member's own commits follow the same rule: an
+explicit commit covers the message that the user is processing, and the next automatic commit,
+which covers only finished messages, must not lower the stored offset.
 
 Kafka's storage has no versions, so the last commit wins. For Kafka's storage, the ledger only
 ensures that this member's own commits never lower the offset. Each commit sends all offsets,

@@ -189,7 +189,7 @@ def _expand(
 
 def _list_topics() -> Generator[Batch, Replies, list[str]]:
     """Return all topics, sorted. A watch reports topics that are created later."""
-    for _ in range(2):  # twice: the list may be created before the watch is armed
+    for _ in range(2):  # try twice: the list may be created before the watch is armed
         (listing,) = yield [rq.Children(paths.TOPICS, watch=True)]
         if listing.code is Code.OK:
             return sorted(listing.value)
@@ -249,7 +249,8 @@ def _read_topics(
         unchanged = [one for one in names if paths.topic(one) in known.watched]
         topics = {one: known.view.topics[one] for one in unchanged}
         names = [one for one in names if one not in topics]
-    for _ in range(2 if names else 0):  # twice: a topic may be created before the watch is armed
+    # Try twice, because a topic may be created before the watch is armed.
+    for _ in range(2 if names else 0):
         replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
         for name, reply in zip(names, replies, strict=True):
             if reply.code is Code.NO_NODE:

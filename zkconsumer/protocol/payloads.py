@@ -7,7 +7,7 @@ attribute `thrown` names the exception that a JVM member of that release throws.
 
 The encoders write the bytes that the JVM writes. The decoders accept the payloads that JVM members
 of the release in `profile` accept. If the release is not known, they accept a payload on two
-conditions: at least one release accepts it, and all releases that accept it read the same meaning.
+conditions: at least one release accepts it, and all releases that accept it interpret it alike.
 A member of a release that rejects such a payload fails alone. For example, the decoders accept
 numeric timestamps and fractions in unknown fields as Kafka 1.0-1.1 does, and `pattern: null` and
 raw control characters as 0.8.2-0.11 do. They reject text after the JSON, as 0.8.2-0.11 do: with

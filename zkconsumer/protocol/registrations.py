@@ -61,7 +61,7 @@ _JACKSON: Final = {code: f"\\u{code:04X}" for code in range(0x20)} | {**_NAMED, 
 def encode_registration(registration: Registration, *, profile: Profile = DEFAULT) -> bytes:
     """Return the bytes that the release writes (`TopicCount.dbString`, `kafka.utils.Json.encode`).
 
-    Other members may read a different meaning from these bytes; call `validate_registration` first,
+    Other members may interpret these bytes differently; call `validate_registration` first,
     which detects this. Raises ValueError if `timestamp_ms` is None.
     """
     if registration.timestamp_ms is None:

@@ -20,16 +20,16 @@ class Layout(Enum):
     SORTED = "keys in alphabetical order, blanks, nothing escaped"  # 0.8.0
     UNESCAPED = "compact, nothing escaped"  # 0.8.1
     ESCAPED = "compact, regexes escaped"  # 0.8.2-1.0.0 (KAFKA-1180)
-    ESCAPED_TWICE = "compact, names escaped, regexes twice"  # 1.0.1-1.1.1 (KAFKA-6319)
+    ESCAPED_TWICE = "compact, names escaped once, regexes twice"  # 1.0.1-1.1.1 (KAFKA-6319)
 
 
 class Parser(Enum):
     """How a release parses a registration and a topic (`kafka.utils.Json.parseFull`)."""
 
-    ANY = "accepts what one of the others accepts, unless two of them read it differently"
+    ANY = "accepts what any other parser accepts, unless two parsers read it differently"
     SCALA = "Scala's JSON, numbers of 32 bits"  # 0.8.0-0.11
     JACKSON = "Jackson"  # 1.0.0 (KAFKA-1595)
-    JACKSON_TWICE = "Jackson, and again with all backslashes doubled"  # 1.0.1-1.1.1
+    JACKSON_TWICE = "Jackson; after a failure, again with all backslashes doubled"  # 1.0.1-1.1.1
 
 
 @dataclass(frozen=True, slots=True)

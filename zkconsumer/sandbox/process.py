@@ -177,8 +177,9 @@ def uninterrupted(work: Callable[[], object]) -> None:
     KeyboardInterrupt then.
 
     `Thread.join` cannot do that: up to Python 3.12, an interrupted `join` marks the thread as
-    ended, and a second `join` returns at once. Nor can `Thread.start`: if Ctrl-C arrives at certain
-    steps, it raises RuntimeError ("release unlocked lock") instead of KeyboardInterrupt.
+    ended, and a second `join` returns at once. `Thread.start` cannot do that either: if Ctrl-C
+    arrives at certain steps, it raises RuntimeError ("release unlocked lock") instead of
+    KeyboardInterrupt.
     """
     claim, end = _thread.allocate_lock(), _thread.allocate_lock()
     failures: list[BaseException] = []

@@ -640,7 +640,7 @@ class _Judge:
         if not user_waits:
             return
         if attention or self.failures or self.is_closed:
-            raise HandOverViolation("the user's thread sleeps over a change")
+            raise HandOverViolation("the user's thread sleeps although something has changed")
         stopped = self.stopped | self.paused | self.answered
         left = (
             []

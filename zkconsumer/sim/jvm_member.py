@@ -657,7 +657,7 @@ class MixedMonitor(Monitor):
     """Checks the promises of a mixed group; the module's docstring lists them."""
 
     JUDGES_COMMITS = False
-    """False: a JVM member whose session has ended releases partitions without a commit."""
+    """False, because a JVM member whose session has ended releases partitions without a commit."""
 
     def __init__(self, jvm: frozenset[int]) -> None:
         super().__init__(harmed=True)

@@ -423,7 +423,7 @@ class Monitor(Watcher):
             if other != who and tp in member.feeds and world.now < member.gate:
                 link = world.links[other]
                 if not (link.dead or member.closed):
-                    raise InvariantViolation("I2", f"{tp} is open to {who} and {other} at once")
+                    raise InvariantViolation("I2", f"{who} and {other} may both deliver {tp}")
         owner = world.owner(tp)
         session = world.links[who].session
         if owner is None or owner[1:] != (session, epoch):

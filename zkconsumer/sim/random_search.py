@@ -285,7 +285,7 @@ RARE_AIMS = {
 }
 """For each kind of rare pairs: the phases in which these pairs are rare.
 
-A run draws one of the phases; a phase that stands twice is drawn twice as often.
+A run draws one of the phases; a phase that is listed twice is drawn twice as often.
 """
 
 RESERVED = 3

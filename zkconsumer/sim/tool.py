@@ -289,7 +289,7 @@ class Tool:
         group = self._world.GROUP
         members = [path for path in before if path.startswith(f"{paths.ids(group)}/")]
         if wrote and members and self._live is Live.REFUSE:
-            raise InvariantViolation("I16", f"{wrote} written beside live members {members}")
+            raise InvariantViolation("I16", f"{wrote} written while {members} are registered")
         marks = any(
             isinstance(one, rq.Create) and one.path.startswith(f"{paths.edits(group)}/")
             for one in request.writes
@@ -301,6 +301,6 @@ class Tool:
             if self.written[path] > 1:
                 raise InvariantViolation("I16", f"{path} is written twice for one plan")
             if not planned[path].is_due(before.get(path)):
-                raise InvariantViolation("I16", f"{path} is written over what was not planned on")
+                raise InvariantViolation("I16", f"{path} is written in an unplanned state")
             if paths.locate(path).kind is Kind.OFFSET and not marks:
                 raise InvariantViolation("I16", f"{path} is written without a mark")

@@ -66,12 +66,13 @@ class PushedFilters:
         self.since_ms: int | None = None
 
     def accept(self, one: Filter) -> bool:
-        """Add a filter. Return whether it is applied exactly, so that Spark need not evaluate it
-        again.
+        """Add a filter; return True if the bounds apply it exactly.
 
-        Of a list of offsets, only the minimum and the maximum are used. Of bounds of timestamps,
-        only lower ones are used: producers set timestamps, so a message with a lower timestamp may
-        follow one with a higher timestamp.
+        Otherwise Spark must evaluate the filter again.
+
+        A list of offsets becomes a minimum and a maximum. An upper bound of timestamps has no
+        effect: producers set timestamps, so a message with a lower timestamp may follow one with a
+        higher timestamp.
         """
         match one:
             case IsNotNull((name,)):

@@ -18,7 +18,7 @@ from zkconsumer.errors import escaped
 
 
 Value: TypeAlias = Any
-"""A value in a trace: decoded, or as `json.loads` returns it. Its reader knows its type."""
+"""A value in a trace: decoded, or as `json.loads` returns it; the caller knows its type."""
 
 
 def cause(event: Value) -> str:

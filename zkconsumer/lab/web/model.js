@@ -203,7 +203,7 @@ export function cellState(row, by, members) {
 
 export const CELL_WORDS = {
   double: "two members deliver it",
-  unsure: "delivered by a member, but nobody owns it",
+  unsure: "delivered by a member, but without an owner",
   free: "no owner",
   stranger: "owned by another client",
   stalled: "its owner does not run",
