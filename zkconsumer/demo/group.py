@@ -18,10 +18,9 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from zkconsumer.demo.group_judge import double_ownership, unowned_partition_seconds
 from zkconsumer.demo.group_member import Member
-from zkconsumer.demo.group_scene import BackgroundProducer, MemberRecords, Watcher
+from zkconsumer.demo.group_scene import BackgroundProducer, MemberRecords, watching
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.observer import GroupPart, Observer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -265,14 +264,8 @@ class DemoRun:
             stack.callback(self._kill_all)
             self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
-            observer = stack.enter_context(
-                Observer(
-                    self._sandbox.zookeeper_connect,
-                    GROUP,
-                    follow={GroupPart.MEMBERS, GroupPart.OWNERS},
-                )
-            )
-            self._watcher = Watcher(observer, TOPIC, self._partitions)
+            connect = self._sandbox.zookeeper_connect
+            self._watcher = stack.enter_context(watching(connect, GROUP, TOPIC, self._partitions))
             # The members start while the messages are produced; both take about as long.
             for number in (1, 2, 3):
                 self._start(f"m{number}")

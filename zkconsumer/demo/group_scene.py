@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
-from zkconsumer.zk.observer import Change, ChangeKind, Observer
+from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, Observer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -84,6 +85,13 @@ class Watcher:
             case _:
                 return
         self.last_change_s = time_s
+
+
+@contextmanager
+def watching(zookeeper: str, group: str, topic: str, partitions: int) -> Iterator[Watcher]:
+    """Follow a group within the block."""
+    with Observer(zookeeper, group, follow={GroupPart.MEMBERS, GroupPart.OWNERS}) as observer:
+        yield Watcher(observer, topic, partitions)
 
 
 class MemberRecords:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkconsumer.demo.group import Frame, View
-from zkconsumer.demo.group_scene import BackgroundProducer, Watcher
+from zkconsumer.demo.group_scene import BackgroundProducer, watching
 from zkconsumer.demo.pipeline_judge import Verdict, judge
 from zkconsumer.demo.pipeline_ledger import Ledger, whole_log
 from zkconsumer.demo.pipeline_query import Query
@@ -24,7 +24,6 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard, jars
 from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.process import Process, Startable, launch
-from zkconsumer.zk.observer import GroupPart, Observer
 
 # ---- The JVM consumer ----------------------------------------------------------------------------
 
@@ -205,14 +204,8 @@ class DemoRun:
             directory.mkdir()
             self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
-            observer = stack.enter_context(
-                Observer(
-                    self._sandbox.zookeeper_connect,
-                    GROUP,
-                    follow={GroupPart.MEMBERS, GroupPart.OWNERS},
-                )
-            )
-            self._watcher = Watcher(observer, TOPIC, self._partitions)
+            connect = self._sandbox.zookeeper_connect
+            self._watcher = stack.enter_context(watching(connect, GROUP, TOPIC, self._partitions))
             self._prepare(directory)
             stack.callback(self._end_all)
             self._run_events()

@@ -61,7 +61,7 @@ from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import Feed, SimMember
 from zkconsumer.sim.monitor import Monitor, ObservedWorld
 from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
-from zkconsumer.sim.random_search import Decisions, Result, choose, draw_plan, heal, settle
+from zkconsumer.sim.random_search import Decide, Decisions, Result, draw_plan, heal, run_world
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
 
@@ -714,25 +714,12 @@ def run(decide: Decisions) -> Result:
     jvm = frozenset(range(python_members, plan.members))
     monitor = MixedMonitor(jvm)
     world = MixedWorld(plan, monitor, jvm=jvm)
-    actions = 0
-    violation = None
-    try:
-        while actions < length and (available := world.enabled()):
-            world.act(choose(world, available, decide, rarity))
-            actions += 1
+
+    def end_faults(world: World, decide: Decide) -> None:
         heal(world, decide)
         for who in jvm:
             world.links[who].joined = True
             if not world.links[who].dead:
                 world.act(Action(Do.KILL, who))
-        actions += settle(world, monitor, decide)
-    except InvariantViolation as found:
-        violation = found
-    return Result(
-        tuple(decide.taken),
-        actions,
-        monitor.deliveries,
-        monitor.duplicates,
-        monitor.rebalances,
-        violation,
-    )
+
+    return run_world(world, monitor, decide, length=length, rarity=rarity, end_faults=end_faults)

@@ -455,14 +455,26 @@ def run_plan(
 ) -> Result:
     """Run a world as `run` does, with a given plan."""
     monitor = Monitor()
-    world = make(plan, monitor)
+    return run_world(make(plan, monitor), monitor, decide, length=length, rarity=rarity)
+
+
+def run_world(
+    world: World,
+    monitor: Monitor,
+    decide: Decisions,
+    *,
+    length: int,
+    rarity: int,
+    end_faults: Callable[[World, Decide], None] | None = None,
+) -> Result:
+    """Run this world as `run` does; `end_faults` replaces `heal`."""
     actions = 0
     violation = None
     try:
         while actions < length and (available := world.enabled()):
             world.act(choose(world, available, decide, rarity))
             actions += 1
-        heal(world, decide)
+        (end_faults or heal)(world, decide)
         actions += settle(world, monitor, decide)
     except InvariantViolation as found:
         violation = found
