@@ -212,12 +212,12 @@ export const CELL_WORDS = {
   held: "owned, not delivered yet",
 };
 
-// What distinguishes two frames: the move, or in a recorded run what happened.
+// The value by which two frames are compared: the move, or in a recorded run the text of the event.
 function deed(frame) {
   return frame.d || frame.l;
 }
 
-// Differences between two runs, as rows [what, of the first, of the second].
+// Differences between two runs, as rows [name, value in the first run, value in the second run].
 export function compare(one, other, names) {
   const a = one.last;
   const b = other.last;

@@ -179,7 +179,7 @@ class Cell extends Pure {
   }
 }
 
-// A short name as it is; a long one is the number that its column shows.
+// Returns a short name unchanged, and for a long name the number that its column shows.
 function ownerText(owner, members) {
   if (owner < 0) return owner === NOBODY ? "–" : "?";
   return shortName(members[owner]?.n || "", owner);

@@ -16,7 +16,7 @@
     for (const one of document.querySelectorAll(".loading")) one.remove();
   }
 
-  // The error event of a script does not say which of its modules is missing, so each module is asked for again.
+  // The error event of a script does not say which of its modules is missing, so the page requests each module again.
   async function scriptFailed(script) {
     const modules = [...document.querySelectorAll("link[rel=modulepreload]")].map((link) => link.href);
     const replies = await Promise.all(modules.map((address) => fetch(address).catch(() => null)));

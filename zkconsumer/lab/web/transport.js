@@ -18,7 +18,7 @@ export class HttpTransport {
     return about;
   }
 
-  // Send a command and return its events; try again while the server is away.
+  // Send a command and return its events; try again while the server does not answer.
   async send(command) {
     let refused = 0;
     for (let attempt = 0; ; attempt++) {

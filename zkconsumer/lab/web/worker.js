@@ -31,7 +31,7 @@ def command(text):
 
 self.onmessage = async ({ data }) => {
   const command = await ready.catch(() => null);
-  if (!command) return; // the page has been told
+  if (!command) return; // the page has got the error
   let events;
   try {
     events = command(data.command);
