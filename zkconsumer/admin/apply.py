@@ -371,7 +371,8 @@ class _Run:
         self._guards = Guards(plan, forced=frozenset(plan.groups if live is Live.FORCE else ()))
         self._backup: Path | None = None
         self._done = self._already = 0
-        self._has_written = False  # or perhaps: see `_is_unsure`
+        # Whether this run has written, or may have written in a transaction without a reply.
+        self._has_written = False
         self._is_unsure = False  # whether a transaction without a reply may have taken effect
 
     def run(self, backup_dir: Path, on_backup: Callable[[Path], None]) -> Report:

@@ -255,7 +255,7 @@ def _bucket(key: str | int, size: int) -> int:
 # ---- files of ExportZkOffsets --------------------------------------------------------------------
 
 
-_LINE = re.compile(r"\r\n|\r|\n")  # as Java's BufferedReader
+_LINE = re.compile(r"\r\n|\r|\n")  # the line ends of Java's BufferedReader
 
 
 @dataclass(frozen=True, slots=True)

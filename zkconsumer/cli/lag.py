@@ -358,7 +358,7 @@ def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: f
             try:
                 exporter.update(reader.observe(), reader.status)
             except ZooKeeperUnreachableError as error:
-                say(str(error))  # the last figures stay; their timestamp shows their age
+                say(str(error))  # the exporter keeps the last figures, with their timestamp
             time.sleep(interval_s)
 
 

@@ -449,7 +449,7 @@ def _prepare(connection: Connection) -> None:
     if connection.debug:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("kazoo").setLevel(logging.DEBUG)
-        logging.getLogger("numba").setLevel(logging.INFO)  # DEBUG shows numba's compiler
+        logging.getLogger("numba").setLevel(logging.INFO)  # at DEBUG, numba logs its compiler
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:

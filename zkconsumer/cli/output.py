@@ -555,8 +555,8 @@ class Progress:
         done, total: the amount of work that is known to be done, and the total amount.
     """
 
-    DELAY_S = 1.0  # before the first line; most work ends earlier
-    TERMINAL_S, PIPE_S = 0.1, 1.0  # between two lines
+    DELAY_S = 1.0  # time before the first line; most work ends earlier
+    TERMINAL_S, PIPE_S = 0.1, 1.0  # time between two lines
 
     def __init__(self, what: str) -> None:
         """`what` is a plural noun, such as "changes"."""

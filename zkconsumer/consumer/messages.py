@@ -91,15 +91,15 @@ class Message(Generic[K, V]):
 
     @property
     def topic(self) -> str:
-        return self._raw.topic()  # type: ignore[return-value]  # None only in an error
+        return self._raw.topic()  # type: ignore[return-value]  # None only for an error
 
     @property
     def partition(self) -> int:
-        return self._raw.partition()  # type: ignore[return-value]  # None only in an error
+        return self._raw.partition()  # type: ignore[return-value]  # None only for an error
 
     @property
     def offset(self) -> int:
-        return self._raw.offset()  # type: ignore[return-value]  # None only in an error
+        return self._raw.offset()  # type: ignore[return-value]  # None only for an error
 
     @property
     def timestamp(self) -> int | None:

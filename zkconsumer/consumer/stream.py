@@ -294,7 +294,7 @@ class Stream(Generic[K, V]):
                     state.unfinished = None
                     continue
                 state.last = raw
-                message: Message[K, V] = Message()  # like `wrapped`, without the cost of a call
+                message: Message[K, V] = Message()  # as `wrapped` does; a call would cost more
                 message._raw = raw
                 message._held = state
                 yield message

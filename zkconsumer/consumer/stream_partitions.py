@@ -337,7 +337,7 @@ class StreamPartitions:
             old.granted = False
             report(old.epoch)
             new = GrantedPartition(Grant(tp, offset, old.epoch), self._codec)
-            new.unfinished = old.unfinished  # `take_requests` clears it
+            new.unfinished = old.unfinished  # until `take_requests` clears it
             self._wanted[tp] = new
         self.notify()
         return True

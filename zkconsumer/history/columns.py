@@ -18,7 +18,7 @@ try:
     import numba
     import numpy as np
 except ImportError:  # numba is optional: without it, the plain decoder's rows become columns
-    numba = np = None  # type: ignore[assignment]  # `can_compile` tests for None
+    numba = np = None  # type: ignore[assignment]  # see `can_compile`
 
 Array: TypeAlias = Any
 """An array of numpy, or the arrays of `_Columns`: numba and numpy have no types here."""
@@ -113,7 +113,7 @@ class ColumnDecoder:
                     at = tx.decode(window, begin, found)
                     return [*batches, to_batch(found)], at
                 batches.append(batch)
-            elif full:  # one transaction is larger than the arrays
+            elif full:  # the next transaction does not fit into the arrays
                 self._columns = _columns(
                     2 * self._columns.numbers.shape[1], 2 * self._columns.texts.shape[1]
                 )

@@ -528,7 +528,7 @@ class GroupHistory:
             group.unexplained.clear()
             if self._assignment(group) != wanted:
                 changed.append((group, wanted, group.wanted))
-        _set_topic(topics, name, old)  # report stuck partitions by the old assignment
+        _set_topic(topics, name, old)  # so that `_changes` uses the old assignment
         for group, wanted, _ in changed:
             group.wanted = wanted
             self._changes(group)

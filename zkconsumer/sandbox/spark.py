@@ -58,7 +58,7 @@ def java_home(directory: Path, java: Java | None = None) -> Path:
     """
     java = java or find_java()
     script = directory / "bin" / "java"
-    if java.executable == script:  # created before, and already in this process's JAVA_HOME
+    if java.executable == script:  # an earlier call has set JAVA_HOME to this directory
         return directory
     listed = subprocess.run(
         [java.executable, "--list-modules"], capture_output=True, text=True, check=False

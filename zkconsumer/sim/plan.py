@@ -57,7 +57,7 @@ class Do(Enum):
     NO_BROKERS = "no_brokers"
     BAD_REGISTRATION = "hostile"  # another client registers what cannot be decoded or evaluated
     STUCK = "stuck"  # another client's session owns a partition
-    ORPHAN = "orphan"  # a persistent owner znode
+    ORPHAN = "orphan"  # another client creates a persistent owner znode
     REFUSE = "refuse"  # an access control list denies members a right
     LAG = "lag"  # a replica of ZooKeeper stays some transactions behind
     ISOLATE = "isolate"  # a replica loses its leader, and keeps its clients

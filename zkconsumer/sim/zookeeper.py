@@ -133,7 +133,7 @@ class SimZooKeeper(Ensemble):
         self._sessions: dict[int, Session] = {}
         self._next_session = 1
         self._must_restart_timers = False
-        self._first_expiry = 0.0  # timers only restart, so no expiry gets earlier
+        self._first_expiry = 0.0  # a restarted timer never ends earlier than before
 
     # ---- sessions -------------------------------------------------------------------------------
 

@@ -367,7 +367,7 @@ def _schema(table: str) -> pa.Schema:
 def _spans(batch: Batch) -> Spans:
     """Return the contiguous zxid ranges of a batch."""
     zxids = batch.zxids
-    if batch.is_compiled:  # an array: find the gaps at once
+    if batch.is_compiled:  # then `zxids` is an array
         ends = [*((zxids[1:] - zxids[:-1]) > 1).nonzero()[0].tolist(), len(zxids) - 1]
     else:
         ends = [n for n, one in enumerate(zxids) if zxids[n + 1 : n + 2] not in ([one], [one + 1])]

@@ -186,7 +186,7 @@ def _decode(wanted: Any, value: Json) -> Json:  # Any: for Wanted, which mypy na
         return _instance(wanted, value)
     if issubclass(wanted, Enum):
         return _member(wanted, value)
-    if issubclass(wanted, tuple):  # another named tuple
+    if issubclass(wanted, tuple):  # a named tuple other than TopicPartition
         hints = _hints(wanted)
         return wanted(*_tuple(tuple(hints.values()), value))
     return _plain(wanted, value)

@@ -456,7 +456,7 @@ class SetWatches:
         for path in paths:
             encoded = path.encode()
             parts += (_INT.pack(len(encoded)), encoded)
-        parts.append(struct.pack("!ii", 0, 0))  # no watches on absent znodes, none on children
+        parts.append(struct.pack("!ii", 0, 0))  # no watches on absent znodes or on children
         self._body = b"".join(parts)
 
     def serialize(self) -> bytes:
@@ -509,7 +509,7 @@ _CODES: dict[type[Exception], Code] = {
     kz.ConnectionClosedError: Code.BROKEN,
     kz.SessionMovedError: Code.BROKEN,
     kz.OperationTimeoutError: Code.BROKEN,
-    kz.AuthFailedError: Code.BROKEN,  # for waiting requests, if the server refuses the login
+    kz.AuthFailedError: Code.BROKEN,  # the server has refused the login
 }
 _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "code")}
 

@@ -395,7 +395,7 @@ def _record(data: Array, at: int, end: int) -> tuple[int, int, int, int, int, in
     """
     size, start = varint(data, at, end)
     stop = _after(start, size, end)
-    late, here = varint(data, start + 1 if stop >= 0 else -1, stop)  # after its attributes
+    late, here = varint(data, start + 1 if stop >= 0 else -1, stop)  # skip the attributes
     delta, here = varint(data, here, stop)
     key_size, key_at = varint(data, here, stop)
     here = _after(key_at, key_size, stop)

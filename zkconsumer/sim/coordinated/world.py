@@ -763,7 +763,7 @@ class World:
             return
         for tp in sorted(member.fetching):
             if tp not in member.fetching:
-                continue  # handling `Consumed` has revoked the partition
+                continue  # an earlier `Consumed` has revoked the partition
             first, end = member.fetching[tp], self.log_end.get(tp, 0)
             for offset in range(first, end):
                 self.watcher.delivered(self, Delivered(who, tp, offset))

@@ -250,7 +250,7 @@ class Parser(QuantifierParser):
             return Chars(self.char_class())
         if char == "\\":
             return self._escape()
-        if char == "{":  # Java: a quantifier of the empty text
+        if char == "{":  # in Java, it quantifies the empty text
             return Assertion()
         self.next()
         if char == "^":
