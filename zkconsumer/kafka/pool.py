@@ -506,7 +506,7 @@ class _FetchThread:
             route = self._fetching.get(key)  # type: ignore[call-overload]  # as a TopicPartition
             if route is not None and route.live:
                 some = messages[start:end] if end - start < len(messages) else messages
-                route.next = some[-1].offset() + 1  # type: ignore[operator]  # messages have one
+                route.next = some[-1].offset() + 1  # type: ignore[operator]  # only errors lack it
                 if not route.fetcher.add(route, some, self):
                     full.add(route.fetcher)
             start = end
