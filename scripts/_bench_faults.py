@@ -28,22 +28,22 @@ from types import MappingProxyType
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-import _records  # noqa: E402
-from _bench import Result, add_json, at_least, at_most, show  # noqa: E402
-from support.members.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
-from support.members.evidence import Evidence  # noqa: E402
-from support.wait import wait_for  # noqa: E402
-from support.zk.proxies import (  # noqa: E402
+import _records
+from _bench import Result, add_json, at_least, at_most, show
+from support.members.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen
+from support.members.evidence import Evidence
+from support.wait import wait_for
+from support.zk.proxies import (
     Proxy,
     Trap,
     Wire,
 )
 
-from zkconsumer import ConsumerConfig, ConsumerConnector  # noqa: E402
-from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
-from zkconsumer.protocol.model import TopicPartition  # noqa: E402
-from zkconsumer.sandbox import Sandbox  # noqa: E402
-from zkconsumer.zk.observer import GroupPart, Observer  # noqa: E402
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.observer import GroupPart, Observer
 
 PARTITIONS = 8
 # Seconds beyond the session timeout within which another member must read the partitions: the

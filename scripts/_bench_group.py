@@ -126,7 +126,7 @@ def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> 
         .start()
     )
     try:
-        _await(lambda: len(_others(zookeeper, topic, topic)) == partitions)
+        _await_others(zookeeper, topic, topic, partitions)
         _await(lambda: query.status["message"].startswith("Waiting for data"))
         gateway: Any = bench.spark.sparkContext._gateway
         (pid,) = _sources(gateway.proc.pid)
@@ -304,7 +304,7 @@ def warm_join_case(bench: Bench, case: str) -> list[Result]:
             _flow(bench.sandbox.bootstrap, topic, 8),
             _member(bench.sandbox.zookeeper_connect, group, topic),
         ):
-            _await(lambda: len(_others(bench.sandbox.zookeeper_connect, group, topic)) == 8)  # noqa: B023
+            _await_others(bench.sandbox.zookeeper_connect, group, topic, 8)
             gaps.append(_gap_s(bench, query))
         print(f"  {case}: {gaps[-1]:.2f} s", file=sys.stderr)
     return [at_most(case, "gap_s", max(gaps), "s", 2)]
@@ -377,6 +377,11 @@ def _others(zookeeper: str, group: str, topic: str) -> list[int]:
         for path, node in found.items()
         if not (node.data or b"").startswith(f"{group}_query".encode())
     ]
+
+
+def _await_others(zookeeper: str, group: str, topic: str, count: int) -> None:
+    """Wait until the members other than `query` own this number of partitions."""
+    _await(lambda: len(_others(zookeeper, group, topic)) == count)
 
 
 @contextmanager

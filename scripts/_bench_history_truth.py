@@ -27,14 +27,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-import _records  # noqa: E402
-from _bench import Result, at_least, at_most, end_with_parent  # noqa: E402
-from support.history import real, simulated  # noqa: E402
-from support.history.truth import Differences, differences  # noqa: E402
+import _records
+from _bench import Result, at_least, at_most, end_with_parent
+from support.history import real, simulated
+from support.history.truth import Differences, differences
 
-from zkconsumer.history.describe import Description  # noqa: E402
-from zkconsumer.history.inputs import find_servers  # noqa: E402
-from zkconsumer.sandbox import Sandbox  # noqa: E402
+from zkconsumer.history.describe import Description
+from zkconsumer.history.inputs import find_servers
+from zkconsumer.sandbox import Sandbox
 
 SHOWN = 20
 """Differences that are printed."""

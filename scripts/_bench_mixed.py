@@ -40,20 +40,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from _bench import Result, add_json, at_most, show  # noqa: E402
-from _bench_rebalance import Looks, Observer, prepare  # noqa: E402
-from kazoo.client import KazooClient  # noqa: E402
-from support.jvm.member import JvmMember  # noqa: E402
-from support.members.crew import MemberProcess  # noqa: E402
-from support.members.program import Request  # noqa: E402
-from support.wait import wait_for  # noqa: E402
-from support.zk.log import history  # noqa: E402
+from _bench import Result, add_json, at_most, show
+from _bench_rebalance import Looks, Observer, prepare
+from kazoo.client import KazooClient
+from support.jvm.member import JvmMember
+from support.members.crew import MemberProcess
+from support.members.program import Request
+from support.wait import wait_for
+from support.zk.log import history
 
-from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
-from zkconsumer.member.phases import Phase  # noqa: E402
-from zkconsumer.protocol import paths  # noqa: E402
-from zkconsumer.protocol.model import TopicPartition  # noqa: E402
-from zkconsumer.sandbox import Sandbox  # noqa: E402
+from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.member.phases import Phase
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
 
 RELEASE = "1.1.1"
 PARTITIONS = 512

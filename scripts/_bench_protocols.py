@@ -31,17 +31,17 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from kazoo.client import KazooClient  # noqa: E402
-from kazoo.exceptions import NoNodeError  # noqa: E402
-from support.jvm.member import JvmMember, libjvm  # noqa: E402
-from support.members.crew import MemberProcess, Program  # noqa: E402
-from support.members.program import Request  # noqa: E402
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from support.jvm.member import JvmMember, libjvm
+from support.members.crew import MemberProcess, Program
+from support.members.program import Request
 
-from zkconsumer.errors import ConfigError  # noqa: E402
-from zkconsumer.protocol import paths  # noqa: E402
-from zkconsumer.protocol.payloads import decode_owner  # noqa: E402
-from zkconsumer.sandbox import Sandbox, jars  # noqa: E402
-from zkconsumer.sim.compare.run import check, compare, read_script  # noqa: E402
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.payloads import decode_owner
+from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sim.compare.run import check, compare, read_script
 
 LOOK_S = 0.02
 QUIET_S = 8.0  # time without a change after which a group has settled: over two heartbeats

@@ -21,9 +21,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.jvm.kafka_391 import ask  # noqa: E402
-from support.jvm.later_cases import case, decisions, placements  # noqa: E402
-from support.jvm.live_coordinator import scripts  # noqa: E402
+from support.jvm.kafka_391 import ask
+from support.jvm.later_cases import case, decisions, placements
+from support.jvm.live_coordinator import scripts
 
 FOLDER = ROOT / "tests" / "golden" / "later"
 

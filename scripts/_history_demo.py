@@ -38,18 +38,18 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from _pipeline_demo import end_at_signals  # noqa: E402
-from support.history.real import moments, reports  # noqa: E402
-from support.history.truth import Differences, Truth, differences  # noqa: E402
-from support.members.replay import Record  # noqa: E402
+from _pipeline_demo import end_at_signals
+from support.history.real import moments, reports
+from support.history.truth import Differences, Truth, differences
+from support.members.replay import Record
 
-from zkconsumer.cli import was_interrupted  # noqa: E402
-from zkconsumer.demo.history import DemoRun, RunRecords  # noqa: E402
-from zkconsumer.demo.history_charts import charts  # noqa: E402
-from zkconsumer.demo.history_scene import GROUP  # noqa: E402
-from zkconsumer.errors import SandboxError  # noqa: E402
-from zkconsumer.history import report  # noqa: E402
-from zkconsumer.protocol.model import TopicPartition  # noqa: E402
+from zkconsumer.cli import was_interrupted
+from zkconsumer.demo.history import DemoRun, RunRecords
+from zkconsumer.demo.history_charts import charts
+from zkconsumer.demo.history_scene import GROUP
+from zkconsumer.errors import SandboxError
+from zkconsumer.history import report
+from zkconsumer.protocol.model import TopicPartition
 
 SHOWN = 20
 """Differences that are printed."""

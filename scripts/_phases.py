@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from zkconsumer.later import group_phases  # noqa: E402 - from this checkout
-from zkconsumer.member import phases  # noqa: E402 - from this checkout
-from zkconsumer.member.phases import Phase, Row, cause_name  # noqa: E402
+from zkconsumer.later import group_phases
+from zkconsumer.member import phases
+from zkconsumer.member.phases import Phase, Row, cause_name
 
 PAGE = ROOT / "docs" / "architecture.md"
 LATER_PAGE = ROOT / "docs" / "later.md"

@@ -30,12 +30,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-import _records  # noqa: E402
-import _soak_lab  # noqa: E402
-from _explore import Totals, endless, explore, story  # noqa: E402
-from _soak_rounds import Rounds, Sums, run  # noqa: E402
+import _records
+import _soak_lab
+from _explore import Totals, endless, explore, story
+from _soak_rounds import Rounds, Sums, run
 
-from zkconsumer.sim.coverage import possible  # noqa: E402
+from zkconsumer.sim.coverage import possible
 
 ROUND_S = 15.0
 """Seconds of faults per round. Its deliveries are kept in memory until they are judged."""

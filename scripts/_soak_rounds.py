@@ -29,11 +29,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from support.members.crew import Crew  # noqa: E402
-from support.members.random_faults import Mixture  # noqa: E402
-from support.zk.proxies import Trap  # noqa: E402
+from support.members.crew import Crew
+from support.members.random_faults import Mixture
+from support.zk.proxies import Trap
 
-from zkconsumer.sandbox import Sandbox, topics  # noqa: E402
+from zkconsumer.sandbox import Sandbox, topics
 
 PARTITIONS = 8
 ROUNDS_PER_SANDBOX = 100

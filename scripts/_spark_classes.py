@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import pyspark  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
+import pyspark
+from pyspark.sql import SparkSession
 
-from zkconsumer.sandbox import server, spark  # noqa: E402
-from zkconsumer.sandbox.jars import find_java  # noqa: E402
+from zkconsumer.sandbox import server, spark
+from zkconsumer.sandbox.jars import find_java
 
 # The flags of the tests' drivers.
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Programs of tests/support start the JVM members.
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.jvm.member import RELEASES, recording  # noqa: E402
+from support.jvm.member import RELEASES, recording
 
 # The jars of the servers that nearly all tests use. The few tests that need another release
 # download its jars themselves.

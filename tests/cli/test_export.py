@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -267,8 +268,6 @@ def test_files_are_found_by_their_names(directory: Directory) -> None:
 
 def test_only_abandoned_files_are_removed(directory: Directory) -> None:
     """A hidden file is not removed if a live process has locked it."""
-    import fcntl  # noqa: PLC0415
-
     mine, abandoned = (directory.path / f".t-0-{one}.parquet.open" for one in (1, 2))
     abandoned.touch()
     with mine.open("wb") as file:

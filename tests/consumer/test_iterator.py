@@ -60,7 +60,7 @@ def test_decoders_that_always_fail(log: KafkaLog) -> None:
         message = next(reader.stream)
         assert message.offset == offset
         with pytest.raises(DecodeError, match="This decoder does not work"):
-            message.value  # noqa: B018
+            _ = message.value
     reader.stream.close()
 
 

@@ -154,7 +154,7 @@ class Streams(dict[Key, Any]):
         def fail(error: Exception) -> None:
             self.notices[number] += 1
 
-        nothing = lambda *_: None  # noqa: E731
+        nothing = lambda *_: None  # noqa: E731  # a value for several attributes
         return SimpleNamespace(
             fail=fail, explain=nothing, withdraw=nothing, ask_release=nothing, grant=nothing
         )
@@ -195,7 +195,7 @@ def refusing_member() -> Member:
 def loop_of(member: Member, streams: Streams) -> MemberLoop:
     """The loop of a member whose ZooKeeper requests get no reply."""
     session = SimpleNamespace(is_over=lambda _: False, submit=lambda *_: None)
-    ignore = lambda *_: None  # noqa: E731
+    ignore = lambda *_: None  # noqa: E731  # a value for several attributes
     host: Any = SimpleNamespace(
         clock=lambda: member.now, wall_ms=lambda: 1, post=ignore, observe=ignore, noticed=ignore
     )

@@ -125,7 +125,7 @@ def test_a_failing_decoder_affects_no_other_message(log: Log, readers: list[Read
     assert (one.value, three.value) == (1, 3)
     for _ in range(2):
         with pytest.raises(DecodeError, match=rf"{log.topic}-0 at offset 1") as caught:
-            bad.value  # noqa: B018
+            _ = bad.value
         assert isinstance(caught.value.__cause__, ValueError)
     assert bad.key is None
     assert len(failures) == 2

@@ -15,7 +15,7 @@ from zkconsumer.lab.live import MAX_MESSAGES
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 
-from _soak_lab import MEASURES, SAMPLES, Sample, growths  # noqa: E402
+from _soak_lab import MEASURES, SAMPLES, Sample, growths  # noqa: E402  # needs the path above
 
 FULL = Sample(
     seconds=600.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -136,8 +137,6 @@ def test_directory_in_use(tmp_path: Path) -> None:
 
 def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
     """If the pid in a state file now belongs to another program, that process is left alone."""
-    import os  # noqa: PLC0415
-
     (tmp_path / "server.json").write_text(
         f'{{"pid": {os.getpid()}, "born": "another boot:1", "port": 2181}}'
     )

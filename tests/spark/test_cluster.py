@@ -17,7 +17,7 @@ from support.processes import children, command
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard
-from zkconsumer.sandbox.spark import SparkCluster
+from zkconsumer.sandbox.spark import SparkCluster, environment
 
 JOB = Path(__file__).with_name("clusterjob.py")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -57,8 +57,6 @@ def run(
 
     `ship` is the package for the driver, and for the executors unless it must not be sent.
     """
-    from zkconsumer.sandbox.spark import environment  # noqa: PLC0415
-
     environ = {**os.environ, **environment(directory), "PYSPARK_PYTHON": str(python)}
     environ["PYSPARK_DRIVER_PYTHON"] = str(python)
     # --py-files has no effect on the process of a stream's source, on the driver.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import site
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -66,17 +67,17 @@ def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_
     for number in range(3):
         sandbox.produce(topic, 40 + number, partition=number)
 
-    def stored(name: str) -> list[bytes]:
+    def has_all(name: str) -> bool:
         nodes = [paths.offset(f"{group}-{name}", TopicPartition(topic, n)) for n in range(3)]
         with session(sandbox.zookeeper_connect) as zk:
-            return [zk.get(path)[0] for path in nodes if zk.exists(path)]
+            return [zk.get(path)[0] for path in nodes if zk.exists(path)] == [b"40", b"41", b"42"]
 
     arguments = [str(ROOT), *site.getsitepackages(), sandbox.bootstrap, sandbox.zookeeper_connect]
     process = kafka_source().start(PROGRAM, *arguments, topic, group, directory=tmp_path)
     try:
         assert "done\n" in process.stdout
         for name in ("heard", "called"):
-            assert until(lambda: stored(name) == [b"40", b"41", b"42"], limit_s=LIMIT_S)  # noqa: B023
+            assert until(partial(has_all, name), limit_s=LIMIT_S)
         process.stdin.close()
         assert process.wait(LIMIT_S) == 0
     finally:

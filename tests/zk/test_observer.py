@@ -10,6 +10,7 @@ from queue import Empty, Queue
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 from support.internals import client_of
 from support.zk.takeover import expire
 
@@ -257,8 +258,6 @@ def test_unreachable_servers_and_bad_names(zookeeper: ZooKeeperServer) -> None:
 
 def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
     """If a group may not be read, the error names the path; with the credential it is read."""
-    from kazoo.security import make_digest_acl  # noqa: PLC0415
-
     client.add_auth("digest", "u:p")
     ids = paths.ids(group)
     client.ensure_path(ids.rpartition("/")[0])  # kazoo would restrict the parents, too.
