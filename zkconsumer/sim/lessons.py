@@ -119,10 +119,10 @@ def herd_effect(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
     lesson.words.append(
         "Each change wakes every member of both kinds. A JVM member then reads all registrations, "
         "so the reads grow with the square of the group. A member of zkconsumer reads the listing "
-        "and the registrations that are new. A JVM member releases and claims all its partitions; "
-        "zkconsumer's members only those that move: a join of the nth member takes about 4 n reads "
-        "and two for each partition that moves. Since Kafka 0.9 a broker coordinates the group, "
-        "and each member asks only the broker."
+        "and the registrations that are new. A JVM member releases and claims all its partitions. "
+        "A member of zkconsumer releases and claims only the partitions that move, so a join of "
+        "the nth member takes about 4 n reads and two for each of these partitions. Since Kafka "
+        "0.9 a broker coordinates the group, and each member asks only the broker."
     )
     yield lesson
 

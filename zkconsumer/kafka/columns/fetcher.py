@@ -61,14 +61,14 @@ T = TypeVar("T")
 
 # Maximum number of bytes that all partitions of a request may return together, for brokers without
 # such a limit (before 0.10.1). The limit is divided among the partitions, but each gets at least
-# the second number. A larger message raises the limit of its partition.
+# `_LEAST_PARTITION_BYTES`. A larger message raises the limit of its partition.
 _OLD_RESPONSE_BYTES: Final = 64 << 20
 _LEAST_PARTITION_BYTES: Final = 64 * 1024
 
 # A request for a range of offsets asks for a number of whole batches, if the batches in the last
-# response had about the same size. Otherwise it asks for this number of bytes: (remaining offsets)
-# * (bytes for each offset) * the first number + the second number, because a response can end
-# within a batch. The first request asks for the third number of bytes, to measure the sizes.
+# response had about the same size. Otherwise it asks for (remaining offsets) * (bytes for each
+# offset) * `_RANGE_MARGIN` + `_RANGE_SLACK` bytes, because a response can end within a batch. The
+# first request asks for `_PROBE_BYTES`, to measure the sizes.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
