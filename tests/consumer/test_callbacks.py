@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually
 
-from zkconsumer import ConsumerConfig, ConsumerConnector, RebalanceCallbacks, TopicPartition, aio
+from zkconsumer import (
+    ConfigError,
+    ConsumerConfig,
+    ConsumerConnector,
+    RebalanceCallbacks,
+    TopicPartition,
+    aio,
+)
 from zkconsumer.sandbox import Sandbox
 
 
@@ -108,3 +116,14 @@ def test_coroutine_functions(sandbox: Sandbox, unique: Callable[[str], str]) -> 
 
     asyncio.run(asyncio.wait_for(run(), LIMIT_S))
     assert calls == [("assigned", [tp]), ("revoked", [tp])]
+
+
+def test_a_callback_that_cannot_be_called_is_a_config_error() -> None:
+    """Both connectors refuse a callback that is no function, and an object without callbacks."""
+    properties = {"group.id": "g", "zookeeper.connect": "127.0.0.1:1"}
+    wrong: Any = {"on_assigned": "flush"}
+    for kind in (ConsumerConnector, aio.ConsumerConnector):
+        with pytest.raises(ConfigError, match=r"'flush' cannot be called \(on_assigned\)"):
+            kind(properties, **wrong)
+        with pytest.raises(ConfigError, match="object has none of the methods on_assigned"):
+            kind(properties, callbacks=cast(Any, object()))

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from support.members.group import Group, Reader
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.metrics import COUNTERS, GAUGES, LABELS
@@ -151,6 +151,30 @@ def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
     two.read(10)
     one.read(50)
     assert (one.counted["messages"], two.counted["messages"]) == (50, 10)
+
+
+def test_messages_that_a_seek_skips_are_not_counted(group: Group) -> None:
+    """After seeks forwards, backwards and beyond the log, the count is that of the deliveries."""
+    connector = group.member().connector
+    (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
+    tps = [group.tp(number) for number in range(4)]
+
+    def delivered(count: int) -> int:
+        found = 0
+        while found < count:
+            found += len(stream.poll(timeout_s=LIMIT_S))
+        return found
+
+    total = delivered(40)
+    connector.seek_to_beginning(tps)
+    total += delivered(40)
+    connector.seek_to_beginning(tps)
+    connector.seek_to_end(tps)
+    connector.seek(tps[0], 90_000)  # beyond the log: `auto.offset.reset` is smallest
+    total += delivered(10)
+    connector.seek(tps[1], 7)
+    total += delivered(3)
+    assert connector.metrics()["messages"] == total == 93
 
 
 def test_the_user_s_registry_has_the_same_figures(group: Group) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from zkconsumer import (
     OffsetAndMetadata,
     OwnedPartition,
     TopicPartition,
+    ZooKeeperUnreachableError,
     aio,
 )
 from zkconsumer.consumer.stream import Stream
@@ -44,7 +46,7 @@ class Polled:
 
 
 def test_commit_a_message_a_batch_or_all(group: Group) -> None:
-    """`commit` stores the offset after each given message, and `committed` returns it."""
+    """`commit` stores the offset after each given message, also of a batch from a pickle."""
     one = Polled(group, auto_commit_enable=False)
     tps = [group.tp(n) for n in range(4)]
     assert one.connector.committed(tps) == dict.fromkeys(tps)
@@ -57,7 +59,8 @@ def test_commit_a_message_a_batch_or_all(group: Group) -> None:
     one.connector.commit()
     assert one.connector.committed(tps) == dict.fromkeys(tps, OffsetAndMetadata(10))
     group.sandbox.produce(group.topic, 3, partition=2)
-    batch = one.stream.poll(timeout_s=LIMIT_S)
+    batch = pickle.loads(pickle.dumps(one.stream.poll(timeout_s=LIMIT_S)))
+    assert [m.offset for m in batch] == list(range(10, 10 + len(batch)))
     one.connector.commit(batch)
     assert one.connector.committed([group.tp(2)])[group.tp(2)] == OffsetAndMetadata(10 + len(batch))
 
@@ -90,6 +93,8 @@ def test_assignment_position_and_lag(group: Group) -> None:
     eventually(lambda: one.stream.poll(timeout_s=0.1) or one.connector.lag()[group.tp(0)] == 0)
     with pytest.raises(NotOwnedError, match="other-0"):
         one.connector.position(TopicPartition("other", 0))
+    one.connector.shutdown()
+    assert one.connector.assignment() == one.connector.lag() == {}
 
 
 def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
@@ -105,6 +110,10 @@ def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
     assert caught.value.retriable
     with pytest.raises(ConfigError, match="'now' is not a time"):
         one.offsets_for_times({tps[0]: "now"})  # type: ignore[dict-item]  # a wrong type
+    with pytest.raises(ConfigError, match="is not a time"):
+        one.offsets_for_times({tps[0]: 2**70})
+    with pytest.raises(ZooKeeperUnreachableError, match="ZooKeeper has not answered within 0 s"):
+        one.end_offsets(tps, timeout_s=0.0)
 
 
 def test_seek_to_the_ends_and_to_a_time(group: Group) -> None:

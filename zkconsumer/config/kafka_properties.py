@@ -116,6 +116,12 @@ class KafkaProperties(Mapping[str, object]):
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         """Check the properties; raise ConfigError for a refused name or a value of a wrong type."""
+        if not isinstance(values, Mapping | None):
+            raise ConfigError(
+                f"kafka is a mapping of librdkafka's properties, not {type(values).__name__}",
+                where=PREFIX + "*",
+                remedy='give a dictionary, such as {"ssl.ca.location": "/etc/kafka/ca.pem"}',
+            )
         for name, value in (values or {}).items():
             _check(name, value)
         self._values = dict(values or {})

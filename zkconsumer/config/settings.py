@@ -618,6 +618,10 @@ def _typed(cls: type, properties: Mapping[str, object]) -> dict[str, object]:
     values: dict[str, object] = {}
     kafka: dict[str, object] = {}
     for name, value in properties.items():
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"{name!r} is not the name of a property", remedy="use names such as group.id"
+            )
         if value is None or name.startswith((*NO_EFFECT, EXEMPT)):
             continue
         if _is_librdkafkas(name):
@@ -652,6 +656,8 @@ _ELSEWHERE: Final = {
     "request.timeout.ms": "set socket.timeout.ms",
     "key.deserializer": "remove it, and pass key_decoder to create_message_streams",
     "value.deserializer": "remove it, and pass value_decoder to create_message_streams",
+    "group.instance.id": "remove it; the old consumer has no static members",
+    "isolation.level": "remove it; the old consumer reads the messages of all transactions",
 }
 # The beginnings of librdkafka's properties for secured brokers.
 _SECURITY: Final = ("ssl.", "sasl.", "security.protocol", "enable.ssl.", "oauth_cb")

@@ -101,14 +101,14 @@ class ConsumerConnector:
         if not isinstance(config, ConsumerConfig):
             config = ConsumerConfig(config)
         self.config = config
+        self._callbacks = Callbacks.of(
+            callbacks, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
+        )
         self._member = GroupMember(config)
         self.consumer_id = self._member.consumer_id
         self._streams: Streams = {}
         self._pool: FetcherPool | None = None
         self._listener: ConsumerRebalanceListener | None = None
-        self._callbacks = Callbacks.of(
-            callbacks, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
-        )
         self._is_leaving = False
         self._exports = Exports(self._figures)
         self._pid = os.getpid()
@@ -430,6 +430,8 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
+        if self._coordinator is not None:
+            self._coordinator.counting_seek(TopicPartition(*partition))
         seek(self._streams.values(), partition, offset)
 
     def seek_to_beginning(
@@ -440,6 +442,7 @@ class ConsumerConnector:
         Raises:
             BrokersUnreachableError, BrokerAccessError: the brokers do not return the offset within
                 `timeout_s` seconds, or refuse access. No position is changed.
+            ZooKeeperUnreachableError: ZooKeeper does not return the brokers' addresses in time.
             NotOwnedError, ConnectorClosedError: as `seek`.
         """
         for tp, (start, _) in self._ends(partitions, timeout_s).items():
@@ -468,9 +471,9 @@ class ConsumerConnector:
 
         Raises:
             RefusedError: the brokers are older than 0.10 and do not store message timestamps.
-            ConfigError: `timestamp_ms` is not an integer of at least 0.
-            BrokersUnreachableError, BrokerAccessError, NotOwnedError, ConnectorClosedError: as
-                `seek_to_beginning`.
+            ConfigError: `timestamp_ms` is not an integer from 0 to 2**63 - 2.
+            BrokersUnreachableError, BrokerAccessError, ZooKeeperUnreachableError, NotOwnedError,
+                ConnectorClosedError: as `seek_to_beginning`.
         """
         asked = [TopicPartition(*one) for one in partitions]
         by_stream(self._streams.values(), asked)
@@ -483,10 +486,13 @@ class ConsumerConnector:
     # ---- positions and logs ----------------------------------------------------------------------
 
     def assignment(self) -> dict[TopicPartition, OwnedPartition]:
-        """Return the partitions that this member owns, each with its thread and fencing token."""
-        return (
-            {} if self._coordinator is None else positions.assignment(self._coordinator.state.owned)
-        )
+        """Return the partitions that this member owns, each with its thread and fencing token.
+
+        The result is empty after a shutdown.
+        """
+        if self._coordinator is None or self._closed:
+            return {}
+        return positions.assignment(self._coordinator.state.owned)
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the offset of the next message to hand out; None while it is not known yet.
@@ -529,8 +535,8 @@ class ConsumerConnector:
     ) -> dict[TopicPartition, int]:
         """Return the first offset of each log.
 
-        Raises BrokersUnreachableError, BrokerAccessError and ConnectorClosedError, as
-        `seek_to_beginning`. The partitions need not be owned by this member.
+        Raises BrokersUnreachableError, BrokerAccessError, ZooKeeperUnreachableError and
+        ConnectorClosedError, as `seek_to_beginning`. This member need not own the partitions.
         """
         return {tp: start for tp, (start, _) in self._log_ends(partitions, timeout_s).items()}
 
@@ -551,9 +557,9 @@ class ConsumerConnector:
 
         Raises:
             RefusedError: the brokers are older than 0.10 and do not store message timestamps.
-            ConfigError: a time is not an integer of at least 0.
-            BrokersUnreachableError, BrokerAccessError, ConnectorClosedError: as
-                `beginning_offsets`.
+            ConfigError: a time is not an integer from 0 to 2**63 - 2.
+            BrokersUnreachableError, BrokerAccessError, ZooKeeperUnreachableError,
+                ConnectorClosedError: as `beginning_offsets`.
         """
         self._require_open()
         return positions.at_times(self._member, times, limit_s=timeout_s)

@@ -28,7 +28,7 @@ from zkconsumer.consumer.listener import (
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import MemberCounters
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
-from zkconsumer.consumer.stream_fetcher import StreamReport
+from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import CommitScope, LeaseGate
 from zkconsumer.consumer.topic_matcher import match_topics_apart
 from zkconsumer.errors import ZkConsumerError
@@ -37,7 +37,7 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
-from zkconsumer.protocol.model import Purpose, Session
+from zkconsumer.protocol.model import Purpose, Session, TopicPartition
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -191,10 +191,17 @@ class Coordinator(threading.Thread):
         fails may report a million failures a second. So the caller's thread counts and logs
         failures, and they do not delay the replies that renew the lease.
         """
-        if report.offset is None:
+        if report.offset is None or report.tp is None:
             self.troubles.add(report)
-        else:
-            self.post(report)
+            return
+        if report.kind is ReportKind.POSITION_RESET:  # before a seek, `counting_seek` has counted
+            self.tally.count_before_reset(report.tp, self.clock())
+        self.tally.reset(report.tp, report.epoch, report.offset)
+        self.post(report)
+
+    def counting_seek(self, tp: TopicPartition) -> None:
+        """Count the messages before a seek, during which the position of `tp` cannot be read."""
+        self.tally.count_before_reset(tp, self.clock())
 
     def commit(self, asked: CommitRequested) -> Future[None]:
         """Request an explicit commit; the returned future gets its result."""

@@ -193,10 +193,6 @@ class GroupMember:
             return Brokers()
         return Brokers(brokers(self.coordinator.state.view, self.session), self.config)
 
-    def registered_brokers(self, limit_s: float) -> Brokers:
-        """Return the brokers registered now; empty if ZooKeeper does not answer in time."""
-        return Brokers(registered_brokers(self.session, limit_s=limit_s), self.config)
-
     def stop(self) -> None:
         """End the session of a member whose coordinator never started."""
         if self._session is not None:
@@ -227,7 +223,7 @@ def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Br
     for each of ZooKeeper's two replies. The session's own threads must not call it.
     """
     try:
-        return ask_zookeeper(_list_and_read_brokers(), session, limit_s=limit_s)
+        return ask_zookeeper(list_and_read_brokers(), session, limit_s=limit_s)
     except ZooKeeperUnreachableError:
         return ()
 
@@ -260,7 +256,8 @@ def ask_zookeeper(
         return result
 
 
-def _list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, ...]]:
+def list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, ...]]:
+    """Read the brokers that are registered now; an operation for `ask_zookeeper`."""
     (listing,) = yield [rq.Children(paths.BROKER_IDS)]
     ids = listing.value if listing.code is Code.OK else ()
     return (yield from read_brokers(ids, log_broker))

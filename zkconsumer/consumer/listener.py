@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from zkconsumer.errors import ConfigError
 from zkconsumer.member.commands import Callback, CallListener, Command, StartFetching
 from zkconsumer.member.events import Event, Finished, ListenerReturned
 from zkconsumer.member.state import State
@@ -103,11 +104,23 @@ class Callbacks:
     def of(
         cls, given: RebalanceCallbacks | None, **functions: PartitionsCallback | None
     ) -> Callbacks | None:
-        """Return an object's callbacks, overridden by `functions`; None if there is no callback."""
+        """Return an object's callbacks, overridden by `functions`; None if there is no callback.
+
+        Raises ConfigError if a callback cannot be called, or if the object has no callback.
+        """
         found = {
             name: function if function is not None else getattr(given, name, None)
             for name, function in functions.items()
         }
+        names = ", ".join(found)
+        if given is not None and not any(hasattr(given, name) for name in found):
+            kind = type(given).__name__
+            raise ConfigError(
+                f"{kind} has none of the methods {names}", where="callbacks", remedy="add one"
+            )
+        for name, one in found.items():
+            if one is not None and not callable(one):
+                raise ConfigError(f"{one!r} cannot be called", where=name, remedy="pass a function")
         return cls(**found) if any(one is not None for one in found.values()) else None
 
 

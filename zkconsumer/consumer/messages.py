@@ -239,7 +239,7 @@ def wrapped(raw: RawMessage, held: GrantedPartition) -> Message[Decoded, Decoded
 
 class Batch(Sequence[Message[K, V]]):
     """The messages that one poll returned, in the broker's order. Each is wrapped when it is
-    accessed."""
+    accessed. A batch can be pickled, as its messages can."""
 
     __slots__ = ("_held", "_key_of", "_raws")
 
@@ -277,6 +277,10 @@ class Batch(Sequence[Message[K, V]]):
             for state, raw in ((self._held[key], raw) for key, raw in last.items())
         }
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Raises DecodeError if a decoder raises."""
+        return _unpickled_batch, (list(self),)
+
     def runs(self) -> Iterator[tuple[TopicPartition, int, list[RawMessage]]]:
         """Yield undecoded messages in runs of one partition, with partition and fencing token."""
         for key, run in groupby(self._raws, self._key_of):
@@ -285,3 +289,12 @@ class Batch(Sequence[Message[K, V]]):
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} messages)"
+
+
+def _unpickled_batch(messages: list[Message[K, V]]) -> Batch[K, V]:
+    """Return the batch that a pickle contains."""
+    raws = [message._raw for message in messages]
+    held: dict[Hashable, GrantedPartition] = {
+        _topic_and_number(message._raw): message._held for message in messages
+    }
+    return Batch(raws, held, _topic_and_number)

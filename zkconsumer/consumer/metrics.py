@@ -173,9 +173,10 @@ class MemberCounters:
         self._began_at: float | None = None
         # The number of resets since the last count of messages, and the time of that count.
         self._resets, self._counted_at = 0, float("-inf")
+        self._resets_done = 0
         self._messages: Counter[str] = Counter()
         self._seen: dict[TopicPartition, Position] = {}
-        self._lock = threading.Lock()  # the coordinator and a scrape change both mappings
+        self._lock = threading.Lock()  # the coordinator, a stream and a scrape change both mappings
 
     def observe(
         self, before: State, event: events.Event, after: State, commands: Iterable[cmd.Command]
@@ -193,8 +194,6 @@ class MemberCounters:
         if isinstance(event, events.Finished) and isinstance(event.outcome, events.Committed):
             self.zookeeper_commits += len(event.outcome.versions)
             self.kafka_commits += len(event.outcome.kafka)
-        if isinstance(event, events.PositionReset):
-            self._begin(event.partition, event.offset, event.now)
         for command in commands:
             if isinstance(command, cmd.Withdraw):
                 self.messages()
@@ -205,39 +204,55 @@ class MemberCounters:
         with self._lock:
             for tp, (mine, offset) in command.grants.items():
                 if offset is None:
-                    self._seen.pop(tp, None)  # a later `PositionReset` has the first position
+                    self._seen.pop(tp, None)  # a later `reset` has the first position
                 else:
                     self._seen[tp] = Position(mine.epoch, offset)
 
-    def _begin(self, tp: TopicPartition, offset: int, now: float) -> None:
-        """Start counting at the new position: skipped messages were not handed out.
+    def count_before_reset(self, tp: TopicPartition, now: float) -> None:
+        """Count the messages, because the position of `tp` is about to be reset.
 
         Each count reads the positions of all partitions. When thousands of partitions are reset at
         once, messages are counted only each time a 16th of the partitions (`RESETS_SHARE`) has been
         reset, so the work stays linear. The metrics then miss up to `COUNT_AGAIN_S` seconds of a
         partition's messages.
         """
-        if tp in self._seen:  # otherwise no message of the partition was handed out
-            self._resets += 1
-            many = self._resets * RESETS_SHARE < len(self._seen)
-            if not many or now >= self._counted_at + COUNT_AGAIN_S:
-                self._resets, self._counted_at = 0, now
-                self.messages()
+        if tp not in self._seen:
+            return  # no message of the partition was handed out
         with self._lock:
-            known = self._seen.get(tp)
-            self._seen[tp] = Position(known.epoch if known else 0, offset)
+            self._resets += 1
+            is_due = (
+                self._resets * RESETS_SHARE >= len(self._seen)
+                or now >= self._counted_at + COUNT_AGAIN_S
+            )
+            if is_due:
+                self._resets, self._counted_at = 0, now
+        if is_due:
+            self.messages()
+
+    def reset(self, tp: TopicPartition, epoch: int, offset: int) -> None:
+        """Continue to count at a new position: skipped messages were not handed out.
+
+        The stream calls this method before the new position can be read.
+        """
+        with self._lock:
+            self._resets_done += 1
+            self._seen[tp] = Position(epoch, offset)
 
     def messages(self) -> dict[str, int]:
         """Return topic -> messages handed out, by offsets; gaps in a log count as messages."""
-        positions = self._positions()
-        with self._lock:
-            for tp, (epoch, offset) in positions.items():
-                seen = self._seen.get(tp)
-                if seen is None or seen.epoch not in (0, epoch):
-                    continue  # the partition's first position is not known yet
-                self._messages[tp.topic] += max(0, offset - seen.offset)
-                self._seen[tp] = Position(epoch, max(offset, seen.offset))
-            return dict(self._messages)
+        while True:
+            before = self._resets_done
+            positions = self._positions()
+            with self._lock:
+                if self._resets_done != before:
+                    continue  # `positions` may contain the position before the reset
+                for tp, (epoch, offset) in positions.items():
+                    seen = self._seen.get(tp)
+                    if seen is None or seen.epoch != epoch:
+                        continue  # the partition's first position is not known yet
+                    self._messages[tp.topic] += max(0, offset - seen.offset)
+                    self._seen[tp] = Position(epoch, max(offset, seen.offset))
+                return dict(self._messages)
 
 
 # ---- export to Prometheus ------------------------------------------------------------------------

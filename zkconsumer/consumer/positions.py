@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from zkconsumer.consumer.group_member import GroupMember, ask_zookeeper, storage
+from zkconsumer.consumer.group_member import (
+    GroupMember,
+    ask_zookeeper,
+    list_and_read_brokers,
+    storage,
+)
 from zkconsumer.consumer.messages import Batch, Message
-from zkconsumer.consumer.stream import Streams
+from zkconsumer.consumer.stream import MAX_OFFSET, Streams
 from zkconsumer.consumer.stream_partitions import CommitScope, Decoded
 from zkconsumer.errors import (
     BrokersUnreachableError,
@@ -150,7 +155,7 @@ def at_times(
     client = LogClient(brokers, limit_s=limit_s)
     found: dict[TopicPartition, int | None] = {}
     for time_ms in set(times.values()):
-        if type(time_ms) is not int or time_ms < 0:
+        if type(time_ms) is not int or not 0 <= time_ms <= MAX_OFFSET:
             raise ConfigError(
                 f"{time_ms!r} is not a time", remedy="give milliseconds since 1970, as an integer"
             )
@@ -164,10 +169,10 @@ def _asked(partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
 
 
 def _brokers(member: GroupMember, limit_s: float) -> Brokers:
-    found = member.registered_brokers(limit_s)
+    found = ask_zookeeper(list_and_read_brokers(), member.session, limit_s=limit_s)
     if not found:
         raise BrokersUnreachableError(NO_BROKER, remedy="start a broker, or try again")
-    return found
+    return Brokers(found, member.config)
 
 
 def _known(answers: Mapping[TopicPartition, T | str]) -> dict[TopicPartition, T]:

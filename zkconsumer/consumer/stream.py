@@ -671,5 +671,5 @@ def _not_owned(missing: Iterable[TopicPartition]) -> NotOwnedError:
     return NotOwnedError(
         "this member is not serving the partition",
         where=", ".join(map(str, missing)),
-        remedy="read `status().owned`; a partition that is being released is no longer served",
+        remedy="read `assignment()`; a partition that is being released is no longer served",
     )
