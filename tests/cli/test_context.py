@@ -117,20 +117,53 @@ def test_one_file_only(home: Path) -> None:
 
 
 def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`context show` names each setting's source and the whole precedence, but no secret."""
+    """`context show` names each setting's place and rank, and the precedence, but no secret."""
     file = properties(home / "file", zookeeper_auth_scheme="digest")
     run("add", "prod", "-z", "127.0.0.1:1", "--config", str(file))
     monkeypatch.setenv(CREDENTIAL, "me:canary")
     monkeypatch.setenv(GROUP, "billing")
     result = run("show", "-o", "json")
     shown = json.loads(result.stdout)
-    settings = {row["setting"]: (row["value"], row["source"]) for row in shown["settings"]}
-    assert settings["zookeeper.connect"] == ("127.0.0.1:1", Source.CONTEXT.value)
-    assert settings["group.id"] == ("billing", Source.ENVIRONMENT.value)
-    assert settings["zookeeper.auth.credential"] == ("(not shown)", Source.ENVIRONMENT.value)
+    settings = {row["setting"]: tuple(row.values())[1:] for row in shown["settings"]}
+    ranks = {source: rank for rank, source in enumerate(Source, start=1)}
+    assert settings == {
+        "context": ("prod", "context use", ranks[Source.CONTEXT]),
+        "properties file": (str(file), "context prod", ranks[Source.CONFIG_CONTEXT]),
+        "zookeeper.connect": ("127.0.0.1:1", "context prod", ranks[Source.CONTEXT]),
+        "group.id": ("billing", GROUP, ranks[Source.ENVIRONMENT]),
+        "zookeeper.auth.scheme": ("digest", f"file {file}", ranks[Source.CONFIG_CONTEXT]),
+        "zookeeper.auth.credential": ("(not shown)", CREDENTIAL, ranks[Source.ENVIRONMENT]),
+    }
     assert [row["source"] for row in shown["precedence"]] == [one.value for one in Source]
     assert "canary" not in result.output
+    given = run(
+        "show", "-z", "zk9:1", "--property", "group.id=g", "--config", str(file), "--no-headers"
+    )
+    places = {
+        line.split()[0]: " ".join(line.split()[2:]) for line in given.stdout.splitlines()[1:7]
+    }
+    assert (places["zookeeper.connect"], places["group.id"]) == ("--zookeeper 1", "--property 2")
     assert Common().connection_settings().zookeeper_auth_credential == "me:canary"
+
+
+def test_the_name_of_a_context(home: Path) -> None:
+    """`context add` refuses a name that no shell can show or complete, and says if it replaces."""
+    for name in ("", "..", "a b", "a/b", "a\x1b[31m"):
+        result = run("add", name, "-z", "zk1:2181")
+        assert result.exit_code == 2
+        assert "is not a legal name of a context" in result.stderr
+    assert not contexts_file().exists()
+    assert "context prod is saved" in run("add", "prod", "-z", "zk1:2181").stderr
+    assert "context prod is replaced" in run("add", "prod", "-z", "zk2:2181").stderr
+
+
+def test_an_empty_option_is_not_a_missing_option(home: Path) -> None:
+    """`--zookeeper ''`, of a script whose variable is empty, does not use another source."""
+    run("add", "prod", "-z", "zk1:2181")
+    with pytest.raises(ConfigError, match="address of ZooKeeper is empty"):
+        Common(zookeeper="").connection_settings()
+    with pytest.raises(ConfigError, match="'=x' is not a property"):
+        Common(properties=["=x"]).connection_settings()
 
 
 def test_a_secret_in_the_command_line() -> None:
@@ -145,6 +178,12 @@ def test_a_secret_in_the_command_line() -> None:
         result = CliRunner().invoke(app, [*base, text])
         assert ("other users can see" in result.stderr) is is_told, text
         assert not is_told or "canary" not in result.output
+        assert (CREDENTIAL in result.stderr) is (text == "zookeeper.auth.credential=me:canary")
+    tool = ["ConsumerGroupCommand", "--list", "--zookeeper", "127.0.0.1:1"]
+    given = ["--timeout", "0.1", "--property", "kafka.sasl.password=canary"]
+    result = CliRunner().invoke(app, ["legacy", *given, *tool])
+    assert "other users can see" in result.stderr
+    assert "canary" not in result.output
 
 
 @pytest.mark.parametrize(

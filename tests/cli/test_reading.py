@@ -179,6 +179,19 @@ def test_unknown_names(world: World) -> None:
         assert (result.exit_code, "no such topic: nowhere" in result.stderr) == (1, True)
 
 
+def test_a_selection_without_rows(world: World) -> None:
+    """If no group uses a topic or partition of `--topic`, it is named, and the exit code is 1."""
+    for command in (("lag", "-g", "idle"), ("lag", "--all-groups"), ("offsets", "get", "idle")):
+        for text, name in (("nowhere", "nowhere"), (f"{world.topic}:0,77", f"{world.topic}-77")):
+            result = world.run(*command, "--topic", text)
+            assert (result.exit_code, f"{name}: no group that was" in result.stderr) == (1, True)
+            assert "no offset is committed" not in result.stderr
+    watched = world.run("lag", "-g", "idle", "-t", f"{world.topic}:0", "--fail-above", "1000000")
+    assert watched.exit_code == 0
+    typo = world.run("lag", "-g", "idle", "-t", "nowhere", "--fail-above", "1000000")
+    assert typo.exit_code == 1
+
+
 def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
     """If `head` closes the pipe, standard error stays empty, even at exit."""
     command = [

@@ -11,10 +11,11 @@ import typer
 
 from zkconsumer.cli import completion
 from zkconsumer.cli.options import Connection, Display, operator
-from zkconsumer.cli.output import SECTIONS, Column, Table, say
+from zkconsumer.cli.output import SECTIONS, Align, Column, Table, say
 from zkconsumer.cli.sources import (
     Context,
     Contexts,
+    Found,
     Source,
     Sources,
     load_contexts,
@@ -22,7 +23,7 @@ from zkconsumer.cli.sources import (
     selected_context,
 )
 from zkconsumer.config.secrets import CREDENTIAL_NAME, SCHEME_NAME
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, InvalidNameError, quoted
 
 app = typer.Typer(
     add_completion=False,
@@ -42,7 +43,12 @@ LIST_COLUMNS = (
     Column("group"),
     Column("config"),
 )
-SETTING_COLUMNS = (Column("setting", type="string"), Column("value"), Column("source"))
+SETTING_COLUMNS = (
+    Column("setting", type="string"),
+    Column("value"),
+    Column("source"),
+    Column("rank", align=Align.RIGHT),
+)
 PRECEDENCE_COLUMNS = (Column("rank", type="integer"), Column("source", type="string"))
 
 
@@ -75,8 +81,13 @@ def add(
     Example: zkconsumer context add prod --zookeeper zk1:2181/kafka --config prod.properties
     """
     from zkconsumer.config.settings import split_connect
-    from zkconsumer.protocol.paths import validate_group
+    from zkconsumer.protocol.paths import is_topic, validate_group
 
+    if not is_topic(name):  # contexts are named as groups and topics are
+        raise InvalidNameError(
+            f"{quoted(name)} is not a legal name of a context",
+            remedy="use 1 to 249 of the characters A-Z a-z 0-9 . _ - and neither '.' nor '..'",
+        )
     if zookeeper is None and config is None:
         raise ConfigError("the context names no cluster", remedy="give --zookeeper or --config")
     if zookeeper is not None:
@@ -92,7 +103,8 @@ def add(
     all_ = load_contexts()
     current = all_.current or name
     save_contexts(Contexts({**all_.contexts, name: one}, current))
-    say(f"context {name} is saved" + (", and is the current one" if current == name else ""))
+    done = "replaced" if name in all_.contexts else "saved"
+    say(f"context {name} is {done}" + (", and is the current one" if current == name else ""))
 
 
 @app.command("use")
@@ -167,14 +179,16 @@ def show(
 
 
 def _settings(found: Sources) -> Iterator[dict[str, object]]:
-    yield {"setting": "context", "value": found.context, "source": None}
-    file = next(((str(one), source) for source, one in found.layers if isinstance(one, Path)), None)
-    yield {
-        "setting": "properties file",
-        "value": file and file[0],
-        "source": file and file[1].value,
-    }
-    for name in ("zookeeper.connect", "group.id", SCHEME_NAME, CREDENTIAL_NAME):
-        one = found.get(name)
+    ranks = {source: rank for rank, source in enumerate(Source, start=1)}
+
+    def row(name: str, one: Found | None) -> dict[str, object]:
         value = "(not shown)" if name == CREDENTIAL_NAME and one else one and one.value
-        yield {"setting": name, "value": value, "source": one and one.source.value}
+        source, rank = (one.place, ranks[one.source]) if one else (None, None)
+        return {"setting": name, "value": value, "source": source, "rank": rank}
+
+    context = found.context and found.chosen_by
+    chosen = Found(found.context, Source.CONTEXT, context) if found.context and context else None
+    yield row("context", chosen)
+    yield row("properties file", found.file())
+    for name in ("zookeeper.connect", "group.id", SCHEME_NAME, CREDENTIAL_NAME):
+        yield row(name, found.get(name))

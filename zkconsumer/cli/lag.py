@@ -136,6 +136,26 @@ def group_notes(group: GroupLag) -> Iterator[str]:
     yield from _outside_the_log(group)
 
 
+def unmatched(groups: Iterable[GroupLag], only: Selection | None) -> list[str]:
+    """Return a note for each selected topic or partition of which no group has a row."""
+    there = {(one.topic, one.partition) for group in groups for one in group.partitions}
+    topics = {topic for topic, _ in there}
+    names = [
+        name
+        for topic, numbers in (only or {}).items()
+        for name in (
+            [f"{topic}-{one}" for one in sorted(numbers) if (topic, one) not in there]
+            if numbers is not None and topic in topics
+            else [topic] * (topic not in topics)
+        )
+    ]
+    return [
+        f"{name}: no group that was read owns it, has its offset, or subscribes to it"
+        " (`zkconsumer topics list` lists the topics)"
+        for name in names
+    ]
+
+
 def _outside_the_log(group: GroupLag) -> Iterator[str]:
     behind, ahead = [], []
     for one in group.partitions:
@@ -216,7 +236,8 @@ def lag(
     If no group is named, all groups are read. --output prometheus writes the metrics of
     --prometheus once. --output legacy imitates the tool of Kafka 1.1.1. With --watch each partition
     has a status: OK, WARNING (the lag grows), STALLED (it has an owner but the offset does not
-    advance), STOPPED (it has no owner and no commits), REWOUND (the offset went back).
+    advance), STOPPED (it has no owner and no commits), REWOUND (the offset went back). Exit code 1:
+    no group that was read owns, subscribes to, or has offsets of a topic or a partition of --topic.
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
@@ -251,7 +272,7 @@ class Reader:
         limit_s: float,
         patience_s: float,
     ) -> None:
-        self._connection, self._names, self._only = connection, names, only
+        self._connection, self._names, self.only = connection, names, only
         self._limit_s, self._patience_s = limit_s, patience_s
         self._windows: dict[tuple[str, str, int], Window] = {}
 
@@ -266,7 +287,7 @@ class Reader:
         with progress.until_done():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
-                found |= group_lags(self._connection, some, limit_s=self._limit_s, only=self._only)
+                found |= group_lags(self._connection, some, limit_s=self._limit_s, only=self.only)
                 progress.advanced(at + len(some), len(names))
         for name in self._names or ():
             if name not in found:
@@ -302,6 +323,7 @@ class Reader:
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
         words = [word for group in groups for word in group_notes(group)]
+        words += unmatched(groups, self.only)
         return _title(groups), Table(rows, columns), words
 
 
@@ -334,8 +356,17 @@ def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
     else:
         common.write(partition_rows(groups), _columns(groups))
         say_all(word for group in groups for word in group_notes(group))
-    if fail_above is None:
-        return
+    missing = unmatched(groups, reader.only)
+    say_all(missing)
+    if fail_above is not None:
+        _check(groups, fail_above)
+    if missing:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
+    from zkconsumer.cli import Exit
+
     failing = [
         f"{group.name} {one.topic}-{one.partition}"
         for group in groups

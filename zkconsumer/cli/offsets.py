@@ -13,7 +13,7 @@ import typer
 from zkconsumer.admin.offset_files import FileFormat
 from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
-from zkconsumer.cli.lag import unknown
+from zkconsumer.cli.lag import unknown, unmatched
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
     AllGroups,
@@ -168,19 +168,21 @@ def get(
     """Show the committed offsets of groups, in ZooKeeper and in Kafka. Changes nothing.
 
     If no group is named, the offsets of all groups are shown. WRITTEN is the time of the last write
-    to the offset in ZooKeeper, by ZooKeeper's clock.
+    to the offset in ZooKeeper, by ZooKeeper's clock. Exit code 1: no group that was read owns,
+    subscribes to, or has offsets of a topic or a partition of --topic.
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
     from zkconsumer.admin.groups import read_group_names, unknown_group
     from zkconsumer.admin.lag import group_lags, unasked_logs
+    from zkconsumer.cli import Exit
 
-    names = common.groups(group, all_groups=all_groups)
+    names, only = common.groups(group, all_groups=all_groups), topics_of(topic)
     with common.connect(names[0] if names else None) as connection:
         found = group_lags(
             connection,
             read_group_names(connection) if names is None else names,
-            only=topics_of(topic),
+            only=only,
             logs=unasked_logs,
             limit_s=connection.config.zookeeper_connection_timeout_s,
         )
@@ -191,9 +193,13 @@ def get(
         [_row(name, one) for name, of_group in found.items() for one in of_group.partitions],
         COLUMNS,
     )
+    missing = unmatched(found.values(), only)
     for name, of_group in found.items():
-        if not any(one.source for one in of_group.partitions):
+        if not missing and not any(one.source for one in of_group.partitions):
             say(f"group {name}: no offset is committed, in ZooKeeper or in Kafka")
+    say_all(missing)
+    if missing:
+        raise typer.Exit(Exit.FAILED)
 
 
 def _row(group: str, one: PartitionLag) -> JsonObject:

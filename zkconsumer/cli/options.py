@@ -434,18 +434,23 @@ def merged(argument: Value, option: Value) -> Value:
     return option if argument is None else argument
 
 
-def _prepare(connection: Connection) -> None:
-    """Start the log of --debug. Warn of secrets in arguments, which other users see in the process
-    list."""
-    from zkconsumer.config.secrets import is_secret
+def warn_of_secrets(properties: Iterable[str] | None) -> None:
+    """Warn of secrets in `--property`, because other users see them in the list of processes."""
+    from zkconsumer.config.secrets import CREDENTIAL, CREDENTIAL_NAME, is_secret
 
-    for text in connection.properties or ():
+    for text in properties or ():
         name, _, value = text.partition("=")
         if is_secret(name) and value and not value.startswith("@"):
+            variable = f", {CREDENTIAL}" if name.strip() == CREDENTIAL_NAME else ""
             say(
-                f"{name} is in the command line, which other users can see: use {name}=@FILE,"
-                f" ZKCONSUMER_AUTH_CREDENTIAL or the --config file"
+                f"{name} is in the command line, which other users can see: use {name}=@FILE"
+                f"{variable} or the --config file"
             )
+
+
+def _prepare(connection: Connection) -> None:
+    """Warn of secrets in arguments, and start the log of --debug."""
+    warn_of_secrets(connection.properties)
     if connection.debug:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("kazoo").setLevel(logging.DEBUG)

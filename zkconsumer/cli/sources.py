@@ -42,11 +42,15 @@ class Source(Enum):
     CONFIG_CONTEXT = f"the context's file, if neither --config nor {CONFIG} is given"
 
 
+_NAMED_BY = {Source.CONFIG_OPTION: "--config", Source.CONFIG_ENVIRONMENT: CONFIG}
+
+
 class Found(NamedTuple):
-    """A setting with the source that it comes from."""
+    """A setting with its source and its place: the option, the variable, the file, the context."""
 
     value: str
     source: Source
+    place: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Sources:
 
     layers: Sequence[tuple[Source, Path | Mapping[str, str]]]
     context: str | None = None
+    chosen_by: str | None = None
     _read: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def lowest_first(self) -> list[Path | Mapping[str, str]]:
@@ -67,8 +72,24 @@ class Sources:
         for source, one in self.layers:
             given = self._properties(one) if isinstance(one, Path) else one
             if name in given:
-                return Found(given[name], source)
+                return Found(given[name], source, self._place(source, one, name))
         return None
+
+    def file(self) -> Found | None:
+        """Return the path of the properties file with its source; None if there is no file."""
+        for source, one in self.layers:
+            if isinstance(one, Path):
+                return Found(str(one), source, _NAMED_BY.get(source) or f"context {self.context}")
+        return None
+
+    def _place(self, source: Source, one: Path | Mapping[str, str], name: str) -> str:
+        if isinstance(one, Path):
+            return f"file {one}"
+        if source is Source.CONTEXT:
+            return f"context {self.context}"
+        variables = {**_OF_ENVIRONMENT, CREDENTIAL_NAME: CREDENTIAL}
+        options = {Source.OPTION: "--zookeeper", Source.PROPERTY: "--property"}
+        return options.get(source) or variables[name]
 
     def _properties(self, file: Path) -> dict[str, str]:
         from zkconsumer.config.properties_file import read_properties
@@ -87,8 +108,15 @@ def sources_of(
     """Return the properties of all sources, for the options of a command.
 
     Only one properties file is read, so that no credential of one cluster is sent to another.
-    Raises ConfigError for an unknown context.
+    Raises ConfigError for an unknown context, and for an empty `zookeeper`: a script whose variable
+    is empty must not change the cluster of another source.
     """
+    if zookeeper is not None and not zookeeper.strip():
+        raise ConfigError(
+            "the address of ZooKeeper is empty",
+            where="--zookeeper",
+            remedy="give HOST:PORT/CHROOT, or leave out the option",
+        )
     found_context = selected_context(context)
     environment = {
         name: os.environ[variable]
@@ -96,7 +124,7 @@ def sources_of(
         if os.environ.get(variable)
     }
     layers: list[tuple[Source, Path | Mapping[str, str]]] = [
-        (Source.OPTION, {"zookeeper.connect": zookeeper} if zookeeper else {}),
+        (Source.OPTION, {} if zookeeper is None else {"zookeeper.connect": zookeeper}),
         (Source.PROPERTY, dict(map(parse_property, properties or ()))),
         (Source.ENVIRONMENT, environment),
         (Source.CONTEXT, {} if found_context is None else found_context.properties),
@@ -109,7 +137,12 @@ def sources_of(
     ]
     layers += [(source, Path(file)) for source, file in files if file][:1]
     layers.sort(key=lambda layer: order.index(layer[0]))
-    found = Sources(layers, None if found_context is None else found_context.name)
+    chosen_by = "--context" if context else CONTEXT if os.environ.get(CONTEXT) else "context use"
+    found = (
+        Sources(layers)
+        if found_context is None
+        else Sources(layers, context=found_context.name, chosen_by=chosen_by)
+    )
     if os.environ.get(CREDENTIAL) and found.get(SCHEME_NAME) is not None:
         environment[CREDENTIAL_NAME] = os.environ[CREDENTIAL]
     return found
@@ -118,7 +151,7 @@ def sources_of(
 def parse_property(text: str) -> tuple[str, str]:
     """Split NAME=VALUE. Raises ConfigError."""
     name, equals, value = text.partition("=")
-    if not equals:
+    if not equals or not name.strip():
         raise ConfigError(
             f"{text!r} is not a property", where="--property", remedy="use NAME=VALUE"
         )

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple, NoReturn
 import typer
 
 from zkconsumer.cli.legacy.releases import KafkaRelease
-from zkconsumer.cli.options import Common
+from zkconsumer.cli.options import Common, warn_of_secrets
 from zkconsumer.errors import ChrootMissingError, ZkConsumerError, ZooKeeperUnreachableError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -109,6 +109,7 @@ def legacy(
     For example: zkconsumer legacy --release 0.9.0.1 ConsumerGroupCommand --zookeeper h:2181 --list
     """
     entry = _TOOLS[name.value]
+    warn_of_secrets(properties)
     common = Common(config=config, properties=properties, timeout=timeout)
     _run(entry, release or entry.last, context.args, common, backup_dir)
 
