@@ -63,6 +63,8 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
     def act() -> None:
         refused(lambda: next(iterator), lambda: next(stream), stream.poll)
         refused(connector.commit_offsets, connector.shutdown, lambda: connector.pause([]))
+        refused(connector.assignment, connector.lag, connector.paused)
+        refused(connector.status, connector.metrics)
         with connector:
             pass
 

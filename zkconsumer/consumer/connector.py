@@ -416,6 +416,7 @@ class ConsumerConnector:
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the paused partitions."""
+        self._require_own_process()
         return frozenset().union(*(stream.paused for stream in self._streams.values()))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -490,6 +491,7 @@ class ConsumerConnector:
 
         The result is empty after a shutdown.
         """
+        self._require_own_process()
         if self._coordinator is None or self._closed:
             return {}
         return positions.assignment(self._coordinator.state.owned)
@@ -510,6 +512,7 @@ class ConsumerConnector:
         The call sends no request; the known log ends are a few seconds old. None means that the
         position or the log end is not known yet.
         """
+        self._require_own_process()
         return positions.lag(self._streams)
 
     def committed(
@@ -580,12 +583,14 @@ class ConsumerConnector:
 
     def status(self) -> Status:
         """Return what this member owns, what blocks it, and what it waits for."""
+        self._require_own_process()
         if self._coordinator is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
         return status_of(self._coordinator.state, self._member.gate, self._coordinator.failure)
 
     def metrics(self) -> dict[str, float]:
         """Return the counters since the start, and the gauges; docs/metrics.md lists the names."""
+        self._require_own_process()
         figures = self._figures()
         return figures.flat() if figures else {}
 
@@ -620,8 +625,7 @@ class ConsumerConnector:
             ZkConsumerError: an error ended the member before or during the call, so the last commit
                 was not made. The error names the cause. A second call raises nothing.
         """
-        if os.getpid() != self._pid:
-            raise _forked_error(self.consumer_id)
+        self._require_own_process()
         self._leave(Purpose.LEAVE)
         self._raise_failure()
 
@@ -709,9 +713,12 @@ class ConsumerConnector:
         self._is_leaving = self._closed = True
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
-    def _require_open(self) -> None:
+    def _require_own_process(self) -> None:
         if os.getpid() != self._pid:
             raise _forked_error(self.consumer_id)
+
+    def _require_open(self) -> None:
+        self._require_own_process()
         if self._coordinator is not None and self._coordinator.failure is not None:
             raise copy(self._coordinator.failure)
         if self._closed:
