@@ -305,6 +305,19 @@ def test_a_file_is_not_trusted(
     assert why in str(caught.value)
 
 
+def test_a_backup_that_cannot_be_written(
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """If the backup cannot be written, the error names its file, and nothing is changed."""
+    group = unique("g")
+    random_tree(clients, group, seed=1)
+    before = clients.tree(group)
+    plan = plan_delete_group(clients.tools, group)
+    with pytest.raises(ConfigError, match=r"the backup cannot be written: .*/nowhere/"):
+        run(clients, plan, tmp_path / "nowhere")
+    assert clients.tree(group) == before
+
+
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     """A FIFO without a writer, a device and a directory raise an error at once."""
     fifo = tmp_path / "plan.json"

@@ -391,7 +391,7 @@ class _Run:
             return Report(0, self._already, None)
         self._refuse_members()
         self._guards.read(connection)
-        self._backup = plan_file.save(plan, backup_dir / backup_name(plan))
+        self._backup = plan_file.save(plan, backup_dir / backup_name(plan), kind="backup")
         on_backup(self._backup)
         self._on_progress(self._done, len(plan))
         for chunk in self._guards.chunks(due, self._max_writes):

@@ -382,11 +382,11 @@ def dumps(plan: Plan) -> str:
     return f"{{\n{lines}{plan.body}\n}}\n"
 
 
-def save(plan: Plan, path: Path) -> Path:
+def save(plan: Plan, path: Path, *, kind: str = "plan") -> Path:
     """Write a plan atomically to a new file that only its owner can read.
 
-    On return the file and its directory entry are on the disk. Raises ConfigError if the file
-    exists or cannot be written.
+    `kind` is the file's name in the error: the plan or the backup. On return the file and its
+    directory entry are on the disk. Raises ConfigError if the file exists or cannot be written.
     """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -405,7 +405,7 @@ def save(plan: Plan, path: Path) -> Path:
             os.close(directory)
     except OSError as error:
         raise ConfigError(
-            f"the plan cannot be written: {error.strerror}",
+            f"the {kind} cannot be written: {error.strerror}",
             where=str(path),
             remedy="name a file that does not exist, in a writable directory",
         ) from error
