@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.scenes import Scene, scenes
+from support.wait import eventually
 
 from zkconsumer.cli.completion import Shell
 from zkconsumer.protocol import paths
@@ -159,6 +160,38 @@ def test_fish(home: Path, scene: Scene) -> None:
             )
             assert done.stderr == ""
             shown = [one.split("\t")[0] for one in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("described", ["", ":"])
+def test_a_name_that_a_shell_would_execute_is_not_completed(
+    home: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch, described: str
+) -> None:
+    """Groups, topics and consumers whose names are not plain words are left out."""
+    bad = ("complete-x;touch y", "complete-$(touch y)", "complete-a b", "complete-\u202ey")
+    for name in bad:
+        scene.put(paths.group(name), b"")
+        scene.put(paths.topic(name), b'{"version":1,"partitions":{}}')
+        scene.hold(paths.member("complete-billing", name), b"{}")
+    monkeypatch.setenv("_ZKCONSUMER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("_ZKCONSUMER_DESCRIBED", described)
+    answers: list[list[str]] = []
+
+    def is_completed() -> bool:
+        done = subprocess.run(
+            ["zkconsumer"], check=True, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        answers.append(done.stdout.splitlines())
+        return bool(answers[-1])
+
+    for typed, found in (
+        ("zkconsumer lag -g complete-", "complete-billing"),
+        ("zkconsumer lag -t complete-", "complete-orders"),
+        ("zkconsumer assign complete-billing --leave complete-", "complete-billing_host-1"),
+    ):
+        monkeypatch.setenv("_ZKCONSUMER_LINE", typed)
+        # On a busy machine ZooKeeper's answer may come too late. Then nothing is completed.
+        eventually(is_completed)
+        assert answers[-1] == [found]
 
 
 def test_descriptions(home: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import threading
 from collections.abc import Callable, Iterable
@@ -34,6 +35,8 @@ Item: TypeAlias = Any
 LIMIT_S: Final = 0.08
 """Seconds that reading ZooKeeper may take. Starting Python and importing the clients take up to 0.2
 s more, so the whole call ends within 300 ms. Results that arrive later are dropped."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -82,7 +85,14 @@ def contexts(incomplete: str) -> list[str]:
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if name.startswith(incomplete))
+    """Return the names that begin with the text and that a shell inserts unchanged.
+
+    Every client can create znodes, and bash does not quote a completed word. A group named
+    `x;reboot` would become a command.
+    """
+    return sorted(
+        name for name in names if name.startswith(incomplete) and _PLAIN.fullmatch(name) is not None
+    )
 
 
 def _children(zk: ZooKeeperClient, path: str) -> Iterable[str]:
