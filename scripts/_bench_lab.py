@@ -1,4 +1,4 @@
-"""Measure the lab in a real Chromium (Debian's package), headless, on this machine.
+"""Measure the lab in a real Chromium, headless, on this machine.
 
 | Case | Metric | How it is measured |
 |---|---|---|
@@ -27,6 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from _bench import Result, add_json, at_least, at_most, show
+from _engine import chromium
 from kazoo.client import KazooClient
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -36,7 +37,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
-CHROMIUM = "/usr/bin/chromium"
 LIMIT_MS = 120_000
 PLAY_S = 8.0
 JUMPS, WRITES = 20, 10
@@ -200,7 +200,7 @@ def main() -> int:
     add_json(parser)
     options = parser.parse_args()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         results = [CASES[case](browser) for case in options.case or CASES]
         browser.close()
     return show("lab", results, output=options.output)

@@ -122,6 +122,17 @@ def install_chromium(*, complete: bool) -> None:
             raise
 
 
+def chromium() -> str:
+    """Return the path of the complete browser, or else of its headless shell.
+
+    Raises EngineError if both are missing.
+    """
+    found = _which(CHROMIUM) or _which(HEADLESS)
+    if found is None:
+        raise EngineError(f"Chromium is missing: install the package {HEADLESS} or {CHROMIUM}")
+    return found
+
+
 def install_kerberos() -> None:
     """Install Kerberos for its tests unless it exists. Raises EngineError."""
     if all(_which(program) for program in ("krb5kdc", "kadmin.local", "kinit", "krb5-config")):

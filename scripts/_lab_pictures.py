@@ -16,6 +16,7 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
+from _engine import chromium
 from playwright.sync_api import sync_playwright
 
 from zkconsumer.lab.camera import NOBODY
@@ -26,7 +27,6 @@ from zkconsumer.sandbox.real_group import MemberKind, RealGroup
 from zkconsumer.zk.observer import ChangeKind, Observer
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/images"
-CHROMIUM = "/usr/bin/chromium"
 SCENE = "#scenario=a-zombie-wakes&at=44"
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73")
@@ -46,7 +46,7 @@ def screenshot(target: Path) -> None:
         found = re.search(r"http://\S+", process.stdout.readline())
         assert found is not None
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             page = browser.new_page(
                 viewport={"width": 1280, "height": 720}, reduced_motion="reduce"
             )

@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from _bench_lab import CHROMIUM, LIMIT_MS
+from _bench_lab import LIMIT_MS
+from _engine import chromium
 from kazoo.client import KazooClient
 from lab.conftest import running_lab
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -157,7 +158,7 @@ def run(seconds: float, seed: int, report: Callable[[Sample], None]) -> list[Sam
             sync_playwright() as playwright,
         ):
             options = ["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer"]
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+            browser = playwright.chromium.launch(executable_path=chromium(), args=options)
             page = browser.new_page(viewport={"width": 1280, "height": 720})
             page.goto(lab.url)
             page.wait_for_selector(".partitions .cell.read", timeout=LIMIT_MS)
