@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from zkconsumer.lab.camera import NOBODY
-from zkconsumer.lab.comparisons import PROTOCOLS
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.runs import MOVES_BETWEEN_COPIES, open_world
 from zkconsumer.lab.tours import TOURS
@@ -22,6 +21,7 @@ from zkconsumer.lab.worlds import (
     write_moves,
 )
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.compare.run import PROTOCOLS
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace.replay import check
 

@@ -1,26 +1,20 @@
 """The same script of joins and failures on several group protocols, on one axis of time.
 
 The protocols with ZooKeeper run production members, or the model of JVM members. Those of Kafka run
-simulated clients and their coordinator. The table is computed from the assignors and the default
-session timeouts; the time of a rebalance itself is not modelled.
+simulated clients and their coordinator. The table below the lanes is that of `zkconsumer compare`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.runs import AnyStage, new_stage
 from zkconsumer.lab.worlds import COORDINATED_SESSION_S, Move, WorldSpec
-from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.assignors import assign as assign_threads
-from zkconsumer.protocol.later.assignors import Assignor, assign
-from zkconsumer.protocol.later.subscriptions import Subscription, Topic
-from zkconsumer.protocol.model import JsonObject, TopicPartition
-from zkconsumer.sim.compare.meter import fewest_moves
-from zkconsumer.sim.compare.run import Action, Step, check, read_script
+from zkconsumer.protocol.model import JsonObject
+from zkconsumer.sim.compare.run import Action, Step, check, compare, read_script
 from zkconsumer.sim.world import World
 
 SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
@@ -55,14 +49,18 @@ def steps_of(script: str, members: int) -> list[Step]:
 
 def spacing(steps: Sequence[Step], protocols: Sequence[str]) -> float:
     """Return the seconds between two steps, in which even the slowest protocol settles."""
-    slowest = max(PROTOCOLS[one].session_s for one in protocols)
+    slowest = max(_session_s(one) for one in protocols)
     return max(slowest, *(step.frozen_s for step in steps)) + SETTLING_S
+
+
+def _session_s(protocol: str) -> float:
+    return WorldSpec.session_s if protocol in SIMULATED else COORDINATED_SESSION_S
 
 
 def compared(
     script: str, *, members: int, partitions: int, protocols: Sequence[str]
 ) -> list[JsonObject]:
-    """Return a run of each protocol, and a table of moved partitions. Raises ConfigError."""
+    """Return a run of each protocol, and the table of `zkconsumer compare`. Raises ConfigError."""
     if not protocols:
         raise ConfigError("no protocol is chosen", where="protocols", remedy="choose two to five")
     for what, number, most in (
@@ -76,7 +74,7 @@ def compared(
         raise ConfigError(
             f"the script has {len(steps)} steps", where="script", remedy=f"give 1 to {MAX_STEPS}"
         )
-    table = costs(steps, members=members, partitions=partitions, protocols=protocols)
+    check(partitions, protocols)
     every_s = spacing(steps, protocols)
     found: list[JsonObject] = []
     for number, protocol in enumerate(protocols, FIRST_RUN):
@@ -93,6 +91,7 @@ def compared(
         )
     runs = [{"protocol": protocol, "run": FIRST_RUN + at} for at, protocol in enumerate(protocols)]
     said = [{"t": at * every_s, "text": described(step)} for at, step in enumerate(steps)]
+    table = compare(steps, members=members, partitions=partitions, protocols=protocols)
     end = {"event": "compared", "script": script, "runs": runs, "steps": said}
     return [*found, {**end, "seconds": len(steps) * every_s, "costs": [*map(asdict, table)]}]
 
@@ -118,7 +117,7 @@ def _simulated(
     joins = sum(step.action is Action.JOIN for step in steps)
     spec = WorldSpec(members=members, spare=joins, partitions=partitions, messages=1, flow=0)
     if protocol not in SIMULATED:
-        spec = replace(spec, protocol=protocol, session_s=COORDINATED_SESSION_S)
+        spec = replace(spec, protocol=protocol, session_s=_session_s(protocol))
     elif SIMULATED[protocol]:
         spec = replace(spec, jvm=tuple(range(members + joins)))
     stage = new_stage(spec, None)
@@ -165,127 +164,3 @@ def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
     if "flow" in first or "flow" in second:
         found["flow"] = first.get("flow", 0) + second.get("flow", 0)
     return found
-
-
-# ---- the table of costs --------------------------------------------------------------------------
-
-_TOPIC = "t"
-
-Owners = Mapping[TopicPartition, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The costs of a script on one protocol.
-
-    Attributes:
-        protocol: the name of the protocol.
-        rebalances: rounds in which members got a new assignment.
-        moved: partitions that got another owner.
-        without_need: moved partitions beyond the minimum number that a balanced assignment
-            requires.
-        revoked: partitions that a living member revoked, including those that it got back.
-        unowned_s: partition-seconds in which a partition had no living owner, because a dead or
-            frozen member still counted as a member.
-    """
-
-    protocol: str
-    rebalances: int
-    moved: int
-    without_need: int
-    revoked: int
-    unowned_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Protocol:
-    assign: Callable[[Sequence[str], int, Owners], Owners]
-    session_s: float
-    stops_all: bool
-    rounds_for_a_move: int = 1
-
-
-def _by_range_of_threads(members: Sequence[str], partitions: int, before: Owners) -> Owners:
-    found = assign_threads(
-        Strategy.RANGE,
-        subscriptions={member: {_TOPIC: 1} for member in members},
-        partitions={_TOPIC: range(partitions)},
-    )
-    return {partition: thread.rpartition("-")[0] for partition, thread in found.items()}
-
-
-def _by(assignor: Assignor) -> Callable[[Sequence[str], int, Owners], Owners]:
-    def compute(members: Sequence[str], partitions: int, before: Owners) -> Owners:
-        owned: dict[str, list[TopicPartition]] = {member: [] for member in members}
-        for partition, member in before.items():
-            if member in owned:
-                owned[member].append(partition)
-        found = assign(
-            assignor,
-            {_TOPIC: Topic(partitions)},
-            {
-                member: Subscription((_TOPIC,), tuple(own), 1 if own else -1)
-                for member, own in owned.items()
-            },
-        )
-        return {partition: member for member, own in found.items() for partition in own}
-
-    return compute
-
-
-PROTOCOLS: Mapping[str, _Protocol] = {
-    "zookeeper-jvm": _Protocol(_by_range_of_threads, 6.0, stops_all=True),
-    "zookeeper": _Protocol(_by_range_of_threads, 6.0, stops_all=False),
-    "classic-eager": _Protocol(_by(Assignor.RANGE), 45.0, stops_all=True),
-    # The two rounds of cooperative-sticky lead to the assignment of sticky.
-    "classic-cooperative": _Protocol(
-        _by(Assignor.STICKY), 45.0, stops_all=False, rounds_for_a_move=2
-    ),
-    "consumer": _Protocol(_by(Assignor.UNIFORM), 45.0, stops_all=False),
-}
-"""Protocol -> how it assigns; the session timeouts are Kafka's defaults, in seconds."""
-
-
-def costs(
-    steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
-) -> list[Cost]:
-    """Return the script's costs on each protocol. Raises ConfigError for an unknown protocol."""
-    check(partitions, protocols)
-    return [_cost(name, steps, members, partitions) for name in protocols]
-
-
-def _name(member: int) -> str:
-    """Return the member's name in a script."""
-    return f"c{member + 1}"
-
-
-def _cost(name: str, steps: Sequence[Step], members: int, partitions: int) -> Cost:
-    protocol = PROTOCOLS[name]
-    group = [*map(_name, range(members))]
-    owners = protocol.assign(group, partitions, {})
-    rebalances = moved = without_need = revoked = 0
-    unowned_s = 0.0
-    for step in steps:
-        who = _name(step.member)
-        if step.action in (Action.KILL, Action.FREEZE):
-            frozen_s = step.frozen_s if step.action is Action.FREEZE else protocol.session_s
-            held = sum(owner == who for owner in owners.values())
-            unowned_s += held * min(frozen_s, protocol.session_s)
-            if step.action is Action.FREEZE and frozen_s < protocol.session_s:
-                continue  # The session outlasts the freeze, so nothing moves.
-        # A frozen member is removed like a dead one, and joins again when it wakes.
-        departs = step.action is not Action.JOIN
-        changes = [departs] if step.action is not Action.FREEZE else [True, False]
-        for leaving in changes:
-            group = [one for one in group if one != who]
-            group += [] if leaving else [who]
-            after = protocol.assign(group, partitions, owners) if group else {}
-            changed = [one for one in after if after[one] != owners.get(one, after[one])]
-            stopped = [one for one in owners if owners[one] in group]
-            moving = [one for one in stopped if after[one] != owners[one]]
-            moved += len(changed)
-            without_need += len(changed) - fewest_moves(owners, group, partitions)
-            revoked += len(stopped if protocol.stops_all else moving)
-            rebalances += protocol.rounds_for_a_move if moving else 1
-            owners = after
-    return Cost(name, rebalances, moved, without_need, revoked, unowned_s)

@@ -428,6 +428,7 @@ class CoordinatedStage:
         self.on_move: Callable[[], None] = lambda: None
         self._flow = spec.flow
         self._is_default = False
+        self._end = NEVER  # when `wait` ends
 
     def copy(self) -> CoordinatedStage:
         """Return a copy of the stage's state, without its moves and frames."""
@@ -515,9 +516,10 @@ class CoordinatedStage:
 
     def wait(self, seconds: float) -> None:
         """Let time pass, and perform every entry of the queue that becomes due."""
-        end = self.now + seconds
+        end = self._end = self.now + seconds
         while self.world.next_moment() <= end:
             self.step()
+        self._end = NEVER
         if self.now < end:
             self.move(Move(PASS_TIME, value=end))
 
@@ -570,11 +572,13 @@ class CoordinatedStage:
 
     def _let_time_come(self) -> None:
         """Perform entries of the queue until one has a visible effect, or the next entry is a
-        message."""
+        message, or is not due before `wait` ends."""
         self.camera.has_seen = False
         until = self.now + IDLE_S
         while self._is_time_next() and not self.camera.has_seen and self.now < until:
             self.world.step()
+            if self.world.next_moment() > self._end:
+                break
 
     def _drop(self, move: Move) -> None:
         """Let the messages before this one arrive; then break the member's connections."""

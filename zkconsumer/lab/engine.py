@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS
-from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, PROTOCOLS, SIMULATED, compared
+from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, SIMULATED, compared
 from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import AnyStage, LabStage, Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.tours import TOURS, located
@@ -46,6 +46,7 @@ from zkconsumer.lab.worlds import PROTOCOLS as WORLDS
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.releases import RELEASES
+from zkconsumer.sim.compare.run import PROTOCOLS
 from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.scenarios import SCENARIOS

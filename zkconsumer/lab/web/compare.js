@@ -7,10 +7,13 @@ import { NOBODY } from "./model.js";
 
 const SPEED = 6; // virtual seconds in a second while the comparison plays
 const LANE = 0.5; // rem: the height of a partition's lane
+// The columns of `zkconsumer compare`.
 const HEADS = [
-  ["rebalances", "rounds in which members get a new assignment"], ["moved", "partitions that get another owner"],
-  ["without_need", "moved partitions beyond the minimum that a balanced assignment requires"], ["revoked", "partitions that a living member stops, even if it gets them back"],
-  ["unowned_s", "partition-seconds until a dead or frozen member is noticed"],
+  ["moved", "partitions that get another owner"], ["without_need", "moved partitions beyond the minimum that a balanced assignment requires"],
+  ["unowned_s", "partition-seconds without an owner, or with a dead or frozen one"], ["stopped_s", "partition-seconds in which a member does not read a partition that it keeps"],
+  ["pause_s", "the longest pause of a member"], ["settled_s", "the longest time until the group has settled after a step"],
+  ["redelivered", "messages that are delivered again"], ["server", "which servers coordinate the group"],
+  ["requests", "requests to these servers"], ["notifications", "watch events"], ["bytes", "bytes of requests, responses and watch events"],
 ];
 
 // Owners of all partitions of one protocol; drawn once.
@@ -89,7 +92,7 @@ export class Compare extends Component {
     return html`<div class="scroll" tabindex="0" role="region" aria-label="costs"><table class="costs"><thead><tr><th scope="col">protocol</th>
         ${HEADS.map(([name, words]) => html`<th scope="col" title=${words}>${name.replaceAll("_", " ")}</th>`)}</tr></thead>
       <tbody>${compared.costs.map((row) => html`<tr><th scope="row">${row.protocol}</th>${HEADS.map(([name]) => html`<td>${row[name]}</td>`)}</tr>`)}</tbody></table>
-      <p class="hint">${HEADS.map(([name, words]) => `${name.replaceAll("_", " ")}: ${words}`).join("; ")}. The table follows from the assignments and the timeouts; “zkconsumer compare” simulates the script and measures more.</p></div>`;
+      <p class="hint">${HEADS.map(([name, words]) => `${name.replaceAll("_", " ")}: ${words}`).join("; ")}. This is the table of “zkconsumer compare”: a step follows 7.5 s after the group has settled, and each partition gets a message in each second.</p></div>`;
   }
 }
 
