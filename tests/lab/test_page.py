@@ -310,7 +310,7 @@ def test_a_message_is_closed(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_a_new_run_ends_a_comparison(lab: LabProcess, open_page: Open) -> None:
-    """A comparison of two runs shows the lanes of both, until another world or tour opens."""
+    """The lanes of two runs share one axis, until another world or tour opens."""
     one = open_page().go(lab.url + "#world={}&moves=20&at=5")
     one.keys("j")
     one.shows("g_3 starts")
@@ -319,6 +319,14 @@ def test_a_new_run_ends_a_comparison(lab: LabProcess, open_page: Open) -> None:
     one.has(".lanes", 2)
     for lanes in one.page.locator(".lanes").all():
         expect(lanes.locator(".label").last).to_be_in_viewport()
+    # The fork has 6 moves and the first run has 20, so its lanes end before the middle of the axis.
+    short, long = (lanes.locator("rect[rx='2']").first for lanes in one.page.locator(".lanes").all())
+    one.at(6)
+    boxes = short.bounding_box(), long.bounding_box()
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert boxes[0]["x"] == boxes[1]["x"]
+    assert boxes[0]["width"] < boxes[1]["width"] / 2
     one.keys("t")
     expect(one.page.locator(".cards button").first).to_be_focused(timeout=LIMIT_MS)
     one.keys("Enter")

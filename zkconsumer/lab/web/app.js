@@ -618,7 +618,7 @@ class App extends Component {
   timeline(run, picture) {
     const { at, playing, speed, width, byTime, zoom, other } = this.state;
     const second = other && other !== run.number ? this.runs.get(other) : null;
-    const lanes = (one, now) => html`<${Lanes} run=${one} at=${now} length=${one.length} width=${width} byTime=${byTime} zoom=${zoom} two=${!!second}
+    const lanes = (one, beside) => html`<${Lanes} run=${one} beside=${beside} at=${at} length=${run.length + (second?.length || 0)} width=${width} byTime=${byTime} zoom=${zoom}
       seek=${(to) => { if (one !== run) this.setState({ current: one.number, other: run.number }); this.play(false); this.seek(to); }} />`;
     const icon = (label, text, action, more = {}) => html`<button onClick=${action} aria-label=${label} title=${label} ...${more}>${text}</button>`;
     return html`<footer class="timeline"><div class="controls">
@@ -634,8 +634,8 @@ class App extends Component {
         <span class="place">move ${at} of ${run.length}${run.length >= LIMIT ? ": the limit; later moves are not kept" : ""}${run.omitted ? `; ${run.omitted} earlier events are no longer kept` : ""}</span></div>
       <input class="scrub" type="range" min="0" max=${run.length} value=${at} aria-label="moment of the run" aria-valuetext="${picture.t.toFixed(2)} seconds, move ${at}"
         onInput=${(event) => { this.play(false); this.seek(Number(event.target.value)); }} />
-      <div class="axis ${second ? "two" : ""}" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, at)}
-        ${second ? html`<p class="which">${nameOf(second)}</p>${lanes(second, Math.min(at, second.length))}` : null}</div></footer>`;
+      <div class="axis ${second ? "two" : ""}" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, second)}
+        ${second ? html`<p class="which">${nameOf(second)}</p>${lanes(second, run)}` : null}</div></footer>`;
   }
 
   dialog() {

@@ -12,15 +12,15 @@ const LEFT = Math.round(REM * 4.6);
 export class Lanes extends Component {
   shouldComponentUpdate(next) {
     return next.at !== this.props.at || next.run !== this.props.run || next.length !== this.props.length ||
-      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom || next.two !== this.props.two;
+      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom || next.beside !== this.props.beside;
   }
 
-  render({ run, at, width, byTime, seek, zoom, two }) {
-    const scale = scaleOf(run, width, byTime, at, zoom);
-    const key = `${scale.key}:${two}`;
-    if (this.drawn?.key !== key) this.drawn = { key, nodes: draw(run, scale, innerHeight * (two ? 0.19 : 0.22), two ? 0.66 : 0.78) };
+  // `beside` is the second of two runs; both share one axis, and `at` is a move of the first one.
+  render({ run, at, width, byTime, seek, zoom, beside }) {
+    const scale = scaleOf(run, width, byTime, at, zoom, beside || run);
+    if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale, innerHeight * (beside ? 0.19 : 0.22), beside ? 0.66 : 0.78) };
     const { nodes, ticks, height, omitted } = this.drawn.nodes;
-    const x = scale.x(at);
+    const x = scale.x(Math.min(at, run.length));
     const point = (event) => {
       const box = event.currentTarget.getBoundingClientRect();
       seek(scale.at(event.clientX - box.left));
@@ -39,14 +39,15 @@ export class Lanes extends Component {
 }
 
 // Positions by number of moves, or by virtual time; a run that is longer than the zoom scrolls.
-export function scaleOf(run, width, byTime, at, zoom) {
+function scaleOf(run, width, byTime, at, zoom, beside) {
   const inner = Math.max(50, width - LEFT - 12);
-  const count = Math.max(1, run.length);
+  const count = Math.max(1, run.length, beside.length);
   const span = zoom ? Math.min(count, zoom) : count;
   const page = zoom ? Math.floor(Math.max(0, at - 1) / span) * span : 0;
   const first = Math.min(page, Math.max(0, count - span));
-  const t0 = run.times[first];
-  const t1 = Math.max(run.times[Math.min(count, first + span)] ?? t0, t0 + 0.001);
+  const time = (one, n) => one.times[Math.min(n, one.length)];
+  const t0 = Math.min(time(run, first), time(beside, first));
+  const t1 = Math.max(time(run, first + span), time(beside, first + span), t0 + 0.001);
   const x = byTime
     ? (n) => LEFT + (inner * (run.times[Math.min(n, run.length)] - t0)) / (t1 - t0)
     : (n) => LEFT + (inner * (n - first)) / span;
@@ -54,7 +55,7 @@ export function scaleOf(run, width, byTime, at, zoom) {
     ? (px) => run.atTime(t0 + ((px - LEFT) / inner) * (t1 - t0))
     : (px) => Math.round(first + ((px - LEFT) / inner) * span);
   return {
-    x, first, last: Math.min(count, first + span), key: `${run.number}:${run.length}:${width}:${byTime}:${first}:${span}`,
+    x, first, span, last: Math.min(Math.max(1, run.length), first + span), key: `${run.number}:${run.length}:${beside.number}:${beside.length}:${width}:${byTime}:${first}:${span}`,
     at: (px) => Math.max(0, Math.min(run.length, back(px))), t0, t1, byTime, inner,
   };
 }
@@ -117,8 +118,9 @@ function draw(run, scale, height, least) {
   const digits = scale.t1 - scale.t0 < 20 ? 3 : scale.t1 < 100 ? 2 : 0;
   for (let tick = 0; tick <= last && run.length > 1; tick++) {
     const x = LEFT + (scale.inner * tick) / last;
-    const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / last : run.times[Math.round(scale.first + ((end - scale.first) * tick) / last)];
-    ticks.push(html`<text class="tick" x=${x} y=${ROW} text-anchor=${tick === last ? "end" : "middle"}>${(t ?? 0).toFixed(digits)} s</text>`);
+    const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / last : run.times[Math.round(scale.first + (scale.span * tick) / last)];
+    if (t === undefined) break; // the run is shorter than the run beside it
+    ticks.push(html`<text class="tick" x=${x} y=${ROW} text-anchor=${tick === last ? "end" : "middle"}>${t.toFixed(digits)} s</text>`);
   }
   return { nodes: [html`<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
       <rect width="6" height="6" class="hatch-ground" /><rect width="2.4" height="6" class="hatch-line" /></pattern></defs>`, nodes], ticks,
