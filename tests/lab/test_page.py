@@ -293,6 +293,18 @@ def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) 
     context.close()
 
 
+def test_an_address_is_shared(lab: LabProcess, open_page: Open) -> None:
+    """The page copies its address; if the browser refuses, the page asks the user to copy it."""
+    for permissions, words in (
+        ([], "does not copy"),
+        (["clipboard-read", "clipboard-write"], "is copied"),
+    ):
+        one = open_page(permissions=permissions).go(lab.url + TWO)
+        one.page.get_by_role("button", name="share").click()
+        expect(one.page.get_by_role("status")).to_contain_text(words, timeout=LIMIT_MS)
+    assert one.page.evaluate("navigator.clipboard.readText()") == one.page.url
+
+
 def test_a_message_is_closed(lab: LabProcess, open_page: Open) -> None:
     """An explanation closes with its button, with Escape, and when the user opens a menu."""
     one = open_page().go(lab.url)
@@ -320,7 +332,9 @@ def test_a_new_run_ends_a_comparison(lab: LabProcess, open_page: Open) -> None:
     for lanes in one.page.locator(".lanes").all():
         expect(lanes.locator(".label").last).to_be_in_viewport()
     # The fork has 6 moves and the first run has 20, so its lanes end before the middle of the axis.
-    short, long = (lanes.locator("rect[rx='2']").first for lanes in one.page.locator(".lanes").all())
+    short, long = (
+        lanes.locator("rect[rx='2']").first for lanes in one.page.locator(".lanes").all()
+    )
     one.at(6)
     boxes = short.bounding_box(), long.bounding_box()
     assert boxes[0] is not None

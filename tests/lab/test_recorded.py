@@ -200,6 +200,10 @@ def test_a_directory_of_traces(tmp_path: Path, open_page: Open) -> None:
         one.keys("End")
         one.has("[data-member]", 2)
         one.has(".partitions .cell.free", 0)
+        one.page.locator(".partitions .cell").first.click()
+        one.page.get_by_role("menuitem", name="why").click()
+        status = one.page.get_by_role("status")
+        expect(status).to_contain_text("does not contain the reasons", timeout=LIMIT_MS)
 
 
 def test_the_page_of_a_history(tmp_path: Path, open_page: Open) -> None:

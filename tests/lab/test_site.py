@@ -25,7 +25,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.lab.engine import Engine, opened
 from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import open_scenario
-from zkconsumer.lab.site import MODULES, WEB, build, player, recorded, unpack_runtime, write_modules
+from zkconsumer.lab.site import WEB, build, modules, player, recorded, unpack_runtime, write_modules
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.sim.scenarios import SCENARIOS
 
@@ -194,7 +194,7 @@ def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_path: Path) -> None:
-    """Each export is usable: the page plays, the SVG is drawn, the JSON Lines are valid."""
+    """Each export is usable: the page plays and exports itself, the SVG and JSON Lines are valid."""
     one = open_page().go(lab.url + "#scenario=a-consumer-joins")
     saved = {}
     for kind in ("html", "svg", "jsonl", "frames.jsonl"):
@@ -210,13 +210,14 @@ def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_pa
     other = open_page().go(saved["html"].as_uri())
     other.keys("End")
     other.at(len(lines) - 1)
+    other.keys("e")
+    with other.page.expect_download() as download:
+        other.page.get_by_role("button", name="a page with a player").click()
+    download.value.save_as(tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text() == saved["html"].read_text()
 
 
-def test_both_exports_list_the_same_scripts() -> None:
-    """`site.player` and `exports.js` inline the same files, namely all scripts of the page."""
-    text = (WEB / "exports.js").read_text()
-    found = re.search(r"const MODULES = \[(.*?)\]", text)
-    assert found is not None
-    assert tuple(re.findall(r'"([^"]+)"', found[1])) == MODULES
+def test_the_page_lists_all_its_scripts() -> None:
+    """`index.html` lists all scripts of the page; both exports inline the scripts of this list."""
     scripts = {str(path.relative_to(WEB))[:-3] for path in WEB.rglob("*.js")}
-    assert scripts == {*MODULES, "start", "worker"}
+    assert scripts == {*modules(), "start", "worker"}

@@ -202,21 +202,21 @@ def _without_packages(lock: bytes) -> bytes:
 
 # ---- one run as one file -------------------------------------------------------------------------
 
-MODULES = (
-    *("vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus"),
-    *("panels", "dialogs", "compare", "exports", "files", "app"),
-)
-"""The page's scripts; the player of a recorded run needs all of them."""
-
 RUN_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:"
 )
 
 
+def modules() -> list[str]:
+    """Return the page's scripts, which index.html lists; the player of a run needs all of them."""
+    page = (WEB / "index.html").read_text(encoding="utf-8")
+    return [*re.findall(r'rel="modulepreload" href="([^"]+)\.js"', page), "app"]
+
+
 def player(events: Sequence[Mapping[str, Json]], title: str) -> str:
     """Return a self-contained page that plays a run. `exports.js` creates the same page."""
     imports = {}
-    for name in MODULES:
+    for name in modules():
         source = (WEB / f"{name}.js").read_text(encoding="utf-8")
         source = re.sub(r'from "\./(?:vendor/)?([\w-]+)\.js"', r'from "lab/\1"', source)
         imports[f"lab/{name.rpartition('/')[2]}"] = _data("text/javascript", source)

@@ -240,6 +240,14 @@ class App extends Component {
     this.hash = location.hash;
   }
 
+  // A browser may refuse to copy, and offers it only on this machine and over HTTPS.
+  share = async () => {
+    this.writeAddress();
+    const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+    if (copied) this.toast("The address is copied. It opens this state.", 3000);
+    else this.toast("The browser does not copy it: copy the address of this page. It opens this state.", 12000);
+  };
+
   // ---- moving in time ---------------------------------------------------------------------------
 
   seek(at) {
@@ -385,7 +393,7 @@ class App extends Component {
     this.setState({ menu: null });
     this.opener?.focus();
     if (typeof move === "string") this.act(move);
-    else if (move.explain !== undefined && this.isFile) this.toast("A recorded run does not contain the reasons.", 8000);
+    else if (move.explain !== undefined && this.run.kind === "recorded") this.toast("A recorded run does not contain the reasons.", 8000);
     else if (move.explain !== undefined) this.command({ do: "explain", run: this.run.number, at: this.state.at, partition: move.explain });
     else if (move.say) this.toast(move.say, 12000);
     else if (move.offset) this.setState({ dialog: "offset", offset: move.offset });
@@ -573,8 +581,8 @@ class App extends Component {
       <p class="band"><b>${band[0]}</b> <span>${(!this.state.compared && run.about?.words) || band[1]}</span></p>
       <nav aria-label="lab">${this.opens ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${this.opensFiles ? button("open a trace", "o", () => chooseFiles(this.openFiles)) : null}
-        ${button("export", "e", () => this.setState({ dialog: "export" }))}
-        ${run.kind !== "live" && !this.isFile ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
+        ${this.state.compared ? null : button("export", "e", () => this.setState({ dialog: "export" }))}
+        ${run.kind !== "live" && !this.isFile ? html`<button onClick=${this.share}>share</button>` : null}
         ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
   }
 

@@ -27,46 +27,44 @@ function save(name, type, text) {
 }
 
 export function eventsOf(run) {
-  const opened = { event: "run", run: 1, kind: "recorded", scene: run.scene, title: run.title, lesson: run.lesson, base: {}, about: { words: ABOUT[run.kind] || ABOUT.recorded } };
+  const opened = { event: "run", run: 1, kind: "recorded", scene: run.scene, title: run.title, lesson: run.lesson, base: {}, about: { words: ABOUT[run.kind] || run.about.words } };
   return [opened, { event: "frames", run: 1, from: 0, frames: run.frames, moves: "" }];
 }
 
 const ABOUT = {
   simulated: "A recorded run of the simulator. Nothing can be changed.",
   live: "A recorded run of a real group. Nothing can be changed.",
-  recorded: "A recorded run. Nothing can be changed.",
 };
-
-const MODULES = ["vendor/preact-htm", "colours", "model", "transport", "picture", "lanes", "menus", "panels", "dialogs", "compare", "exports", "files", "app"];
 
 // The page of the lab as one self-contained file. `zkconsumer.lab.site` creates the same file.
 async function pageOf(run) {
-  const inlined = document.getElementById("template");
-  let template = inlined?.textContent;
-  if (!template) {
-    const style = await (await fetch("style.css")).text();
-    const icon = await (await fetch("icon.svg")).text();
-    const start = await (await fetch("start.js")).text();
-    const imports = {};
-    for (const name of MODULES) {
-      const source = await (await fetch(`${name}.js`)).text();
-      imports[`lab/${name.split("/").pop()}`] = `data:text/javascript;base64,${base64(source.replace(/from "\.\/(?:vendor\/)?([\w-]+)\.js"/g, 'from "lab/$1"'))}`;
-    }
-    template = pageText(style, start, `data:image/svg+xml;base64,${base64(icon)}`, imports);
-  }
-  return template.replace('"%RUN%"', () => JSON.stringify(eventsOf(run)).replaceAll("<", "\\u003c"));
-}
-
-function pageText(style, start, icon, imports) {
+  const { style, start, icon, imports } = document.querySelector("script[type=importmap]") ? partsOfThisFile() : await partsOfTheServer();
   return `<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:">
 <title>zkconsumer lab: a recorded run</title><script>${start}</script><link rel="icon" href="${icon}"><style>${style}</style>
 <script type="importmap">${JSON.stringify({ imports })}</script></head>
 <body><div id="app"><p class="loading">The player is loading …</p></div>
-<script id="recorded" type="application/json">"%RUN%"</script>
+<script id="recorded" type="application/json">${JSON.stringify(eventsOf(run)).replaceAll("<", "\\u003c")}</script>
 <script type="module">import "lab/app";</script></body></html>
 `;
+}
+
+// An exported file contains all parts, and can load nothing.
+function partsOfThisFile() {
+  const text = (selector) => document.querySelector(selector).textContent;
+  return { style: text("style"), start: text("script"), icon: document.querySelector("link[rel=icon]").href, imports: JSON.parse(text("script[type=importmap]")).imports };
+}
+
+async function partsOfTheServer() {
+  const read = async (name) => (await fetch(name)).text();
+  const imports = {};
+  // index.html lists the modules that the page loads; `app` is the last one.
+  for (const name of [...document.querySelectorAll("link[rel=modulepreload]")].map((link) => link.getAttribute("href")).concat("app.js")) {
+    const source = (await read(name)).replace(/from "\.\/(?:vendor\/)?([\w-]+)\.js"/g, 'from "lab/$1"');
+    imports[`lab/${name.split("/").pop().replace(/\.js$/, "")}`] = `data:text/javascript;base64,${base64(source)}`;
+  }
+  return { style: await read("style.css"), start: await read("start.js"), icon: `data:image/svg+xml;base64,${base64(await read("icon.svg"))}`, imports };
 }
 
 function base64(text) {
