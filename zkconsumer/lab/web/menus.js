@@ -111,7 +111,7 @@ function linkEntries(member, who) {
   return [
     ...(member.c === "on" ? [["cut the connection", `cut:${who}`], ["lose the next reply", `lose_reply:${who}`], ["the network drops everything", `mute:${who}`], ["ZooKeeper ends the session", `expire:${who}`]] : []),
     ...(member.c === "muted" ? [["the network works again", `unmute:${who}`]] : []),
-    member.held || member.wd !== undefined || member.id !== undefined ? ["end the delay", `let_go:${who}`] : ["delay all requests, replies and watches", `hold:${who}`],
+    member.held || member.wd !== undefined || member.id !== undefined ? ["end the delay", `let_go:${who}`] : ["delay all requests, replies and watches, but no heartbeats", `hold:${who}`],
     ...(member.w && member.c === "on" && !member.held ? [["ZooKeeper executes the next request now", `serve:${who}`]] : []),
     ...(member.i && member.s === "up" && !member.held ? [["deliver the next reply or watch now", `receive:${who}`]] : []),
   ];
