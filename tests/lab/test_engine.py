@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.run import PROTOCOLS
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace.replay import check
+
+LESSONS = Path(__file__).parents[2] / "docs/lessons"
 
 Json = dict[str, Any]
 MIXED = {"members": 2, "jvm": [1], "partitions": 4}
@@ -469,6 +472,25 @@ def test_a_tour_reaches_its_situations(name: str) -> None:
     at = [step["at"] for step in tour["steps"]]
     assert at == sorted(set(at))
     assert at[-1] == len(lab.frames[tour["run"]])
+
+
+@pytest.mark.parametrize("name", TOURS)
+def test_a_tour_opens_again_from_its_moves(name: str) -> None:
+    """The moves in a page's address reproduce a tour, except for its announcements."""
+    lab = Lab()
+    run, frames, _ = lab.do("tour", tour=name)
+    copy = lab.open(**run["base"], moves=frames["moves"])
+    for one, other in zip(lab.frames[copy], lab.frames[run["run"]], strict=True):
+        assert one | {"say": ""} == other | {"say": ""}
+
+
+def test_each_lesson_has_a_tour() -> None:
+    """A tour teaches each lesson of docs/lessons, and each of its steps has a question."""
+    lessons = sorted(LESSONS.glob("*.md"))
+    found = [one.lesson for one in TOURS.values() if one.lesson]
+    assert found == [int(path.name[:2]) for path in lessons]
+    for tour in TOURS.values():
+        assert all(step.question and step.answer for step in tour.steps)
 
 
 def test_every_scenario_opens() -> None:

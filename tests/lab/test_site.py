@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -83,7 +82,7 @@ def test_the_static_site(site: str, open_page: Open) -> None:
 def choose(one: LabPage, *files: Path) -> None:
     """Choose files in the dialog of the browser, which the key `o` opens."""
     with one.page.expect_file_chooser() as chooser:
-        # Playwright does not wait until the browser passes the dialog on; a round trip later it does.
+        # The browser passes the dialog on to Playwright only after another round trip.
         one.page.evaluate("document.title")
         one.keys("o")
     chooser.value.set_files(files)
@@ -208,7 +207,7 @@ def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
 
 
 def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_path: Path) -> None:
-    """Each export is usable: the page plays and exports itself, the SVG and JSON Lines are valid."""
+    """Each export is usable; the page also exports itself, and JSON Lines are valid."""
     one = open_page().go(lab.url + "#scenario=a-consumer-joins")
     saved = {}
     for kind in ("html", "svg", "jsonl", "frames.jsonl"):

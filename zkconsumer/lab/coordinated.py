@@ -428,7 +428,6 @@ class CoordinatedStage:
         self.on_move: Callable[[], None] = lambda: None
         self._flow = spec.flow
         self._is_default = False
-        self._end = NEVER  # when `wait` ends
 
     def copy(self) -> CoordinatedStage:
         """Return a copy of the stage's state, without its moves and frames."""
@@ -516,10 +515,12 @@ class CoordinatedStage:
 
     def wait(self, seconds: float) -> None:
         """Let time pass, and perform every entry of the queue that becomes due."""
-        end = self._end = self.now + seconds
+        end = self.now + seconds
         while self.world.next_moment() <= end:
-            self.step()
-        self._end = NEVER
+            if self._is_time_next():
+                self.move(Move(TIME, value=end))
+            else:
+                self.step()
         if self.now < end:
             self.move(Move(PASS_TIME, value=end))
 
@@ -553,7 +554,7 @@ class CoordinatedStage:
     def _perform(self, move: Move) -> None:
         world = self.world
         if move.do == TIME:
-            self._let_time_come()
+            self._let_time_come(move.value or NEVER)
         elif move.do in (SERVE, RECEIVE):
             number, _ = self._message(move)
             first = world.next_message()
@@ -570,14 +571,14 @@ class CoordinatedStage:
         else:
             _ORDERS[move.do](world, move.who)
 
-    def _let_time_come(self) -> None:
+    def _let_time_come(self, end: float) -> None:
         """Perform entries of the queue until one has a visible effect, or the next entry is a
-        message, or is not due before `wait` ends."""
+        message, or is due later than `end`."""
         self.camera.has_seen = False
         until = self.now + IDLE_S
         while self._is_time_next() and not self.camera.has_seen and self.now < until:
             self.world.step()
-            if self.world.next_moment() > self._end:
+            if self.world.next_moment() > end:
                 break
 
     def _drop(self, move: Move) -> None:
@@ -636,7 +637,8 @@ class CoordinatedStage:
     def check(self, move: Move) -> None:
         """Raise RefusedError if the move is impossible here."""
         if move.do in (SERVE, RECEIVE, TIME):
-            if move not in self.possible():
+            wanted = Move(TIME) if move.do == TIME else move
+            if wanted not in self.possible():
                 raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
         elif move.do in (DELAY_REQUEST, DELAY_REPLY, DROP_REQUEST, DROP_REPLY):
             self._message(move)

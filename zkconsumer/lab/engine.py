@@ -118,7 +118,10 @@ class Engine:
             {
                 "event": "catalogue",
                 "scenarios": scenarios,
-                "tours": [{"name": name, "title": one.title} for name, one in TOURS.items()],
+                "tours": [
+                    {"name": name, "title": one.title, "lesson": one.lesson}
+                    for name, one in TOURS.items()
+                ],
                 "strategies": [one.value for one in Strategy],
                 "releases": list(RELEASES),
                 "counters": list(COUNTERS),
@@ -173,7 +176,6 @@ class Engine:
         opened = self._open({"scenario": tour.scenario} if tour.scenario else {"world": tour.world})
         run = self._runs[opened[0]["run"]]
         if tour.script is not None:
-            assert isinstance(run.stage, LabStage)
             tour.script(run.stage)
         steps = located(tour, run.stage.frames)
         return [

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from zkconsumer.lab.runs import AnyStage, LabStage
+from zkconsumer.lab.worlds import COORDINATE, KILL_BROKER, Move
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.plan import Do
-from zkconsumer.sim.stage import Stage
 
 Frames = Sequence[Mapping[str, Json]]
 Where = Callable[[Frames], int]
@@ -81,8 +82,8 @@ class Step:
 
     where: Where
     text: str
-    question: str = ""
-    answer: str = ""
+    question: str
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,16 @@ class Tour:
 
     Attributes:
         table: the counted lesson that the tour's last step shows.
+        lesson: the number of the lesson in docs/lessons, or 0.
     """
 
     title: str
     steps: tuple[Step, ...]
     scenario: str = ""
     world: Mapping[str, Json] = field(default_factory=dict)
-    script: Callable[[Stage], None] | None = None
+    script: Callable[[AnyStage], None] | None = None
     table: str = ""
+    lesson: int = 0
 
 
 def located(tour: Tour, frames: Frames) -> list[JsonObject]:
@@ -113,19 +116,55 @@ def located(tour: Tour, frames: Frames) -> list[JsonObject]:
     return found
 
 
-def _herd(stage: Stage) -> None:
+def _herd(stage: AnyStage) -> None:
+    assert isinstance(stage, LabStage)
     stage.say("g_8 joins a group of eight JVM members")
     stage.join(8)
     stage.rest()
 
 
-def _split_brain(stage: Stage) -> None:
+def _split_brain(stage: AnyStage) -> None:
+    assert isinstance(stage, LabStage)
     stage.say("the server that g_1 and g_3 use loses its leader, and keeps its clients")
     stage.do(Do.ISOLATE, 1)
     stage.wait(12.0)
     stage.say("the server finds its leader again")
     stage.do(Do.REJOIN, 1)
     stage.wait(12.0)
+
+
+SETTLING_S = 10.0
+"""Virtual seconds after which a group with a coordinator has settled and committed again."""
+
+
+def _fourth(stage: AnyStage) -> None:
+    assert isinstance(stage, LabStage)
+    stage.say("g_3 joins")
+    stage.join(3)
+    stage.rest()
+
+
+def _new_coordinator(stage: AnyStage) -> None:
+    stage.say("broker 0, the coordinator, dies")
+    stage.move(Move(KILL_BROKER, 0))
+    stage.wait(3.0)
+    stage.say("broker 1 becomes the coordinator")
+    stage.move(Move(COORDINATE, 1))
+    stage.wait(5.0)
+
+
+def _second(stage: AnyStage) -> None:
+    _join(stage, 1)
+
+
+def _third(stage: AnyStage) -> None:
+    _join(stage, 2)
+
+
+def _join(stage: AnyStage, who: int) -> None:
+    stage.say(f"g_{who} joins")
+    stage.move(Move(Do.JOIN.value, who))
+    stage.wait(SETTLING_S)
 
 
 TOURS: dict[str, Tour] = {
@@ -154,6 +193,9 @@ TOURS: dict[str, Tour] = {
                 happens("watch", 0),
                 "The watch of g_0 has fired. g_0 reads all registrations and computes: two members "
                 "share four partitions, so each owns two.",
+                "Does g_0 ask g_1 which partitions it may keep?",
+                "No. Both members have read the same registrations and compute the same "
+                "assignment, so they need no messages to each other.",
             ),
             Step(
                 happens("phase", 0, "releasing"),
@@ -168,180 +210,107 @@ TOURS: dict[str, Tour] = {
                 end,
                 "g_1 has created the owner znodes of its two partitions, has read their offsets, "
                 "and delivers. Nothing more happens until the group changes.",
+                "Was any message delivered twice?",
+                "No. g_0 had committed before it released the partitions, and g_1 started at the "
+                "stored offsets. The counter of redelivered messages is 0.",
             ),
         ),
         scenario="a-consumer-joins",
+        lesson=1,
     ),
-    "leave": Tour(
-        "A member leaves",
-        (
-            Step(start, "g_0 and g_1 own two partitions each."),
-            Step(
-                said(1),
-                "The user shuts g_1 down. It commits for the last time, then ends its session.",
-                "Which znodes disappear when a session ends?",
-                "All ephemeral ones of the session: the id znode and the owner znodes.",
-            ),
-            Step(
-                end,
-                "g_0 owns everything. A clean shut-down needs no session timeout, so the "
-                "partitions were without an owner for milliseconds.",
-            ),
-        ),
-        scenario="a-consumer-leaves",
-    ),
-    "die": Tour(
-        "A member dies",
-        (
-            Step(start, "g_0 and g_1 own two partitions each."),
-            Step(
-                said(1),
-                "g_1 gets SIGKILL. Its process is gone, but its session lives on in ZooKeeper, "
-                "and so do its owner znodes. No member reads its partitions now.",
-                "How long will this last?",
-                "As long as the session timeout: 6 s here. ZooKeeper cannot distinguish a dead"
-                " client from one whose heartbeats do not arrive.",
-            ),
-            Step(
-                happens("ended", 1),
-                "The session has expired. ZooKeeper deletes the znodes of g_1, and the watch of "
-                "g_0 fires.",
-            ),
-            Step(
-                end,
-                "g_0 owns everything. It starts at the stored offsets, so the messages that g_1 "
-                "had delivered and not committed are delivered again: at least once, not exactly "
-                "once.",
-            ),
-        ),
-        scenario="a-consumer-dies",
-    ),
-    "freeze": Tour(
-        "A member freezes",
-        (
-            Step(start, "g_0 and g_1 own two partitions each."),
-            Step(
-                said(1),
-                "g_1 gets SIGSTOP: a long garbage collection or a suspended machine looks the "
-                "same. It does nothing, and it does not know that time passes.",
-                "Could g_1 deliver a message after it wakes up, even though it is no longer the"
-                " owner?",
-                "A JVM member does. A member of zkconsumer checks its lease before each message; "
-                "the lease ends before the session can.",
-            ),
-            Step(
-                end,
-                "ZooKeeper has ended the session of g_1, and g_0 owns everything. g_1 still "
-                "believes that it owns its partitions, but its lease has ended.",
-            ),
-        ),
-        scenario="a-consumer-freezes",
-    ),
-    "zombie": Tour(
-        "A zombie wakes",
-        (
-            Step(start, "g_0 and g_1 own two partitions each."),
-            Step(said(1), "g_1 freezes."),
-            Step(
-                owners_change(1, after=1),
-                "The session of g_1 has expired: its owner znodes are gone.",
-            ),
-            Step(
-                said(2),
-                "g_1 wakes up. It still has its list of partitions and messages in memory.",
-                "What does it do first?",
-                "Its lease has ended, so it delivers nothing. It notices that its connection is"
-                " broken, gets a new session, and registers again.",
-            ),
-            Step(end, "g_1 has joined as a new member would: it owns two partitions again."),
-        ),
-        scenario="a-zombie-wakes",
-    ),
-    "race": Tour(
-        "Two members want one partition",
-        (
-            Step(start, "g_0 owns all four partitions."),
-            Step(
-                said(1),
-                "g_0 freezes with its session alive, and g_1 joins. g_1 will compute that two"
-                " partitions are assigned to it.",
-                "What happens when g_1 creates the owner znode of a partition that g_0 has not "
-                "released?",
-                "ZooKeeper refuses: the znode exists. A partition has one owner znode, so it has "
-                "at most one owner.",
-            ),
-            Step(
-                happens("phase", 1, "waiting"),
-                "The claim of g_1 was refused. It watches the owners and waits. A JVM member "
-                "would delete the znodes that it has just created, sleep, and try again.",
-            ),
-            Step(
-                said(2),
-                "g_0 wakes in time. It reads the group, and releases what it must give up.",
-            ),
-            Step(end, "g_1 has claimed its partitions as soon as their owner znodes were gone."),
-        ),
-        scenario="an-assigned-partition-still-has-an-owner",
-    ),
-    "gives-up": Tour(
-        "A JVM member gives up",
+    "range": Tour(
+        "Range, and why it is uneven",
         (
             Step(
                 start,
-                "The group may contain Kafka's own consumers. g_1 will be one: it follows the "
-                "rules of Kafka 1.1.1.",
-            ),
-            Step(said(1), "g_0 freezes, and g_1, the JVM member, joins."),
-            Step(
-                happens("phase", 1, "failed"),
-                "An attempt of g_1 has failed: g_0 holds the partitions. The JVM member undoes its "
-                "claims, sleeps for its back-off, and tries again, four times in all.",
-                "What does it do after the fourth failure?",
-                "Nothing. It logs an exception and stays idle until the next change in the group.",
+                "Three members own the seven partitions of the topic t and the two of the topic u. "
+                "The strategy range divides each topic into consecutive ranges, one for each "
+                "thread. If a remainder is left, the first threads get one partition more.",
+                "Why does g_0 own four partitions, and g_2 only two?",
+                "Range divides each topic separately: t into 3, 2 and 2 partitions, and u into 1, "
+                "1 and 0. The first members get the remainder of every topic.",
             ),
             Step(
-                happens("phase", 1, "idle"),
-                "g_1 has given up. The partitions that are assigned to it will stay without an "
-                "owner even after g_0 has released them.",
+                said(1),
+                "g_3 starts. Range will divide t into 2, 2, 2 and 1 partitions.",
+                "Which members will own the partitions of u?",
+                "g_0 and g_1, as before. u has only two partitions, so g_2 and g_3 get none.",
             ),
             Step(
-                said(2),
-                "g_0 wakes up and releases the partitions that are assigned to g_1. No member"
-                " claims them, so their cells stay hatched. This is the famous state of a group"
-                ' after "can\'t rebalance after 4 retries".',
+                owners_change(1),
+                "A member has released the first partition. A balanced assignment would move two "
+                "of the nine partitions, both of them to g_3.",
+                "How many partitions does range move?",
+                "Three. The borders of the ranges shift, so t-2 and t-4 move between old members, "
+                "and g_3 gets only t-6.",
             ),
             Step(
                 end,
-                "The next change, here a third member, wakes g_1, and every partition has an"
-                " owner again.",
+                "The group has settled: the members own three, three, two and one partitions.",
+                "Would round-robin be more even here?",
+                "Yes. It deals the partitions of all topics in turn, so each of the four threads "
+                "would get two or three.",
             ),
         ),
-        scenario="a-jvm-peer-has-given-up",
+        world={"members": 3, "spare": 1, "partitions": 7, "topics": ["u"], "flow": 0},
+        script=_fourth,
+        lesson=2,
     ),
-    "quorum": Tour(
-        "ZooKeeper loses its quorum",
+    "round-robin": Tour(
+        "Round-robin, and the order of hash codes",
         (
-            Step(start, "g_0 and g_1 own two partitions each."),
+            Step(
+                start,
+                "Three members own the twelve partitions of t and the two of u. The strategy "
+                "roundrobin deals the partitions of all topics to the threads in turn.",
+                "g_0 has the first turn. Why does it not own t-0?",
+                "Kafka's ZooKeeper consumer sorts the partitions by the hash codes of their names, "
+                "such as [t,10]. t-10 and t-11 come first, then t-0 to t-9, and then u-0 and u-1.",
+            ),
             Step(
                 said(1),
-                "Two of three servers are down. No session can expire and nothing can be written: "
-                "owners stay as they are.",
-                "May members continue to deliver?",
-                "A JVM member does. A member of zkconsumer stops when its lease ends, because it "
-                "can no longer know that it is the owner.",
+                "g_3 starts, and each member computes the deal again. Every thread must have the "
+                "same subscription; otherwise the members refuse to deal.",
+                "What happens if one member sorts the partitions differently?",
+                "It claims partitions that are assigned to another member. So the order is a part "
+                "of the protocol.",
             ),
             Step(
-                said(2),
-                "The servers are back after ten session timeouts. The sessions live on.",
+                owners_change(1),
+                "A member has released the first partition. A balanced assignment would move three "
+                "of the fourteen partitions.",
+                "How many partitions does round-robin move?",
+                "Nine. With four threads instead of three, most partitions are dealt to another "
+                "thread.",
             ),
-            Step(end, "Each member has read back what it owns and delivers. Nothing has moved."),
+            Step(
+                end,
+                "The group has settled: the members own four, four, three and three partitions.",
+                "Which assignors avoid the unnecessary moves?",
+                "The sticky assignors of later releases. They start from the previous assignment.",
+            ),
         ),
-        scenario="quorum-is-lost",
+        world={
+            "members": 3,
+            "spare": 1,
+            "partitions": 12,
+            "topics": ["u"],
+            "strategy": "roundrobin",
+            "flow": 0,
+        },
+        script=_fourth,
+        lesson=3,
     ),
     "herd": Tour(
         "The herd effect",
         (
-            Step(start, "Eight JVM members own sixteen partitions. The counters are below."),
+            Step(
+                start,
+                "Eight JVM members own sixteen partitions. The counters are below.",
+                "A ninth member will join. At least how many partitions must move?",
+                "One: sixteen partitions are at best divided into seven shares of two and two of "
+                "one.",
+            ),
             Step(
                 said(1),
                 "A ninth member joins. Watch the counters of notifications and reads.",
@@ -353,6 +322,9 @@ TOURS: dict[str, Tour] = {
                 end,
                 "The group has settled. Every JVM member has released and claimed all its "
                 "partitions again. The chart shows how the cost grows with the size of the group.",
+                "Why do the reads grow faster than the number of members?",
+                "Each of n members reads all n registrations, so the reads grow with the square of "
+                "n. In the chart, the line of the JVM reads is the steepest.",
             ),
         ),
         world={
@@ -364,6 +336,7 @@ TOURS: dict[str, Tour] = {
         },
         script=_herd,
         table="herd-effect",
+        lesson=4,
     ),
     "split-brain": Tour(
         "Split brain",
@@ -372,6 +345,9 @@ TOURS: dict[str, Tour] = {
                 start,
                 "Four JVM members own twelve partitions. Two of them are connected to a server "
                 "that is about to lose its leader.",
+                "Can a client see that its server has lost the leader?",
+                "Not from its reads: the server still answers them. A request that needs the "
+                "leader, such as a write or a sync, gets no answer.",
             ),
             Step(
                 said(1),
@@ -385,11 +361,17 @@ TOURS: dict[str, Tour] = {
                 owners_change(1, after=1),
                 "The leader has ended the sessions, and the other members take over. The cells "
                 "that two members deliver are red: the members have two views of the owners.",
+                "Why does the lease of zkconsumer prevent this?",
+                "Only the reply to a sync renews the lease, and a server without a leader cannot "
+                "answer it. So the lease ends before the leader ends the session.",
             ),
             Step(
                 end,
                 "The server is back, and the members have new sessions. Compare what the table "
                 "counts for JVM members and for members of zkconsumer.",
+                "Which column of the table shows the damage of a split brain?",
+                "The messages delivered after losing ownership, and the offsets moved back. Both "
+                "are 0 for zkconsumer.",
             ),
         ),
         world={
@@ -402,6 +384,442 @@ TOURS: dict[str, Tour] = {
         },
         script=_split_brain,
         table="split-brain",
+        lesson=5,
+    ),
+    "zombie": Tour(
+        "A zombie wakes",
+        (
+            Step(
+                start,
+                "g_0 and g_1 own two partitions each.",
+                "Which member is the owner while a member freezes for a short time?",
+                "The same as before: its session lives until the session timeout has passed.",
+            ),
+            Step(
+                said(1),
+                "g_1 freezes.",
+                "How does g_0 notice this?",
+                "It does not notice it. The connection of g_1 is still open, and its znodes exist.",
+            ),
+            Step(
+                owners_change(1, after=1),
+                "The session of g_1 has expired: its owner znodes are gone.",
+                "g_1 does not know this yet. When will it learn it?",
+                "After it wakes up and connects again: ZooKeeper then answers that the session has "
+                "expired.",
+            ),
+            Step(
+                said(2),
+                "g_1 wakes up. It still has its list of partitions and messages in memory.",
+                "What does it do first?",
+                "Its lease has ended, so it delivers nothing. It notices that its connection is"
+                " broken, gets a new session, and registers again.",
+            ),
+            Step(
+                end,
+                "g_1 has joined as a new member would: it owns two partitions again.",
+                "Which messages were redelivered, and by which member?",
+                "Those that g_1 had delivered and not committed before it froze. g_0 delivered "
+                "them again when it took over the partitions.",
+            ),
+        ),
+        scenario="a-zombie-wakes",
+        lesson=6,
+    ),
+    "coordinator": Tour(
+        "The coordinator",
+        (
+            Step(
+                start,
+                "Since Kafka 0.9, a broker coordinates each group; here it is broker 0. It stores "
+                "the members and the offsets, and the members do not use ZooKeeper. There are no "
+                "watches: each member sends a heartbeat every three seconds.",
+                "How does a member find the coordinator?",
+                "It sends FindCoordinator to any broker. The coordinator is the leader of one "
+                "partition of __consumer_offsets. The hash code of the group's name determines the "
+                "partition.",
+            ),
+            Step(
+                said(1),
+                "Broker 0 dies. No broker coordinates the group, but both members still deliver.",
+                "What is impossible without a coordinator?",
+                "Commits and rebalances. A new member gets no partitions.",
+            ),
+            Step(
+                said(2),
+                "Broker 1 becomes the leader of the group's partition, so it is the coordinator.",
+                "How does broker 1 know the members and the offsets?",
+                "Broker 0 has written them to the partition, and broker 1 reads its own replica.",
+            ),
+            Step(
+                end,
+                "The members have found broker 1, and have committed there. Each member has kept "
+                "its partitions, and the generation is still 1.",
+                "What do members with ZooKeeper do if the server that they use dies?",
+                "The same: they connect to another server. Within the session timeout, nothing "
+                "moves.",
+            ),
+        ),
+        world={"protocol": "classic-eager", "members": 2, "spare": 0, "partitions": 4},
+        script=_new_coordinator,
+        lesson=7,
+    ),
+    "vote": Tour(
+        "Vote, leader, sync",
+        (
+            Step(
+                start,
+                "g_0 owns four partitions. The group uses Kafka's classic protocol, with an eager "
+                "assignor. A rebalance has two steps: JoinGroup and SyncGroup.",
+                "Which program will compute the assignment?",
+                "One of the members. The first member that has joined is the leader. In a group "
+                "with ZooKeeper, every member computes the whole assignment.",
+            ),
+            Step(
+                happens("phase", 1, "preparing"),
+                "g_1 has found the coordinator, and sends JoinGroup. The request lists the "
+                "assignors that g_1 supports.",
+                "How does the coordinator choose the assignor?",
+                "By a vote: each member votes for the first of its assignors that all members "
+                "have.",
+            ),
+            Step(
+                owners_change(1),
+                "The answer to a heartbeat has told g_0 that the group rebalances. An eager member "
+                "stops all its partitions, and commits them, before it joins again.",
+                "Why did this take seconds, and not milliseconds as with a watch?",
+                "The coordinator sends nothing on its own. g_0 learns of the rebalance from the "
+                "answer to its next heartbeat.",
+            ),
+            Step(
+                happens("phase", 0, "completing"),
+                "The coordinator has answered JoinGroup. Only g_0, the leader, gets the list of "
+                "the members. It computes the assignment, and sends it with SyncGroup.",
+                "How does g_1 learn its partitions?",
+                "From the answer to its own SyncGroup.",
+            ),
+            Step(
+                end,
+                "Each member owns two partitions. The generation is 2.",
+                "What would happen to a commit of generation 1?",
+                "The coordinator would refuse it (ILLEGAL_GENERATION). So no member of an old "
+                "generation can lower a stored offset.",
+            ),
+        ),
+        world={"protocol": "classic-eager", "members": 1, "spare": 1, "partitions": 4},
+        script=_second,
+        lesson=8,
+    ),
+    "sticky": Tour(
+        "Sticky and cooperative",
+        (
+            Step(
+                start,
+                "Two members own three partitions each. The assignor is cooperative-sticky: it "
+                "keeps what it can of the previous assignment.",
+                "g_2 will join. At least how many partitions must move?",
+                "Two, because each of three members will own two of the six.",
+            ),
+            Step(
+                happens("phase", 0, "preparing"),
+                "g_0 joins the rebalance. Unlike an eager member, it continues to deliver its "
+                "partitions.",
+                "Why may g_0 keep its partitions during the rebalance?",
+                "Its JoinGroup names the partitions that it owns. The leader assigns none of them "
+                "to another member in this round.",
+            ),
+            Step(
+                owners_change(1),
+                "The first round is over. g_0 has stopped t-4, and g_1 will stop t-5. Neither is "
+                "assigned to a member.",
+                "Why does g_2 not get them at once?",
+                "Their old owners still delivered them when the round ended. With them, g_2 would "
+                "have been a second owner.",
+            ),
+            Step(
+                owners_change(3),
+                "g_0 and g_1 have joined again, and the second round has given t-4 and t-5 to g_2.",
+                "Why did the second round take three seconds?",
+                "It waited for g_2, which learned of it from the answer to its next heartbeat.",
+            ),
+            Step(
+                end,
+                "The group has settled. Four of the six partitions were never stopped.",
+                "What is the price of the second round?",
+                "t-4 and t-5 had no owner for three seconds. With an eager assignor, all six "
+                "partitions stop, but only for milliseconds.",
+            ),
+        ),
+        world={"protocol": "classic-cooperative", "members": 2, "spare": 1, "partitions": 6},
+        script=_third,
+        lesson=9,
+    ),
+    "kip-848": Tour(
+        "KIP-848",
+        (
+            Step(
+                start,
+                "Two members own three partitions each. With the protocol of KIP-848, there is "
+                "neither JoinGroup nor SyncGroup: members only send heartbeats.",
+                "Which program computes the assignment?",
+                "The coordinator. Its result is the target of the group, and has an epoch.",
+            ),
+            Step(
+                happens("phase", 2, "stable"),
+                "g_2 has joined with its first heartbeat. The answer contains no partitions yet.",
+                "Why does g_2 have to wait?",
+                "The other members still own the partitions of its target. The coordinator gives "
+                "a partition away only after its owner no longer reports it.",
+            ),
+            Step(
+                happens("phase", 0, "reconciling"),
+                "The answer to the heartbeat of g_0 contains a new target, without t-2. g_0 "
+                "commits, and will then stop t-2.",
+                "Does g_0 wait for g_1?",
+                "No. Each member changes to its part of the target on its own, so the members "
+                "never all stop at the same time.",
+            ),
+            Step(
+                owners_change(3),
+                "g_2 has got t-2 and t-5, and delivers them.",
+                "For how long had t-2 no owner?",
+                "For milliseconds here: until the next heartbeat of g_2. In general for at most "
+                "one heartbeat interval, which is five seconds.",
+            ),
+            Step(
+                end,
+                "All members have reached the target, and four of the six partitions were never "
+                "stopped.",
+                "What happens if a member does not give up a partition?",
+                "After the rebalance timeout of this member, the coordinator removes it from the "
+                "group. The others continue undisturbed.",
+            ),
+        ),
+        world={"protocol": "consumer", "members": 2, "spare": 1, "partitions": 6},
+        script=_third,
+        lesson=10,
+    ),
+    "leave": Tour(
+        "A member leaves",
+        (
+            Step(
+                start,
+                "g_0 and g_1 own two partitions each.",
+                "g_1 will be shut down. Which znodes show that it is a member and an owner?",
+                "Its id znode in ids, and the znodes of its two partitions in owners.",
+            ),
+            Step(
+                said(1),
+                "The user shuts g_1 down. It commits for the last time, then ends its session.",
+                "Which znodes disappear when a session ends?",
+                "All ephemeral ones of the session: the id znode and the owner znodes.",
+            ),
+            Step(
+                end,
+                "g_0 owns everything. A clean shut-down needs no session timeout, so the "
+                "partitions were without an owner for milliseconds.",
+                "Why is no message redelivered?",
+                "g_1 has committed everything that it had delivered, and g_0 continues at these "
+                "offsets.",
+            ),
+        ),
+        scenario="a-consumer-leaves",
+    ),
+    "die": Tour(
+        "A member dies",
+        (
+            Step(
+                start,
+                "g_0 and g_1 own two partitions each.",
+                "What distinguishes the znodes in ids and owners from those in offsets?",
+                "Those in ids and owners are ephemeral: they end with the session of their member. "
+                "Offsets stay.",
+            ),
+            Step(
+                said(1),
+                "g_1 gets SIGKILL. Its process is gone, but its session lives on in ZooKeeper, "
+                "and so do its owner znodes. No member reads its partitions now.",
+                "How long will this last?",
+                "As long as the session timeout: 6 s here. ZooKeeper cannot distinguish a dead"
+                " client from one whose heartbeats do not arrive.",
+            ),
+            Step(
+                happens("ended", 1),
+                "The session has expired. ZooKeeper deletes the znodes of g_1, and the watch of "
+                "g_0 fires.",
+                "How does g_0 learn that g_1 is gone, and not only slow?",
+                "It does not distinguish the two. It only sees that the id znode is gone. "
+                "ZooKeeper has decided when it ended the session.",
+            ),
+            Step(
+                end,
+                "g_0 owns everything. It starts at the stored offsets, so the messages that g_1 "
+                "had delivered and not committed are delivered again: at least once, not exactly "
+                "once.",
+                "How can a user make fewer messages come twice after a crash?",
+                "By shorter commit intervals. At most the messages since the last commit are "
+                "redelivered.",
+            ),
+        ),
+        scenario="a-consumer-dies",
+    ),
+    "freeze": Tour(
+        "A member freezes",
+        (
+            Step(
+                start,
+                "g_0 and g_1 own two partitions each.",
+                "A frozen process sends no heartbeats. What will ZooKeeper do?",
+                "It waits for the session timeout, and then ends the session as if the process "
+                "were dead.",
+            ),
+            Step(
+                said(1),
+                "g_1 gets SIGSTOP: a long garbage collection or a suspended machine looks the "
+                "same. It does nothing, and it does not know that time passes.",
+                "Could g_1 deliver a message after it wakes up, even though it is no longer the"
+                " owner?",
+                "A JVM member does. A member of zkconsumer checks its lease before each message; "
+                "the lease ends before the session can.",
+            ),
+            Step(
+                end,
+                "ZooKeeper has ended the session of g_1, and g_0 owns everything. g_1 still "
+                "believes that it owns its partitions, but its lease has ended.",
+                "Why does the lease end before the session?",
+                "The lease is shorter than the session timeout, and begins when the member sends a "
+                "request that ZooKeeper answers. So it has ended before another member can become "
+                "the owner.",
+            ),
+        ),
+        scenario="a-consumer-freezes",
+    ),
+    "race": Tour(
+        "Two members want one partition",
+        (
+            Step(
+                start,
+                "g_0 owns all four partitions.",
+                "g_0 is about to freeze, and g_1 to join. Which member must act first?",
+                "g_0: it must release two partitions before g_1 can claim them.",
+            ),
+            Step(
+                said(1),
+                "g_0 freezes with its session alive, and g_1 joins. g_1 will compute that two"
+                " partitions are assigned to it.",
+                "What happens when g_1 creates the owner znode of a partition that g_0 has not "
+                "released?",
+                "ZooKeeper refuses: the znode exists. A partition has one owner znode, so it has "
+                "at most one owner.",
+            ),
+            Step(
+                happens("phase", 1, "waiting"),
+                "The claim of g_1 was refused. It watches the owners and waits. A JVM member "
+                "would delete the znodes that it has just created, sleep, and try again.",
+                "What ends the waiting of g_1?",
+                "Its watch fires when an owner znode is deleted: because g_0 releases it, or "
+                "because the session of g_0 ends.",
+            ),
+            Step(
+                said(2),
+                "g_0 wakes in time. It reads the group, and releases what it must give up.",
+                "What would have happened if g_0 had slept longer than its session timeout?",
+                "ZooKeeper would have ended its session and deleted its owner znodes. g_1 would "
+                "have claimed the partitions, and read them from the stored offsets.",
+            ),
+            Step(
+                end,
+                "g_1 has claimed its partitions as soon as their owner znodes were gone.",
+                "How often did g_1 have to try again?",
+                "Not once by a timer. A watch told it the moment at which it could claim, so it "
+                "needed no back-off.",
+            ),
+        ),
+        scenario="an-assigned-partition-still-has-an-owner",
+    ),
+    "gives-up": Tour(
+        "A JVM member gives up",
+        (
+            Step(
+                start,
+                "The group may contain Kafka's own consumers. g_1 will be one: it follows the "
+                "rules of Kafka 1.1.1.",
+                "Which of these rules differ from those of zkconsumer?",
+                "Not the assignment: all members must compute the same one. But a JVM member "
+                "releases all its partitions in each rebalance, and gives up after four attempts.",
+            ),
+            Step(
+                said(1),
+                "g_0 freezes, and g_1, the JVM member, joins.",
+                "Which partitions are assigned to g_1, and which member owns them now?",
+                "t-2 and t-3, and g_0 owns them. It cannot release them while it is frozen.",
+            ),
+            Step(
+                happens("phase", 1, "failed"),
+                "An attempt of g_1 has failed: g_0 holds the partitions. The JVM member undoes its "
+                "claims, sleeps for its back-off, and tries again, four times in all.",
+                "What does it do after the fourth failure?",
+                "Nothing. It logs an exception and stays idle until the next change in the group.",
+            ),
+            Step(
+                happens("phase", 1, "idle"),
+                "g_1 has given up. The partitions that are assigned to it will stay without an "
+                "owner even after g_0 has released them.",
+                "What would an operator see in ZooKeeper?",
+                "A member that is registered, partitions without owner znodes, and a lag that "
+                "grows. Nothing shows that the member has given up.",
+            ),
+            Step(
+                said(2),
+                "g_0 wakes up and releases the partitions that are assigned to g_1. No member"
+                " claims them, so their cells stay hatched. This is the famous state of a group"
+                ' after "can\'t rebalance after 4 retries".',
+                "How can an operator end this state?",
+                "By any change in the group that wakes g_1. For example, restart a member, or let "
+                "another one join.",
+            ),
+            Step(
+                end,
+                "The next change, here a third member, wakes g_1, and every partition has an"
+                " owner again.",
+                "Does a member of zkconsumer need such a change, too?",
+                "No. It waits for the owner znodes with a watch, and it never gives up.",
+            ),
+        ),
+        scenario="a-jvm-peer-has-given-up",
+    ),
+    "quorum": Tour(
+        "ZooKeeper loses its quorum",
+        (
+            Step(
+                start,
+                "g_0 and g_1 own two partitions each.",
+                "How many of three ZooKeeper servers must work?",
+                "Two: a majority must confirm each write.",
+            ),
+            Step(
+                said(1),
+                "Two of three servers are down. No session can expire and nothing can be written: "
+                "owners stay as they are.",
+                "May members continue to deliver?",
+                "A JVM member does. A member of zkconsumer stops when its lease ends, because it "
+                "can no longer know that it is the owner.",
+            ),
+            Step(
+                said(2),
+                "The servers are back after ten session timeouts. The sessions live on.",
+                "Why have the sessions not expired meanwhile?",
+                "Only a leader can end a session. When a new leader is elected, it gives every "
+                "session its full timeout again.",
+            ),
+            Step(
+                end,
+                "Each member has read back what it owns and delivers. Nothing has moved.",
+                "What did the members of zkconsumer lose in this time?",
+                "Only time: they delivered nothing after their leases had ended.",
+            ),
+        ),
+        scenario="quorum-is-lost",
     ),
 }
 """The tours, in the order in which the page lists them."""

@@ -280,7 +280,7 @@ class Move(NamedTuple):
         """Return the token of a URL: `kill:1`, `delete_owner::t~3`, `produce:::2`."""
         where = f"{self.tp.topic}~{self.tp.partition}" if self.tp else ""
         who = str(self.who) if self.who >= 0 else ""
-        value = f"{self.value:g}" if self.do != PASS_TIME else repr(self.value)
+        value = repr(self.value) if self.do in (PASS_TIME, Do.TIME.value) else f"{self.value:g}"
         parts = [self.do, who, where, value if self.value else ""]
         return ":".join(parts).rstrip(":")
 

@@ -615,7 +615,7 @@ class App extends Component {
       log: () => html`<${Log} run=${run} at=${at} seek=${(to) => this.seek(to)} find=${find} setFind=${(text) => this.setState({ find: text })} />`,
       runs: () => html`<${Runs} runs=${this.runs} current=${run.number} other=${other} counters=${(this.state.catalogue?.counters || COUNTERS).map((one) => COUNTER_WORDS[one])} seek=${(to) => this.seek(to)}
         show=${(number) => { this.setState({ current: number }); this.seek(Math.min(at, this.runs.get(number).length)); }} compareWith=${(number) => this.setState({ other: number })} />`,
-      tour: () => html`<${TourPanel} tour=${tour} step=${step} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
+      tour: () => html`<${TourPanel} key=${tour.tour} tour=${tour} step=${step} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
         back=${() => this.goStep(step)} away=${run.number !== tour.run || at !== tour.steps[step].at} />${table ? html`<${Table} table=${table} />` : null}`,
       findings: () => findings.length ? html`<ul class="findings">${findings.map((one) => html`<li class=${one.severity}><b>${one.severity}: ${one.code}</b> ${one.text}</li>`)}</ul>` : html`<p>doctor finds nothing.</p>`,
     };

@@ -54,8 +54,10 @@ const WORLD_WORDS = {
 };
 
 export function LibraryDialog({ catalogue, tour, scenario, close }) {
+  const card = (one) => html`<li><button onClick=${() => tour(one.name)}>${one.lesson ? `${one.lesson} ` : ""}${one.title}</button></li>`;
   return html`<${Dialog} title="Tours and scenarios" close=${close}>
-    <h3>Guided tours</h3><ul class="cards">${catalogue.tours.map((one) => html`<li><button onClick=${() => tour(one.name)}>${one.title}</button></li>`)}</ul>
+    <h3>The ten lessons</h3><ol class="cards">${catalogue.tours.filter((one) => one.lesson).map(card)}</ol>
+    <h3>More tours</h3><ul class="cards">${catalogue.tours.filter((one) => !one.lesson).map(card)}</ul>
     <h3>What happens when …</h3><ul class="stories">${catalogue.scenarios.map((one) => html`<li><button onClick=${() => scenario(one.name)}><b>${one.title}</b> ${one.lesson}</button></li>`)}</ul>
   </${Dialog}>`;
 }

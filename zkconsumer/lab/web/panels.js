@@ -130,8 +130,8 @@ export function TourPanel({ tour, step, go, leave, back, away }) {
   const one = tour.steps[step];
   return html`<div class="tour"><h2>${tour.title} <span>${step + 1} of ${tour.steps.length}</span></h2>
     <p class="words">${one.text}</p>
-    ${one.question ? html`<div class="question"><p><b>Question.</b> ${one.question}</p>
-      ${shown === step ? html`<p class="answer">${one.answer}</p>` : html`<button onClick=${() => setShown(step)}>show the answer</button>`}</div>` : null}
+    <div class="question"><p><b>Question.</b> ${one.question}</p>
+      ${shown === step ? html`<p class="answer">${one.answer}</p>` : html`<button onClick=${() => setShown(step)}>show the answer</button>`}</div>
     ${away ? html`<p class="hint">You have left the state of this step. <button onClick=${back}>return to it</button></p>` : null}
     <div class="buttons"><button disabled=${step === 0} onClick=${() => go(step - 1)}>‹ back</button>
       <button class="primary" disabled=${step === tour.steps.length - 1} onClick=${() => go(step + 1)}>next ›</button>
