@@ -275,6 +275,32 @@ def test_a_page_that_cannot_start_says_so(
     context.close()
 
 
+def test_a_command_at_which_the_server_fails(lab: LabProcess, open_page: Open) -> None:
+    """If the server fails at a command, the page says so and does not send it again."""
+    one = open_page()
+    sent: list[str] = []
+
+    def fail_once(route: Route) -> None:
+        body = route.request.post_data or ""
+        if '"act"' in body:
+            sent.append(body)
+        if len(sent) == 1:
+            route.fulfill(status=500, body="Internal Server Error")
+        else:
+            route.continue_()
+
+    one.page.route("**/command", fail_once)
+    one.go(lab.url + TWO)
+    one.keys("k")
+    status = one.page.get_by_role("status")
+    expect(status).to_contain_text("server has failed", timeout=LIMIT_MS)
+    assert len(sent) == 1
+    assert [error for error in one.errors if "status of 500" in error]
+    one.errors.clear()
+    one.keys("k")
+    one.shows("g_0 gets SIGKILL")
+
+
 def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) -> None:
     """If the worker of a static site cannot load Pyodide, the page shows one sentence."""
     context = chromium.new_context()

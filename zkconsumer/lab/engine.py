@@ -140,7 +140,7 @@ class Engine:
         number = self._number()
         scenario = command.get("scenario")
         if scenario is not None:
-            if scenario not in SCENARIOS:
+            if not isinstance(scenario, str) or scenario not in SCENARIOS:
                 raise ConfigError(
                     f"there is no scenario {str(scenario)[:60]!r}",
                     where="scenario",
@@ -166,7 +166,7 @@ class Engine:
     def _tour(self, command: JsonObject) -> list[JsonObject]:
         """Open the tour's world, and return the move at which each step of the tour is shown."""
         name = command.get("tour")
-        if name not in TOURS:
+        if not isinstance(name, str) or name not in TOURS:
             raise ConfigError(
                 f"there is no tour {str(name)[:60]!r}",
                 where="tour",
@@ -195,7 +195,7 @@ class Engine:
         """Return the table of a lesson of `sim.lessons`."""
         name = command.get("table")
         lessons = {"herd-effect": lambda: herd_effect(HERD_SIZES), "split-brain": split_brain}
-        if name not in lessons:
+        if not isinstance(name, str) or name not in lessons:
             raise ConfigError(
                 f"there is no table {str(name)[:60]!r}",
                 where="table",
@@ -218,8 +218,10 @@ class Engine:
         start = run.length
         until = command.get("until", "")
         count = command.get("count", MAX_STEPS)
+        if type(count) is not int:
+            raise ConfigError(f"count is {count!r}", where="count", remedy="give a number of moves")
         done = _condition(run.stage, until)
-        for _ in range(min(int(count), MAX_STEPS)):
+        for _ in range(min(count, MAX_STEPS)):
             run.check_room()
             if not run.stage.step() or done():
                 break
@@ -331,12 +333,10 @@ class Engine:
         return number
 
     def _run(self, command: JsonObject) -> Run:
-        run = self._runs.get(command.get("run", 0))
-        if run is None:
-            raise RefusedError(
-                f"there is no run {command.get('run')!r}", where="run", remedy="open it again"
-            )
-        return run
+        number = command.get("run", 0)
+        if type(number) is not int or number not in self._runs:
+            raise RefusedError(f"there is no run {number!r}", where="run", remedy="open it again")
+        return self._runs[number]
 
     def _at(self, command: JsonObject) -> int:
         run, at = self._run(command), command.get("at")

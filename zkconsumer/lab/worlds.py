@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -293,10 +294,10 @@ def parse_move(token: str) -> Move:
     do, who, where, value, *more = [*token.split(":"), "", "", ""][:4]
     topic, _, number = where.partition("~")
     try:
-        if do not in _MOVE_KINDS or more:
-            raise ValueError(do)
+        if do not in _MOVE_KINDS or more or not math.isfinite(float(value or 0)):
+            raise ValueError(token)
         tp = TopicPartition(topic, int(number)) if where else None
-        return Move(do, int(who) if who else -1, tp, float(value) if value else 0.0)
+        return Move(do, int(who) if who else -1, tp, float(value or 0))
     except ValueError:
         raise ConfigError(
             f"{token[:60]!r} is not a move", where="moves", remedy="copy the whole address"
