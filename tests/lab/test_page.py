@@ -165,7 +165,7 @@ def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
 
 
 def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
-    """One script runs under the chosen protocols; the page's address shows the same comparison."""
+    """The page shows the owners of one script on each protocol, also at the page's address."""
     one = open_page().go(lab.url)
     one.keys("x")
     one.page.locator("input[name=script]").fill("kill g_1")
@@ -173,6 +173,8 @@ def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
     one.page.locator("dialog .primary").click()
     one.has(".protocol", 3)
     one.has(".costs tbody tr", 3)
+    for strip in one.page.locator(".strip").all():
+        assert {*strip.locator("text").all_text_contents()} == {"0", "1", "2"}
     one.page.get_by_label("moment of the comparison").fill("10")
     states = one.page.locator(".protocol-name p")
     expect(states).to_contain_text(["all owned"] * 2 + ["by a member that does not run"])

@@ -23,18 +23,24 @@ class Strip extends Component {
   }
 
   render({ run, seconds }) {
-    const end = run.length;
+    const share = (time) => (100 * time) / seconds;
     const bars = [];
+    const blocks = new Map(); // neighbouring bars of one owner that begin and end together: they share one label
     run.spans.forEach((spans, number) => spans.forEach(([from, owner], n) => {
-      const x = (1000 * run.times[from]) / seconds;
-      const until = n + 1 < spans.length ? run.times[spans[n + 1][0]] : run.times[end];
-      const wide = Math.max(1, (1000 * until) / seconds - x);
+      const until = run.times[n + 1 < spans.length ? spans[n + 1][0] : run.length];
+      const x = share(run.times[from]);
+      const wide = Math.max(0.1, share(until) - x);
       const name = `${run.last.partitions[number][0]}: ${owner === NOBODY ? "no owner" : run.last.members[owner]?.n || "another client"}`;
-      bars.push(html`<rect class=${owner === NOBODY ? "none" : ""} x=${x} y=${number * 10 + 1} width=${wide} height="8"
+      bars.push(html`<rect class=${owner === NOBODY ? "none" : ""} x="${x}%" y="${LANE * (number + 0.1)}rem" width="${wide}%" height="${LANE * 0.8}rem"
         fill=${owner === NOBODY ? null : paint(owner).fill}><title>${name}</title></rect>`);
+      const key = `${from} ${until} ${owner}`;
+      const above = blocks.get(key)?.at(-1);
+      if (above && above.last === number - 1) above.last = number;
+      else if (owner >= 0 && wide > 2) blocks.set(key, [...(blocks.get(key) || []), { x, owner, first: number, last: number }]);
     }));
-    return html`<svg class="strip" viewBox="0 0 1000 ${run.spans.length * 10}" preserveAspectRatio="none" style=${{ height: `${LANE * run.spans.length}rem` }}
-      role="img" aria-label="owners over time on ${run.title}">${bars}</svg>`;
+    const labels = [...blocks.values()].flat().map(({ x, owner, first, last }) => html`<text x="${x}%" dx="3" y="${(LANE * (first + last + 1)) / 2}rem" fill=${paint(owner).ink}
+      style=${{ fontSize: first === last ? `${LANE}rem` : "0.8rem" }}>${owner}</text>`);
+    return html`<svg class="strip" style=${{ height: `${LANE * run.spans.length}rem` }} role="img" aria-label="owners over time on ${run.title}">${bars}${labels}</svg>`;
   }
 }
 
