@@ -37,6 +37,18 @@ def test_step_back_and_jump(lab: LabProcess, open_page: Open) -> None:
     expect(one.page.locator(".place")).to_contain_text("move 0 of")
 
 
+def test_the_threads_of_a_member(lab: LabProcess, open_page: Open) -> None:
+    """The column of a member with several threads shows which thread owns which partition."""
+    one = open_page().go(lab.url + '#world={"members":2,"threads":2,"partitions":6}')
+    threads = one.page.locator("[data-member='0'] .thread")
+    expect(threads).to_have_text(["thread 0t-0t-1", "thread 1t-2t-3"], timeout=LIMIT_MS)
+    one.keys("k", "Shift+ArrowRight")
+    one.shows("have no owner")
+    one.has("[data-member='0'] .thread", 0)
+    for cell in one.page.locator(".partitions .cell").all():
+        expect(cell).to_be_in_viewport(ratio=1)
+
+
 def test_a_fork_and_its_address(lab: LabProcess, open_page: Open) -> None:
     """An action at an earlier move creates a second run; the page's address reproduces it."""
     one = open_page().go(lab.url + TWO)

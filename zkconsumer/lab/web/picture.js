@@ -21,7 +21,7 @@ class Pure extends Component {
 }
 
 export function Picture({ picture, run, menu, canAct, selected }) {
-  const { by, cells } = derived(picture);
+  const { by, cells } = derived(picture, run.about.group || SIMULATED_GROUP);
   const shown = picture.members.map((member, who) => [member, who]).filter(([member]) => member.s !== "away");
   const frame = picture.frame;
   const actor = frame ? Number((frame.d || "").split(":")[1] || -1) : -1;
@@ -51,17 +51,25 @@ function leaseLeft(member, t) {
 // The members that deliver each partition, and each member's cells as one string, so that an unchanged column
 // is not drawn again. Most moves change neither members nor partitions.
 let last = {};
-function derived(picture) {
+function derived(picture, group) {
   if (last.partitions === picture.partitions && last.members === picture.members) return last;
   const by = deliverers(picture);
   const cells = picture.members.map(() => []);
   picture.partitions.forEach((row, number) => {
-    const cell = `${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}`;
+    const cell = `${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}|${threadOf(picture, group, row[0])}`;
     if (row[1] >= 0) cells[row[1]]?.push(cell);
     for (const who of by[number]) if (who !== row[1]) cells[who].push(cell);
   });
   last = { partitions: picture.partitions, members: picture.members, by, cells: cells.map((found) => found.join(";")) };
   return last;
+}
+
+const SIMULATED_GROUP = "g";
+
+// The number of the thread that the owner znode of a partition names; "" if there is none.
+function threadOf(picture, group, name) {
+  const data = picture.tree.get(`/consumers/${group}/owners/${name.replace(/-(\d+)$/, "/$1")}`)?.data || "";
+  return /-\d+$/.test(data) ? data.slice(data.lastIndexOf("-") + 1) : "";
 }
 
 function ZooKeeper({ zookeeper, menu, canAct, kind, verb }) {
@@ -158,11 +166,16 @@ function phaseText(member) {
   return (member.ph || "").replaceAll("_", " ");
 }
 
+// The partitions of a member, by thread if they belong to several threads.
 class Threads extends Pure {
   render({ cells, menu, who }) {
     const rows = cells ? cells.split(";").map((one) => one.split("|")) : [];
-    return html`<div class="cells">${rows.map(([number, name, state, owner]) =>
-      html`<${Cell} key=${number} number=${Number(number)} name=${name} state=${state} owner=${Number(owner)} who=${who} menu=${menu} small=${true} />`)}
+    const threads = [...new Set(rows.map((row) => row[4]))].sort((a, b) => a - b);
+    const draw = (some) => some.map(([number, name, state, owner]) =>
+      html`<${Cell} key=${number} number=${Number(number)} name=${name} state=${state} owner=${Number(owner)} who=${who} menu=${menu} small=${true} />`);
+    if (threads.length > 1)
+      return html`${threads.map((thread) => html`<div class="cells thread" key=${thread}><span class="none">${thread === "" ? "no thread" : `thread ${thread}`}</span>${draw(rows.filter((row) => row[4] === thread))}</div>`)}`;
+    return html`<div class="cells">${draw(rows)}
       ${rows.length ? null : html`<span class="none">no partition</span>`}</div>`;
   }
 }
