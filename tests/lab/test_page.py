@@ -289,6 +289,31 @@ def test_a_page_that_cannot_start_says_so(
     context.close()
 
 
+def test_a_slow_command(lab: LabProcess, open_page: Open) -> None:
+    """While a new world or a comparison takes long, the page says that the lab is computing."""
+    one = open_page()
+    held: list[Route] = []
+    is_slow = False
+
+    def hold(route: Route) -> None:
+        if is_slow:
+            held.append(route)
+        else:
+            route.continue_()
+
+    one.page.route("**/command", hold)
+    one.go(lab.url + TWO)
+    is_slow = True
+    one.keys("x")
+    one.page.locator("dialog .primary").click()
+    status = one.page.get_by_role("status")
+    expect(status).to_contain_text("The lab is computing", timeout=LIMIT_MS)
+    is_slow = False
+    held[0].continue_()
+    one.has(".protocol", 2)
+    one.has(".toast", 0)
+
+
 def test_a_command_at_which_the_server_fails(lab: LabProcess, open_page: Open) -> None:
     """If the server fails at a command, the page says so and does not send it again."""
     one = open_page()

@@ -25,6 +25,10 @@ const SITUATIONS = [
   ["Q", "quorum", 1, "the quorum is lost"],
 ];
 
+// Commands that may take seconds in a large world; the page says so after half a second.
+const SLOW = new Set(["open", "tour", "table", "compare"]);
+const COMPUTES = "The lab is computing …";
+
 const BANDS = {
   simulated: ["SIMULATED", "Production code; ZooKeeper, network and clock are simulated."],
   live: ["LIVE", "A real group. The lab only reads."],
@@ -110,7 +114,14 @@ class App extends Component {
   // ---- commands and events ----------------------------------------------------------------------
 
   async command(command) {
-    const events = await this.transport.send(command);
+    const slow = SLOW.has(command.do) ? setTimeout(() => this.toast(COMPUTES, 600_000), 500) : 0;
+    let events;
+    try {
+      events = await this.transport.send(command);
+    } finally {
+      clearTimeout(slow);
+      if (this.state.toast === COMPUTES) this.hush();
+    }
     this.take(events);
     // Steps are fetched ahead, so they are kept when the user sees them; other frames are kept at once.
     if (command.do !== "step") for (const one of events) if (one.event === "frames") this.runs.get(one.run)?.keep(one.from + one.frames.length);
