@@ -141,6 +141,13 @@ def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
     expect(panel).not_to_contain_text("You have left")
 
 
+def test_the_split_brain_is_visible(lab: LabProcess, open_page: Open) -> None:
+    """The tour of the split brain shows six partitions that two members deliver."""
+    one = open_page().go(f"{lab.url}#tour=split-brain&step=3")
+    expect(one.page.locator(".tour")).to_contain_text("Two members now", timeout=LIMIT_MS)
+    one.has(".partitions .cell.double", 6)
+
+
 def test_the_page_survives_a_restart(open_page: Open) -> None:
     """After a restart of the server, the page continues in the same state."""
     with running_lab() as first:

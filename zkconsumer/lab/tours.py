@@ -359,11 +359,20 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 owners_change(1, after=1),
-                "The leader has ended the sessions, and the other members take over. The cells "
-                "that two members deliver are red: the members have two views of the owners.",
+                "The leader has ended the sessions of g_1 and g_3, so their owner znodes are gone. "
+                "Both members still see the old data, and deliver. Their cells are red, because no "
+                "member owns what they deliver.",
                 "Why does the lease of zkconsumer prevent this?",
                 "Only the reply to a sync renews the lease, and a server without a leader cannot "
                 "answer it. So the lease ends before the leader ends the session.",
+            ),
+            Step(
+                happens("delivered", 0, "t-3"),
+                "g_0 and g_2 have claimed the partitions, and deliver them too. Two members now "
+                "deliver each red cell: they have two views of the owners.",
+                "Which messages are delivered twice?",
+                "Those from the stored offset on. g_0 and g_2 start there, and g_1 and g_3 have "
+                "already delivered more.",
             ),
             Step(
                 end,
