@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from zkconsumer.lab.camera import NOBODY
+from zkconsumer.lab.camera import NOBODY, request_text
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.runs import MOVES_BETWEEN_COPIES, open_world
 from zkconsumer.lab.tours import TOURS
@@ -21,6 +23,7 @@ from zkconsumer.lab.worlds import (
     read_moves,
     write_moves,
 )
+from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.run import PROTOCOLS
 from zkconsumer.sim.scenarios import SCENARIOS
@@ -498,6 +501,14 @@ def test_each_lesson_has_a_tour() -> None:
     assert found == [int(path.name[:2]) for path in lessons]
     for tour in TOURS.values():
         assert all(step.question and step.answer for step in tour.steps)
+
+
+def test_a_request_in_words() -> None:
+    """The page describes each request on a znode with a verb and the path of the znode."""
+    kinds = {*get_args(rq.Request), *get_args(rq.Write), rq.Rights} - {rq.Multi, rq.SyncLeader}
+    for kind in kinds:
+        words = request_text(kind("/consumers/g/ids", *[0] * (len(fields(kind)) - 1)))
+        assert re.fullmatch("[a-z ]+ ids", words), words
 
 
 def test_every_scenario_opens() -> None:

@@ -141,6 +141,17 @@ def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
     expect(panel).not_to_contain_text("You have left")
 
 
+def test_another_tour_hides_its_answers(lab: LabProcess, open_page: Open) -> None:
+    """An answer that the learner has opened in a tour leaves those of other tours hidden."""
+    one = open_page().go(lab.url)
+    for key in ("Shift+R", "Shift+Q"):
+        one.keys(key)
+        expect(one.page.locator(".tour h2 span")).to_contain_text("2 of", timeout=LIMIT_MS)
+        one.has(".answer", 0)
+        one.page.get_by_role("button", name="show the answer").click()
+        one.has(".answer", 1)
+
+
 def test_the_split_brain_is_visible(lab: LabProcess, open_page: Open) -> None:
     """The tour of the split brain shows six partitions that two members deliver."""
     one = open_page().go(f"{lab.url}#tour=split-brain&step=3")

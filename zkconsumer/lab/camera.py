@@ -448,6 +448,8 @@ _VERBS = {
     rq.Get: "read",
     rq.Exists: "look for",
     rq.Children: "list",
+    rq.Listing: "list",
+    rq.Rights: "read the rights of",
     rq.Create: "create",
     rq.SetData: "write",
     rq.Delete: "delete",

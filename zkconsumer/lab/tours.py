@@ -65,6 +65,15 @@ def happens(*event: Json, after: int = 1) -> Where:
     return find
 
 
+def performs(move: str) -> Where:
+    """Return the situation after the first such move, such as `thaw:1`."""
+
+    def find(frames: Frames) -> int:
+        return _nth(frames, 1, lambda frame: frame["d"] == move)
+
+    return find
+
+
 def _nth(frames: Frames, number: int, fits: Callable[[Mapping[str, Json]], bool]) -> int:
     """Return the number of frames up to and including the n-th matching frame; if there are fewer
     matches, the number of all frames.
@@ -418,7 +427,7 @@ TOURS: dict[str, Tour] = {
                 "expired.",
             ),
             Step(
-                said(2),
+                performs("thaw:1"),
                 "g_1 wakes up. It still has its list of partitions and messages in memory.",
                 "What does it do first?",
                 "Its lease has ended, so it delivers nothing. It notices that its connection is"
@@ -779,10 +788,10 @@ TOURS: dict[str, Tour] = {
                 "grows. Nothing shows that the member has given up.",
             ),
             Step(
-                said(2),
-                "g_0 wakes up and releases the partitions that are assigned to g_1. No member"
-                " claims them, so their cells stay hatched. This is the famous state of a group"
-                ' after "can\'t rebalance after 4 retries".',
+                owners_change(1, after=2),
+                "g_0 has woken up, and has released the partitions that are assigned to g_1. No "
+                "member claims them, so their cells stay hatched. This is the famous state of a "
+                'group after "can\'t rebalance after 4 retries".',
                 "How can an operator end this state?",
                 "By any change in the group that wakes g_1. For example, restart a member, or let "
                 "another one join.",
