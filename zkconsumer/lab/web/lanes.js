@@ -18,7 +18,7 @@ export class Lanes extends Component {
   // `beside` is the second of two runs; both share one axis, and `at` is a move of the first one.
   render({ run, at, width, byTime, seek, zoom, beside }) {
     const scale = scaleOf(run, width, byTime, at, zoom, beside || run);
-    if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale, innerHeight * (beside ? 0.19 : 0.22), beside ? 0.66 : 0.78) };
+    if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale, innerHeight * (beside ? 0.19 : 0.2), beside ? 0.66 : 0.78) };
     const { nodes, ticks, height, omitted } = this.drawn.nodes;
     const x = scale.x(Math.min(at, run.length));
     const point = (event) => {

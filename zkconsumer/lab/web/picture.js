@@ -238,9 +238,9 @@ function longest(picture) {
 
 export function Legend() {
   const items = [
-    ["read", "owned and delivered"], ["held", "owned, not delivered yet"], ["stalled", "its owner does not run"],
-    ["free", "no owner"], ["double", "delivered by two members, or not by its owner"],
+    ["read", "delivered"], ["held", "not delivered yet"], ["stalled", "owner not running"],
+    ["free", "no owner"], ["double", "delivered by two or a non-owner"],
   ];
   return html`<div class="legend">${items.map(([state, words]) => html`<span><i class="cell ${state}"></i>${words}</span>`)}
-    <span><i class="cell"><i class="bar"><i class="delivered" style=${{ width: "70%" }}></i><i class="stored" style=${{ width: "40%" }}></i></i></i>stored, delivered, existing messages</span></div>`;
+    <span><i class="cell"><i class="bar"><i class="delivered" style=${{ width: "70%" }}></i><i class="stored" style=${{ width: "40%" }}></i></i></i>stored, delivered, existing</span></div>`;
 }
