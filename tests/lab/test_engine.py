@@ -26,6 +26,7 @@ from zkconsumer.lab.worlds import (
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.run import PROTOCOLS
+from zkconsumer.sim.coordinated.stories import ASSIGNORS
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.trace.replay import check
 
@@ -568,6 +569,13 @@ def test_protocols_are_compared_on_one_axis() -> None:
     shares = {name: sorted(Counter(rows).values()) for name, rows in owners.items()}
     assert owners["zookeeper"] == owners["zookeeper-jvm"]
     assert set(map(tuple, shares.values())) == {(4, 4, 4)}
+
+
+def test_the_lab_offers_all_protocols() -> None:
+    """Worlds and comparisons have all protocols that the simulator has."""
+    (catalogue,) = Engine().command({"do": "catalogue"})
+    assert catalogue["worlds"] == ["zookeeper", *ASSIGNORS]
+    assert catalogue["protocols"] == list(PROTOCOLS)
 
 
 def test_moves_as_text() -> None:

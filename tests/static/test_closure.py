@@ -45,11 +45,31 @@ def foreign(module: str, use: str = "") -> str:
         "zkconsumer.sim.scenarios",
         "zkconsumer.sim.lessons",
         "zkconsumer.lab.engine",
+        "zkconsumer.lab.comparisons",
+        "zkconsumer.lab.coordinated",
     ],
 )
 def test_it_imports_only_the_standard_library(module: str) -> None:
     """The decisions, the operations and the simulator run without any installed package."""
     assert foreign(module) == ""
+
+
+def test_the_first_picture_of_the_lab_needs_no_coordinator() -> None:
+    """A world with ZooKeeper imports no module of the later protocols, so the lab starts sooner."""
+    program = (
+        "import sys; from zkconsumer.lab.engine import Engine\n"
+        "engine = Engine(); engine.command({'do': 'catalogue'}); engine.command({'do': 'open'})\n"
+        "print(*[name for name in sys.modules if 'coordinat' in name or '.compare' in name])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == ""
 
 
 def test_a_pattern_filter_needs_regex() -> None:

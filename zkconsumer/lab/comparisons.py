@@ -30,9 +30,6 @@ MAX_STEPS = 8
 MOST_MEMBERS, MOST_PARTITIONS = 16, 60
 """Upper bounds of a comparison, which draws a lane for each partition on each protocol."""
 
-DEFAULT_SCRIPT = "join; kill g_1; freeze g_0 20s; leave g_2"
-"""The script that the page proposes."""
-
 FIRST_RUN = 1001
 """Number of the first run of a comparison; the engine's own runs have lower numbers."""
 

@@ -17,7 +17,7 @@ sys.path.insert(0, "/zkconsumer.zip")
 import zkconsumer.lab.engine
 
 engine = zkconsumer.lab.engine.Engine()
-for command in ({"do": "catalogue"}, {"do": "open"}, {"do": "compare"}, {"do": "tour", "tour": "join"}):
+for command in ({"do": "catalogue"}, {"do": "open"}, {"do": "open", "world": {"protocol": "consumer"}}, {"do": "compare"}, {"do": "tour", "tour": "join"}):
     engine.command(command)
 used = {module.__name__.replace(".", "/") for module in list(sys.modules.values())}
 

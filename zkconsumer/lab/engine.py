@@ -27,11 +27,12 @@ from collections.abc import Callable, Mapping
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS
-from zkconsumer.lab.comparisons import DEFAULT_SCRIPT, SIMULATED, compared
 from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import AnyStage, LabStage, Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
+    COMPARED,
+    DEFAULT_SCRIPT,
     MAX_MEMBERS,
     MAX_MOVES,
     MAX_PARTITIONS,
@@ -46,7 +47,6 @@ from zkconsumer.lab.worlds import PROTOCOLS as WORLDS
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.releases import RELEASES
-from zkconsumer.sim.compare.run import PROTOCOLS
 from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.scenarios import SCENARIOS
@@ -125,7 +125,7 @@ class Engine:
                 "strategies": [one.value for one in Strategy],
                 "releases": list(RELEASES),
                 "counters": list(COUNTERS),
-                "protocols": list(PROTOCOLS),
+                "protocols": list(COMPARED),
                 "worlds": list(WORLDS),
                 "script": DEFAULT_SCRIPT,
                 "limits": {
@@ -295,7 +295,7 @@ class Engine:
 
     def _compare(self, command: JsonObject) -> list[JsonObject]:
         """Run a script on several protocols; return the runs and their table."""
-        given = {"members": 3, "partitions": 12, "protocols": list(SIMULATED), **command}
+        given = {"members": 3, "partitions": 12, "protocols": list(COMPARED[:2]), **command}
         names, script = given["protocols"], given.get("script", DEFAULT_SCRIPT)
         if not isinstance(names, list) or not isinstance(script, str):
             raise ConfigError(
@@ -304,6 +304,8 @@ class Engine:
         for name in ("members", "partitions"):
             if type(given[name]) is not int:
                 raise ConfigError(f"{name} is {given[name]!r}", where=name, remedy="give a number")
+        from zkconsumer.lab.comparisons import compared  # noqa: PLC0415 - 0.15 s
+
         return compared(
             script,
             members=given["members"],

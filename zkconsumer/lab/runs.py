@@ -10,12 +10,11 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import Camera, explain, sentence
-from zkconsumer.lab.coordinated import CoordinatedStage
 from zkconsumer.lab.mixed import CopyableMixedWorld
 from zkconsumer.lab.worlds import (
     COORDINATOR_MOVES,
@@ -47,6 +46,9 @@ from zkconsumer.sim.recorder import Emit, Recorder, Watchers
 from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
 from zkconsumer.sim.world import World, possible, repairs
+
+if TYPE_CHECKING:
+    from zkconsumer.lab.coordinated import CoordinatedStage
 
 MOVES_BETWEEN_COPIES = 50
 """Minimum number of moves between two copies of a world; large worlds are copied less often."""
@@ -331,7 +333,7 @@ def _is_message(item: object) -> bool:
     return False
 
 
-AnyStage: TypeAlias = LabStage | CoordinatedStage
+AnyStage: TypeAlias = "LabStage | CoordinatedStage"
 """A world, its moves and a frame of each: with ZooKeeper or with a group coordinator."""
 
 
@@ -407,6 +409,8 @@ class Run:
 def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
     """Return the stage of a world or of a scenario, before its first move."""
     if spec is not None and spec.protocol != ZOOKEEPER:
+        from zkconsumer.lab.coordinated import CoordinatedStage  # noqa: PLC0415 - 0.15 s
+
         return CoordinatedStage(spec)
     if spec is not None:
         plan, jvm, seed = spec.plan(), frozenset(spec.jvm), spec.seed
