@@ -15,6 +15,12 @@ from zkconsumer.lab.live import MAX_MESSAGES
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 
+from _engine import (  # noqa: E402  # needs the path above
+    CHROMIUM,
+    HEADLESS,
+    EngineError,
+    chromium,
+)
 from _soak_lab import MEASURES, SAMPLES, Sample, growths  # noqa: E402  # needs the path above
 
 FULL = Sample(
@@ -64,3 +70,13 @@ def test_growth_fails(measure: str) -> None:
 def test_too_few_measurements_fail() -> None:
     """If there are too few measurements after the limit, the run is not judged."""
     assert growths([replace(FULL, events=1)] * 30 + [FULL] * 3)[0].startswith("the run was too")
+
+
+def test_the_browser_of_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts run the complete browser, or else its headless shell; without one they fail."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match="Chromium is missing"):
+        chromium()
+    for program in (HEADLESS, CHROMIUM):
+        (tmp_path / program).touch(mode=0o755)
+        assert chromium() == str(tmp_path / program)
