@@ -219,7 +219,7 @@ TOURS: dict[str, Tour] = {
                 end,
                 "g_1 has created the owner znodes of its two partitions, has read their offsets, "
                 "and delivers. Nothing more happens until the group changes.",
-                "Was any message delivered twice?",
+                "Was any message redelivered?",
                 "No. g_0 had committed before it released the partitions, and g_1 started at the "
                 "stored offsets. The counter of redelivered messages is 0.",
             ),
@@ -278,8 +278,8 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 said(1),
-                "g_3 starts, and each member computes the deal again. Every thread must have the "
-                "same subscription; otherwise the members refuse to deal.",
+                "g_3 starts, and each member deals the partitions again. All threads must have the "
+                "same subscription; otherwise the members refuse this strategy.",
                 "What happens if one member sorts the partitions differently?",
                 "It claims partitions that are assigned to another member. So the order is a part "
                 "of the protocol.",
@@ -379,7 +379,7 @@ TOURS: dict[str, Tour] = {
                 happens("delivered", 0, "t-3"),
                 "g_0 and g_2 have claimed the partitions, and deliver them too. Two members now "
                 "deliver each red cell: they have two views of the owners.",
-                "Which messages are delivered twice?",
+                "Which messages are redelivered?",
                 "Those from the stored offset on. g_0 and g_2 start there, and g_1 and g_3 have "
                 "already delivered more.",
             ),
@@ -674,7 +674,7 @@ TOURS: dict[str, Tour] = {
                 "g_0 owns everything. It starts at the stored offsets, so the messages that g_1 "
                 "had delivered and not committed are delivered again: at least once, not exactly "
                 "once.",
-                "How can a user make fewer messages come twice after a crash?",
+                "How can a user reduce the number of redelivered messages after a crash?",
                 "By shorter commit intervals. At most the messages since the last commit are "
                 "redelivered.",
             ),
