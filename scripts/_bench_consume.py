@@ -41,7 +41,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, aio
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
-from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
+from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import AutoOffsetReset, KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition as Partition
@@ -55,15 +55,21 @@ GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64
 IDLE_SPAN_S, SETTLE_LIMIT_S = 20.0, 60.0
 # The case `idle streams 1000`: in the first seconds after the claims, the group still works.
 STREAMS, CALM_S = 1000, 5.0
+# The case `idle fetch 1000`: number of partitions; each way is measured for this long.
+IDLE_FETCHED, FETCH_SPAN_S = 1000, 10.0
+
+
+def settings_of(bootstrap: str) -> Settings:
+    config = ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181")
+    broker = Broker(None, -1, 4, (f"PLAINTEXT://{bootstrap}",))
+    return {**fetch_settings(config), **broker_settings(Brokers([broker]))}
 
 
 def stream_of(bootstrap: str, topic: str, **more: str | bool) -> Stream[bytes, bytes]:
     """Return a stream without a group: its lease is open, and the benchmark grants its
     partition.
     """
-    config = ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181")
-    broker = Broker(None, -1, 4, (f"PLAINTEXT://{bootstrap}",))
-    settings = {**fetch_settings(config), **broker_settings(Brokers([broker])), **more}
+    settings = {**settings_of(bootstrap), **more}
     gate = LeaseGate()
     gate.open(gate.clock() + 3600)
     return Stream(
@@ -334,6 +340,46 @@ def idle_streams(sandbox: Sandbox) -> list[Result]:
     ]
 
 
+def idle_fetch(sandbox: Sandbox) -> list[Result]:
+    """Measure the columnar reader on a thousand partitions without messages, without and with a
+    fetch session.
+    """
+    sandbox.create_topic("idle-fetch", partitions=IDLE_FETCHED)
+    settings = settings_of(sandbox.bootstrap)
+    results = []
+    for title, session_from in (("without session", IDLE_FETCHED + 1), ("session", 1)):
+        fetcher = ColumnFetcher(settings, session_from=session_from)
+        fetcher.assign({Partition("idle-fetch", one): 0 for one in range(IDLE_FETCHED)})
+        _fetch_for(fetcher, CALM_S)
+        start, own, of_broker = _used(sandbox)
+        received = fetcher.fetched_bytes
+        _fetch_for(fetcher, FETCH_SPAN_S)
+        end, own_end, of_broker_end = _used(sandbox)
+        span_s, case = end - start, f"idle fetch {IDLE_FETCHED}"
+        results += [
+            without_goal(case, f"{title}: {metric}", value / span_s, unit)
+            for metric, value, unit in (
+                ("received", fetcher.fetched_bytes - received, "bytes/s"),
+                ("cpu", 100 * (own_end - own), "%"),
+                ("broker cpu", 100 * (of_broker_end - of_broker), "%"),
+            )
+        ]
+        fetcher.close()
+    return results
+
+
+def _fetch_for(fetcher: ColumnFetcher, span_s: float) -> None:
+    end = time.perf_counter() + span_s
+    while (left_s := end - time.perf_counter()) > 0:
+        if fetcher.fetch(left_s) or fetcher.faults:
+            raise SystemExit(f"the fetcher is not idle: {fetcher.faults}")
+
+
+def _used(sandbox: Sandbox) -> tuple[float, float, float]:
+    """Return the time, and the processor time of this process and of the broker."""
+    return time.perf_counter(), time.process_time(), cpu_seconds(sandbox.broker.pid)
+
+
 def await_settled(sandbox: Sandbox) -> None:
     """Wait until every partition has an owner and each of the eight members has its share."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
@@ -391,6 +437,8 @@ def main() -> int:
             results += idle(sandbox)
         if wanted(f"idle streams {STREAMS}"):
             results += idle_streams(sandbox)
+        if wanted(f"idle fetch {IDLE_FETCHED}"):
+            results += idle_fetch(sandbox)
     if wanted(OLD_RACE.case):
         with Sandbox(release="0.8.2.2") as sandbox:
             prepare(sandbox, OLD_RACE.load)

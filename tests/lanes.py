@@ -223,6 +223,10 @@ SINGLE_TESTS = (
         "tests/brokers/test_groups.py::test_the_broker_restarts[0.8.2.2]",
     ),
     *_later(
+        "Takes 5 s of CPU time. The file's other tests replace sessions that the broker refuses.",
+        "tests/brokers/test_fetch_sessions.py::test_a_restarted_broker_gets_another_session",
+    ),
+    *_later(
         "Takes 18 s. In the normal lane tests/brokers has members on the oldest broker, and other "
         "tests of the file have members on the oldest ZooKeeper.",
         "tests/zkreleases/test_groups.py::test_the_oldest_servers",

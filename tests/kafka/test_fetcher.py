@@ -23,7 +23,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=log_cases("memory", "kafka", "shared", "columns"))
+@pytest.fixture(params=log_cases("memory", "kafka", "shared", "columns", "session"))
 def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
     with opened(request, unique("fetch")) as log:

@@ -161,6 +161,15 @@ class ColumnLog(KafkaLog):
         return ColumnFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
+@dataclass
+class SessionLog(KafkaLog):
+    """A log on a real broker that is read as columns, in a fetch session even for one partition."""
+
+    def fetcher(self, *others: KafkaLog) -> Fetcher:
+        settings = settings_for(self.sandbox.bootstrap, version=self.version)
+        return ColumnFetcher(settings, session_from=1)
+
+
 class NoWakeSignal:
     """The wake signal of a fetcher that no stream uses."""
 
@@ -194,6 +203,7 @@ ON_BROKER: dict[str, type[KafkaLog]] = {
     "kafka": KafkaLog,
     "shared": SharedLog,
     "columns": ColumnLog,
+    "session": SessionLog,
 }
 
 

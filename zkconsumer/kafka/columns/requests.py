@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
+from zkconsumer.kafka.columns.fetch_sessions import SessionRequest
 from zkconsumer.protocol.model import TopicPartition
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ _KNOWN: Final[Mapping[int, Sequence[int]]] = {
 
 # The `replica.id` that consumers send.
 _CONSUMER: Final = -1
-# The epoch of a leader or of a fetch session, neither of which the reader uses.
+# The epoch of a leader, which the reader does not use.
 _NO_EPOCH: Final = -1
 
 
@@ -255,35 +256,44 @@ class Fetched(NamedTuple):
     size: int
 
 
-def fetch_request(
-    version: int, limits: FetchLimits, wanted: Iterable[tuple[TopicPartition, int, int]]
-) -> bytes:
-    """Return a request for partitions in this order, each with an offset and a limit in bytes."""
+class FetchResponse(NamedTuple):
+    """A response: the throttle time, the error of the whole response, the id of the fetch session
+    or 0, and the partitions."""
+
+    throttled_ms: int
+    error: int
+    session: int
+    partitions: list[Fetched]
+
+
+def fetch_request(version: int, limits: FetchLimits, request: SessionRequest) -> bytes:
+    """Return a request for partitions in this order, each with an offset and a limit in bytes.
+
+    Before version 7 there are no sessions, and the request must contain all partitions.
+    """
     body = struct.pack(">iii", _CONSUMER, limits.wait_ms, limits.min_bytes)
     if version >= 3:
         body += struct.pack(">i", limits.max_bytes)
     if version >= 4:
         body += b"\0"  # isolation level: include messages of aborted and of open transactions
     if version >= 7:
-        body += struct.pack(">ii", 0, _NO_EPOCH)  # no fetch session
+        body += struct.pack(">ii", request.session, request.epoch)
     epoch = struct.pack(">i", _NO_EPOCH) if version >= 9 else b""
     start = struct.pack(">q", -1) if version >= 5 else b""  # the log start, which followers send
     body += _by_topic(
         (tp, epoch + struct.pack(">q", offset) + start + struct.pack(">i", size))
-        for tp, offset, size in wanted
+        for tp, offset, size in request.wanted
     )
     if version >= 7:
-        body += array([])  # the partitions to remove from the session
+        body += _by_topic((tp, b"") for tp in request.removed)
     return body + (text("") if version >= 11 else b"")  # rack
 
 
-def fetched(version: int, response: Reader) -> tuple[int, int, list[Fetched]]:
-    """Return the throttle time in ms, the error of the whole response, and the partitions."""
+def fetched(version: int, response: Reader) -> FetchResponse:
     throttled_ms = response.int32() if version >= 1 else 0
-    error = 0
+    error = session = 0
     if version >= 7:
-        error = response.int16()
-        response.int32()  # session
+        error, session = response.int16(), response.int32()
 
     def aborted() -> None:
         response.skip(16)
@@ -308,4 +318,5 @@ def fetched(version: int, response: Reader) -> tuple[int, int, list[Fetched]]:
             for number, *rest in response.each(partition)
         )
 
-    return throttled_ms, error, [one for part in response.each(topic) for one in part]
+    found = [one for part in response.each(topic) for one in part]
+    return FetchResponse(throttled_ms, error, session, found)
