@@ -47,7 +47,7 @@ from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.process_lifecycle import errors_as_text
+from zkconsumer.spark.process_lifecycle import errors_as_text, skip_imports_in_collections
 
 if TYPE_CHECKING:
     import pyarrow
@@ -682,6 +682,8 @@ def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pya
     if isinstance(partition, RangesPartition):
         with errors_as_text():
             yield from read_ranges(partition.ranges, columns, partition.settings)
+            skip_imports_in_collections()
     elif isinstance(partition, WarmUpPartition):
         with errors_as_text():
             warm_up(partition.tp, partition.settings)
+            skip_imports_in_collections()
