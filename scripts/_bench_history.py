@@ -160,7 +160,7 @@ def decoded(path: Path, decoder: ColumnDecoder | None) -> int:
     return sum(batch.columns.num_rows if decoder else len(batch.rows) for batch in reader.batches())
 
 
-def server_reader(path: Path) -> Callable[[], int]:
+def server_reader(path: Path, last_zxid: int) -> Callable[[], None]:
     """Return a call that reads the whole log with ZooKeeper's own class."""
     classes = jars.resolve("zookeeper-3.8.4")
     runtime = jars.find_java().executable.resolve().parent.parent / "lib/server/libjvm.so"
@@ -168,10 +168,10 @@ def server_reader(path: Path) -> Callable[[], int]:
     iterator = jpype.JClass("org.apache.zookeeper.server.persistence.FileTxnLog$FileTxnIterator")
     folder = jpype.JClass("java.io.File")(str(path.parent))
 
-    def read() -> int:
-        # The constructor reads up to the given zxid, which no transaction has.
-        iterator(folder, 2**62, True).close()
-        return 0
+    def read() -> None:
+        found = iterator(folder, last_zxid, True)  # the constructor reads up to this zxid
+        assert found.getHeader().getZxid() == last_zxid, "the server's reader stopped earlier"
+        found.close()
 
     return read
 
@@ -186,10 +186,11 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
     path = folder / "log.1"
     count, _ = write_log(path, size=megabytes << 20, group=Busy(1))
     decoder = ColumnDecoder()
+    assert decoded(path, decoder) == count, "rows are missing"
     calls: dict[str, Callable[[], object]] = {
         "decode": lambda: decoded(path, decoder),
         "decode plain": lambda: decoded(path, None),
-        "server": server_reader(path),
+        "server": server_reader(path, count),
     }
     for name in ("decode", "server", "server"):  # let both compilers run before the measurement
         calls[name]()
