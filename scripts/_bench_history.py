@@ -1,8 +1,9 @@
 """Measure the reading of ZooKeeper's transaction logs, with generated logs.
 
-A log contains 80 % commits; the rest are registrations, claims, releases, sessions, refused writes
-and multis. A transaction has 132 bytes on average, including its digest. Each figure is the median
-of `--rounds` interleaved rounds. The file is in the page cache.
+A log contains 80 % commits; the rest are registrations, claims, sessions and refused writes, and
+another program's creates, deletes and multis of 1,000 znodes. A transaction has 122 bytes on
+average, including its digest. Each figure is the median of `--rounds` interleaved rounds. The file
+is in the page cache.
 
 - `decode`: the compiled decoder, from a file into Arrow columns, checksums included.
 - `decode plain`: the decoder in plain Python, into rows.
@@ -10,6 +11,7 @@ of `--rounds` interleaved rounds. The file is in the page cache.
   process: seconds, and its largest resident set.
 - `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
   `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads the whole log.
+- `spark`: the logs on a Spark cluster; scripts/_bench_history_spark.py describes it.
 - `incidents`: the tables of random groups, compared with what really happened. This case runs only
   with `--case incidents`; scripts/_bench_history_truth.py describes it.
 """
@@ -29,6 +31,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import adler32
 
+import _bench_history_spark
 import _bench_history_truth
 import jpype
 from _bench import Result, add_json, at_least, at_most, show
@@ -85,12 +88,24 @@ class Busy:
             return self._rebalance(self._chance.randrange(MEMBERS))
         if self._chance.random() < 0.02:
             return [(self._session[0], 7, tx.ERROR, struct.pack(">i", -110))]
+        if self._chance.random() < 0.18:
+            return [self._other_program()]
         tp = self._chance.choice(self._partitions)
         self._offset[tp] += 100
         self._version[tp] += 1
         body = text(self._path("offsets", tp)) + text(b"%d" % self._offset[tp])
         body += struct.pack(">i", self._version[tp])
         return [(self._session[self._owner[tp]], self._version[tp], tx.SET_DATA, body)]
+
+    def _other_program(self) -> tuple[int, int, int, bytes]:
+        """Another program creates a znode, deletes it, or does both in one multi."""
+        path = text(b"/jobs/queue-%d/job-%010d" % divmod(self._chance.randrange(1000), 100))
+        created = path + text(b'{"state":"running"}') + ACL + b"\0" + struct.pack(">i", 1)
+        kind = self._chance.choice((tx.CREATE, tx.DELETE, tx.MULTI))
+        both = struct.pack(">ii", 2, tx.CREATE) + text(created)
+        both += struct.pack(">i", tx.DELETE) + text(path)
+        body = {tx.CREATE: created, tx.DELETE: path, tx.MULTI: both}[kind]
+        return self._session[0] + 1000, 9, kind, body
 
     def _path(self, directory: str, tp: tuple[int, int]) -> bytes:
         return f"{GROUP}/{directory}/topic-{tp[0]}/{tp[1]}".encode()
@@ -151,6 +166,15 @@ def write_log(
     return zxid, time_ms
 
 
+def write_logs(folder: Path, *, logs: int, size: int) -> None:
+    """Write logs with consecutive zxids, as one server writes them."""
+    folder.mkdir(exist_ok=True)
+    group, zxid, time_ms = Busy(1), 0, FIRST_MS
+    for _ in range(logs):
+        path = folder / f"log.{zxid + 1:x}"
+        zxid, time_ms = write_log(path, size=size, group=group, zxid=zxid, time_ms=time_ms)
+
+
 # ---- measurements -------------------------------------------------------------------------------
 
 
@@ -186,7 +210,7 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
     path = folder / "log.1"
     count, _ = write_log(path, size=megabytes << 20, group=Busy(1))
     decoder = ColumnDecoder()
-    assert decoded(path, decoder) == count, "rows are missing"
+    assert decoded(path, decoder) == decoded(path, None), "the decoders differ"
     calls: dict[str, Callable[[], object]] = {
         "decode": lambda: decoded(path, decoder),
         "decode plain": lambda: decoded(path, None),
@@ -210,11 +234,8 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
 
 
 def measure_report(folder: Path) -> list[Result]:
-    """Write 1 GB of logs with consecutive zxids, and report on them."""
-    group, zxid, time_ms = Busy(1), 0, FIRST_MS
-    for _ in range(REPORT_FILES):
-        path = folder / f"log.{zxid + 1:x}"
-        zxid, time_ms = write_log(path, size=REPORT_BYTES, group=group, zxid=zxid, time_ms=time_ms)
+    """Write 1 GB of logs, and report on them."""
+    write_logs(folder, logs=REPORT_FILES, size=REPORT_BYTES)
     command = [sys.executable, "-m", "zkconsumer", "history", "report", "--data-dir", str(folder)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     taken = seconds(lambda: subprocess.run(command, check=True, capture_output=True))
@@ -233,8 +254,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=130, help="size of the log for decoding")
     add_json(parser)
-    cases = ("all", "decode", "report", "incidents")
+    cases = ("all", "decode", "report", "spark", "incidents")
     parser.add_argument("--case", choices=cases, default="all")
+    parser.add_argument("--record", action="store_true", help="write a record in docs/records")
+    _bench_history_spark.add_options(parser)
     _bench_history_truth.add_options(parser)
     arguments = parser.parse_args()
     results: list[Result] = []
@@ -246,6 +269,9 @@ def main() -> int:
     if arguments.case in ("all", "decode"):
         with tempfile.TemporaryDirectory() as folder:
             results += measure_decoding(Path(folder), arguments.rounds, arguments.megabytes)
+    if arguments.case in ("all", "spark"):
+        with tempfile.TemporaryDirectory() as folder:
+            results += _bench_history_spark.measure(Path(folder), write_logs, arguments)
     return show("history", results, output=arguments.output)
 
 

@@ -118,4 +118,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--processes", type=int, default=os.cpu_count(), help="processes of the simulated runs"
     )
-    group.add_argument("--record", action="store_true", help="write a record in docs/records")

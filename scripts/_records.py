@@ -18,12 +18,29 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
-KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed", "history", "lab")
+KINDS = (
+    "swarm",
+    "exhaustive",
+    "mutants",
+    "reached",
+    "soak",
+    "faults",
+    "mixed",
+    "history",
+    "lab",
+    "scale",
+)
+ALL = "all tables"
+A_DAY_GB = 1000
+"""What 1,000 ensembles write a day if each writes 1 GB."""
+MANY = (1, 2, 8, 32, 128)
+"""Numbers of executors for which the page states the time."""
 REQUIRED = (
     "kind",
     "date",
@@ -385,6 +402,56 @@ def _history() -> str:
     )
 
 
+def growth(seconds: Mapping[str, float]) -> tuple[float, float]:
+    """Return the seconds that do not depend on the size, and the seconds per GB (least squares).
+
+    `seconds` has the seconds for each number of GB. If there is one number, the time is
+    proportional to it.
+    """
+    found = {float(size): taken for size, taken in seconds.items()}
+    if len(found) == 1:
+        ((size, taken),) = found.items()
+        return 0.0, taken / size
+    line = linear_regression(list(found), list(found.values()))
+    return line.intercept, line.slope
+
+
+def _scale() -> str:
+    record = latest("scale")
+    if record is None:
+        return "No run is recorded."
+    return f"{_provenance(record)}\n\n{scale_text(record['counts'])}"
+
+
+def scale_text(counts: Mapping[str, Any]) -> str:
+    """Return the times for each size, the growth law, and the cost of many ensembles."""
+    executors, taken = counts["executors"], counts["seconds"]
+    sizes = [(f"{size} GB", *(f"{one[size]} s" for one in taken.values())) for size in taken[ALL]]
+    laws = {query: growth(seconds) for query, seconds in taken.items()}
+    texts = [
+        f"{query} take {fixed:.1f} s + {slope * executors:.1f} s per GB / executors"
+        for query, (fixed, slope) in laws.items()
+    ]
+    costs = {
+        query: [_hours(fixed + A_DAY_GB * slope * executors / n) for n in MANY]
+        for query, (fixed, slope) in laws.items()
+    }
+    of_many = [(n, *(costs[query][at] for query in laws)) for at, n in enumerate(MANY)]
+    return (
+        f"{_table(('Logs', *taken), sizes)}\n\n"
+        f"The times are those of {executors} executors with one core each. The line through them "
+        f"(least squares) gives the growth law: {'; '.join(texts)}. For the transactions of 1 GB, "
+        f"the time with one executor is {counts['efficiency'] * executors:.2f} times the time with "
+        f"{executors}, an efficiency of {counts['efficiency']:.2f}.\n\n"
+        f"If the law holds for more executors, {A_DAY_GB:,} GB take:\n\n"
+        f"{_table(('Executors', *taken), of_many)}"
+    )
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.1f} min"
+
+
 def _pair(both: Sequence[int]) -> str:
     return " / ".join(f"{one:,}" for one in both)
 
@@ -409,6 +476,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "mixed groups": _mixed,
     "history": _history,
     "lab": _lab,
+    "scale": _scale,
 }
 
 
