@@ -19,6 +19,7 @@ is in the page cache.
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import resource
 import statistics
@@ -216,6 +217,9 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
         "decode plain": lambda: decoded(path, None),
         "server": server_reader(path, count),
     }
+    # The plain decoder is for processes without numba. Here, without `freeze`, each garbage
+    # collection would examine the objects of numba and of its compiled functions.
+    gc.freeze()
     for name in ("decode", "server", "server"):  # let both compilers run before the measurement
         calls[name]()
     taken: dict[str, list[float]] = {name: [] for name in calls}

@@ -1,6 +1,7 @@
 """Measure the reading of logs on a Spark cluster, and calculate what many ensembles cost.
 
-A standalone cluster on this machine has executors of one core each. Two queries are measured:
+A standalone cluster on this machine has executors of one core each: an executor's JVM and its
+Python worker are bound to that core. Otherwise they would overlap on two. Two queries are measured:
 
 - `transactions`: `spark.read.format("zkconsumer-history")` reads all columns into the sink `noop`;
   one task reads one log.
@@ -19,6 +20,7 @@ before a measurement and read a small log, so that imports are not measured.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
@@ -94,7 +96,11 @@ def _session(folder: Path, executors: int, warm: Path) -> Iterator[Any]:
     directory = folder / f"cluster-{executors}"
     directory.mkdir(exist_ok=True)
     with sparks.SparkCluster(directory, workers=executors, executor_memory_mb=1024) as cluster:
+        for core, pid in enumerate(cluster.worker_pids):
+            _bind(pid, core)
         settings = {**cluster.settings, "spark.ui.showConsoleProgress": "false"}
+        # These executors run long enough to benefit from the second compiler.
+        settings["spark.executor.extraJavaOptions"] = "-XX:+UseSerialGC"
         spark = sparks.session(directory / "session", master=cluster.url, settings=settings)
         try:
             for _ in range(2):
@@ -103,6 +109,12 @@ def _session(folder: Path, executors: int, warm: Path) -> Iterator[Any]:
             yield spark
         finally:
             spark.stop()
+
+
+def _bind(pid: int, core: int) -> None:
+    """Bind a process and the processes that it will start to one core."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
 
 
 def _read(spark: Any, ensembles: Sequence[Path]) -> float:

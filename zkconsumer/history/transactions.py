@@ -72,6 +72,9 @@ _HEAD = struct.Struct(">Qiqiqqi")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
+# The encoded access control list that gives all rights to everyone; most znodes have it.
+_OPEN: Final = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
+
 
 class Row(NamedTuple):
     """One operation. An applied multi has one row per part, with the multi's zxid and time.
@@ -152,6 +155,8 @@ def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
 
 def _acl(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
     """Return an encoded access control list and the offset after it, and check its lengths."""
+    if window.startswith(_OPEN, at) and at + len(_OPEN) <= stop:
+        return _OPEN, at + len(_OPEN)
     (count,) = _INT.unpack_from(window, at)
     if count == -1:
         return None, at + 4
@@ -405,26 +410,33 @@ def decode(window: bytes, at: int, rows: list[Row]) -> int:
                     add(new(Row, commit))
                     at = stop + 1
                     continue
-            common = (zxid, time_ms, session, cxid)
-            rows += [new(Row, (*common, *rest)) for rest in _rest(window, at, stop, kind)]
+            if kind == MULTI:
+                common = (zxid, time_ms, session, cxid)
+                rows += [new(Row, (*common, *rest)) for rest in _multi(window, at, stop)]
+            else:
+                values = _decoder(kind, at)(window, at, stop, DIGEST)
+                add(new(Row, (zxid, time_ms, session, cxid, kind, -1, *values)))
         except (_Fault, struct.error, UnicodeDecodeError):
             return at - 44
         at = stop + 1
     return at
 
 
-def _rest(window: bytes, at: int, stop: int, kind: int) -> list[tuple[object, ...]]:
-    """Return the fields of the rows of one transaction that follow `cxid`."""
-    if kind == MULTI:
-        parts = list(_parts(window, at, stop, DIGEST))
-        errors = [values[3] for kind, values in parts if kind == ERROR]
-        if errors or not parts:
-            return [(MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
-        return [(kind, number, *values) for number, (kind, values) in enumerate(parts)]
+def _multi(window: bytes, at: int, stop: int) -> list[tuple[object, ...]]:
+    """Return the fields of a multi's rows that follow `cxid`."""
+    parts = list(_parts(window, at, stop, DIGEST))
+    errors = [values[3] for kind, values in parts if kind == ERROR]
+    if errors or not parts:
+        return [(MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
+    return [(kind, number, *values) for number, (kind, values) in enumerate(parts)]
+
+
+def _decoder(kind: int, at: int) -> Decode:
+    """Return what decodes the record at an offset, of a type other than MULTI."""
     how = _ALONE.get(kind)
     if how is None:
         raise _Fault(at - 4, f"the type of a transaction, {kind}, is unknown")
-    return [(kind, -1, *how(window, at, stop, DIGEST))]
+    return how
 
 
 def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
@@ -446,7 +458,10 @@ def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
         return Stop.CHECKSUM, stop, "a transaction does not end with B"
     (kind,) = _INT.unpack_from(window, at + 40)
     try:
-        _rest(window, at + 44, stop, kind)
+        if kind == MULTI:
+            _multi(window, at + 44, stop)
+        else:
+            _decoder(kind, at + 44)(window, at + 44, stop, DIGEST)
     except _Fault as fault:
         return Stop.RECORD, fault.at, fault.why
     except struct.error:

@@ -225,6 +225,11 @@ class SparkCluster(Startable):
             raise SandboxError("the Spark cluster does not run", remedy="start() it")
         return self._url
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers, which start the executors."""
+        return [one.pid for name, one in self._processes.items() if name.startswith("worker-")]
+
     def log(self, name: str) -> Path:
         """Return the log of `master`, `worker-0`, ... The executors' logs are in the
         folder `work`.
