@@ -203,5 +203,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs="+",
         default=[2],
-        help="sizes of the logs; their directory needs 1.3 times the largest",
+        help="sizes of the logs; the temporary directory needs 1.3 times the largest",
     )

@@ -429,7 +429,7 @@ def scale_text(counts: Mapping[str, Any]) -> str:
     sizes = [(f"{size} GB", *(f"{one[size]} s" for one in taken.values())) for size in taken[ALL]]
     laws = {query: growth(seconds) for query, seconds in taken.items()}
     texts = [
-        f"{query} take {fixed:.1f} s + {slope * executors:.1f} s per GB / executors"
+        f"{query} take {slope * executors:.1f} s per GB / executors {fixed:+.1f} s"
         for query, (fixed, slope) in laws.items()
     ]
     costs = {

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
-from typing import Any, Final, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,7 +49,6 @@ from pyspark.sql.types import (
 )
 
 from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError
-from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.logs import Batch, LogReader, Source
@@ -57,6 +56,9 @@ from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
 from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
+
+if TYPE_CHECKING:
+    from zkconsumer.history.columns import ColumnDecoder
 
 Value: TypeAlias = Any
 """A value of a column, whose type the column determines."""
@@ -227,6 +229,11 @@ def _array(values: list[Value], name: str, kind: pa.DataType) -> pa.Array:
 def _decoder() -> ColumnDecoder | None:
     """Return the compiled decoder; None if the extra `fast` is missing, which makes decoding
     slower."""
+    from zkconsumer.history.columns import (  # noqa: PLC0415 - loads numba, which plans do not need
+        ColumnDecoder,
+        can_compile,
+    )
+
     return ColumnDecoder() if can_compile() else None
 
 
