@@ -429,7 +429,7 @@ def scale_text(counts: Mapping[str, Any]) -> str:
     sizes = [(f"{size} GB", *(f"{one[size]} s" for one in taken.values())) for size in taken[ALL]]
     laws = {query: growth(seconds) for query, seconds in taken.items()}
     texts = [
-        f"{query} take {slope * executors:.1f} s per GB / executors {fixed:+.1f} s"
+        f"{query}: {slope * executors:.1f} s * GB / executors {fixed:+.1f} s"
         for query, (fixed, slope) in laws.items()
     ]
     costs = {
@@ -440,7 +440,7 @@ def scale_text(counts: Mapping[str, Any]) -> str:
     return (
         f"{_table(('Logs', *taken), sizes)}\n\n"
         f"The times are those of {executors} executors with one core each. The line through them "
-        f"(least squares) gives the growth law: {'; '.join(texts)}. For the transactions of 1 GB, "
+        f"(least squares) gives the time: {'; '.join(texts)}. For the transactions of 1 GB, "
         f"the time with one executor is {counts['efficiency'] * executors:.2f} times the time with "
         f"{executors}, an efficiency of {counts['efficiency']:.2f}.\n\n"
         f"If the law holds for more executors, {A_DAY_GB:,} GB take:\n\n"
