@@ -55,7 +55,11 @@ from zkconsumer.history.logs import Batch, LogReader, Source
 from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
 from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
 from zkconsumer.spark.pickling import Pickled
-from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
+from zkconsumer.spark.process_lifecycle import (
+    errors_as_text,
+    log_to_stderr,
+    skip_imports_in_collections,
+)
 
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
@@ -264,6 +268,7 @@ def _transactions(part: LogPart, source: Source) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(
             [pa.array([values.get(field.name)], field.type) for field in schema], schema=schema
         )
+    skip_imports_in_collections()
 
 
 def transaction_batch(batch: Batch) -> pa.RecordBatch:
