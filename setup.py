@@ -1,9 +1,9 @@
 """Leave out of built packages what only readers of the source need, so that the wheel has 1 MB.
 
 Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
-attributes, of private functions and classes, and of internal modules. The packages of programs
-(`cli`, `demo`, `history`, `lab`, `sandbox`) keep only the docstrings of decorated functions, such
-as commands. The lab's scripts lack lines that are only a comment. Empty lines replace what is left
+attributes, of private functions and classes, and of internal modules. Packages that users do not
+import (`NOT_IMPORTED`) keep only the docstrings of decorated functions, such as commands; `sim` is
+not among them, because `simulate` prints the docstrings of its lessons. The lab's scripts lack lines that are only a comment. Empty lines replace what is left
 out, so that the line numbers of tracebacks are those of the repository. The sdist and an editable
 installation have the modules unchanged.
 """
@@ -23,8 +23,8 @@ from setuptools.command.build_py import build_py
 PUBLIC = {"__init__", "admin", "aio", "config", "consumer", "errors", "spark"}
 """Packages and modules that users import; their modules keep their docstrings."""
 
-PROGRAMS = {"cli", "demo", "history", "lab", "sandbox"}
-"""Packages of programs, which users do not import; only decorated functions keep docstrings."""
+NOT_IMPORTED = {"cli", "demo", "history", "kafka", "lab", "later", "sandbox"}
+"""Packages that users do not import; only decorated functions keep their docstrings."""
 
 SCRIPTS = "zkconsumer/lab/web/*.js"
 """The lab's own scripts; those of `vendor` stay as their authors published them."""
@@ -74,7 +74,7 @@ def _is_private(node: ast.AST, top_package: str) -> bool:
         return False
     if node.decorator_list:
         return False
-    return top_package in PROGRAMS or (node.name.startswith("_") and not node.name.endswith("__"))
+    return top_package in NOT_IMPORTED or (node.name.startswith("_") and not node.name.endswith("__"))
 
 
 class BuildPy(build_py):

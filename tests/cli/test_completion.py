@@ -181,7 +181,7 @@ def test_a_name_that_a_shell_would_execute_is_not_completed(
             ["zkconsumer"], check=True, capture_output=True, text=True, timeout=LIMIT_S
         )
         answers.append(done.stdout.splitlines())
-        return bool(answers[-1])
+        return any(answers[-1])
 
     for typed, found in (
         ("zkconsumer lag -g complete-", "complete-billing"),
