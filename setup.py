@@ -3,9 +3,10 @@
 Everything else is in setup.cfg. The modules of the wheel lack comments, and the docstrings of
 attributes, of private functions and classes, and of internal modules. Packages that users do not
 import (`NOT_IMPORTED`) keep only the docstrings of decorated functions, such as commands; `sim` is
-not among them, because `simulate` prints the docstrings of its lessons. The lab's scripts lack lines that are only a comment. Empty lines replace what is left
-out, so that the line numbers of tracebacks are those of the repository. The sdist and an editable
-installation have the modules unchanged.
+not among them, because `simulate` prints the docstrings of its lessons. The lab's scripts lack
+lines that are only a comment. Empty lines replace what is left out, so that the line numbers of
+tracebacks are those of the repository. The sdist and an editable installation have the modules
+unchanged.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def _is_private(node: ast.AST, top_package: str) -> bool:
         return False
     if node.decorator_list:
         return False
-    return top_package in NOT_IMPORTED or (node.name.startswith("_") and not node.name.endswith("__"))
+    return top_package in NOT_IMPORTED or (
+        node.name.startswith("_") and not node.name.endswith("__")
+    )
 
 
 class BuildPy(build_py):
