@@ -38,12 +38,19 @@ class Idle:
 
     def await_session(self) -> None:
         """Wait until the fetcher has sent a request in a session."""
-        eventually(lambda: self.fetcher.consume(1, 0.05) or self.session.epoch > 0)
+
+        def is_used() -> bool:
+            assert not self.fetcher.consume(1, 0.05)
+            return any(one.epoch > 0 for one in self.fetcher.sessions.values())
+
+        eventually(is_used)
         assert self.session.number != 0
 
     @property
     def session(self) -> FetchSession:
-        return self.fetcher.sessions[0]
+        """The session with the only broker; the broker is unknown before the first metadata."""
+        (found,) = self.fetcher.sessions.values()
+        return found
 
     def write(self, tp: TopicPartition, *values: str) -> None:
         self._cluster.produce(tp.topic, values, partition=tp.partition)
