@@ -35,13 +35,28 @@ class Proxy(proxy.Proxy):
 
 
 class RawProxy(proxy.Proxy):
-    """A proxy for a protocol without ZooKeeper's frames, such as the protocol between servers."""
+    """A proxy for a protocol without ZooKeeper's frames, such as the protocol between servers.
+
+    A connection that has lost bytes ends as soon as bytes may pass again, because no connection of
+    TCP continues behind a gap. A follower that misses a transaction in the middle of its leader's
+    stream accepts the next ones, and lacks the missing one for ever.
+    """
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        self._copy(client, server)
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
-        while chunk := self._receive(server):
-            if self.wire is Wire.PASS:
-                self._send(client, chunk)
-        self.end(client, server)
+        self._copy(server, client)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        has_gap = False
+        while chunk := self._receive(source):
+            has_gap = has_gap or self.wire is not Wire.PASS
+            if not has_gap:
+                self._send(target, chunk)
+            elif self.wire is Wire.PASS:
+                break
+        self.end(source, target)
 
 
 class Trap(Proxy):
