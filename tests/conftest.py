@@ -5,16 +5,14 @@ A part that is missing in CI is a failure. A server starts when a test first req
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lanes
 import pytest
@@ -26,14 +24,12 @@ from zkconsumer.member import phases
 from zkconsumer.sandbox import (
     RELEASES,
     ZOOKEEPER_RELEASES,
-    Sandbox,
     ZooKeeperEnsemble,
-    ZooKeeperServer,
 )
 from zkconsumer.sandbox.server import JavaServer
 
 # The servers and the browser that tests in several directories share.
-pytest_plugins = ["support.zk.servers", "support.browser"]
+pytest_plugins = ["support.zk.servers", "support.shared_servers", "support.browser"]
 
 # Tests neither read nor write the contexts and the backups of the user.
 _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")
@@ -286,48 +282,7 @@ def _reason(longrepr: object) -> str:
     return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
 
 
-# ZooKeeper's tick time in tests, in seconds; it permits a session timeout of 0.6 s.
-TICK_S = 0.1
-
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def zookeeper(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
-) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper for the whole session; each test uses its own names."""
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with ZooKeeperServer(directory, release=zookeeper_release, tick_time_s=TICK_S) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def zookeeper_of(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    zookeeper_release: str,
-) -> Iterator[Callable[[str], ZooKeeperServer]]:
-    """Returns the session's server of a given release; each test uses its own names."""
-    with ExitStack() as stack:
-
-        @functools.cache
-        def server(release: str) -> ZooKeeperServer:
-            if release == zookeeper_release:
-                return cast("ZooKeeperServer", request.getfixturevalue("zookeeper"))
-            directory = tmp_path_factory.mktemp(f"zookeeper-{release}")
-            return stack.enter_context(
-                ZooKeeperServer(directory, release=release, tick_time_s=TICK_S)
-            )
-
-        yield server
-
-
-@pytest.fixture(scope="session")
-def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
-    """A ZooKeeper and a 3.9 broker for the whole session; each test uses its own topics."""
-    with Sandbox(zookeeper_release=zookeeper_release, tick_time_s=TICK_S) as servers:
-        yield servers
 
 
 @pytest.fixture

@@ -97,8 +97,13 @@ def release_number(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")))
 
 
+def shared_release(config: pytest.Config) -> str:
+    """Return the release of the ZooKeeper servers that all tests share."""
+    word = str(config.getoption("--zookeeper"))
+    return word if word in ZOOKEEPER_RELEASES else DEFAULT_ZOOKEEPER
+
+
 @pytest.fixture(scope="session")
 def zookeeper_release(pytestconfig: pytest.Config) -> str:
     """The release of the ZooKeeper servers that all tests share."""
-    word = str(pytestconfig.getoption("--zookeeper"))
-    return word if word in ZOOKEEPER_RELEASES else DEFAULT_ZOOKEEPER
+    return shared_release(pytestconfig)
