@@ -532,12 +532,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.NORMAL,
         "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
-        "A dozen searches, each of which takes up to three seconds.",
+        "A dozen searches, each of which takes up to a second.",
     ),
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
-        "These are the longest searches: each takes 3 s of CPU time or more. Shorter cases "
+        "These are the longest searches: each takes 1.5 s of CPU time or more. Shorter cases "
         "explore their actions separately: a release, a seek, a pause, a new grant, and the end of "
         "the lease.",
         (
@@ -575,8 +575,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_pruning_visited_states_loses_no_result",
-        "Takes 26 s. It checks the interleaving search of sim/handover.py itself, which changes "
-        "rarely.",
+        "Takes 10 s. It checks the interleaving search of tests/support/sim/handover.py itself, "
+        "which changes rarely.",
     ),
     # ---- the lab --------------------------------------------------------------------------------
     Rule(

@@ -5,7 +5,8 @@
 attribute that threads share, so the production code has no hooks. At each of these calls (a point)
 the scheduler may let another thread continue. The threads are real threads; one runs at a time.
 
-The search is stateless: it replays a list of choices and continues from there. It prunes a
+The search is stateless: it replays a list of choices and continues from there. During the replay it
+does not compute again what the threads have read, since it has noted that. It prunes a
 schedule at a state that an earlier schedule has reached. A state consists of the shared data, the
 judge's state, and what each thread has read since its operation began. A thread's local variables
 follow from what it has read, so two schedules that reach the same state continue in the same way.
@@ -17,7 +18,6 @@ import ast
 import copy
 import importlib.util
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, TypeAlias
+
+from greenlet import greenlet
 
 from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_fetcher import IDLE_S
@@ -264,8 +266,7 @@ class _Thread:
     def __init__(self, name: str, body: Callable[[], None]) -> None:
         self.name = name
         self.body = body
-        self.baton = threading.Lock()
-        self.baton.acquire()
+        self.greenlet: greenlet | None = None
         self.waits_for: Callable[[], bool] | None = None
         self.operation = 0  # index of the operation in this thread's script
         self.history = 0  # hash of what it has read in this operation
@@ -292,11 +293,12 @@ class Scheduler:
         self.active = False
         self.over = False
         self.pruned = False
+        self.replays = False  # whether `run` repeats choices of an earlier schedule
         self.points = 0
         self._threads: list[_Thread] = []
         self._choose = choose
-        self._end = threading.Lock()
         self._running: _Thread | None = None
+        self._caller = greenlet.getcurrent()
 
     @property
     def current(self) -> _Thread:
@@ -310,44 +312,37 @@ class Scheduler:
     def run(self, bodies: dict[str, Callable[[], None]]) -> None:
         """Run the threads until all have ended, none can continue, or `choose` prunes the run."""
         self._threads = [_Thread(name, body) for name, body in bodies.items()]
-        workers = [
-            threading.Thread(target=self._work, args=(one,), daemon=True) for one in self._threads
-        ]
-        self._end.acquire()
-        self.active = True
-        for worker in workers:
-            worker.start()
-        self._switch(None)
-        self._end.acquire()  # released when the schedule is over
+        self._caller = greenlet.getcurrent()
         for thread in self._threads:
-            thread.baton.release()
-        for worker in workers:
-            worker.join()
+            thread.greenlet = greenlet(partial(self._work, thread))
+        self.active = True
+        self._switch(None)
+        while not self.over:
+            self._continue(self.current)
+        for thread in self._threads:
+            if thread.greenlet:  # It has begun and has not ended.
+                thread.greenlet.throw(_ScheduleEnded)
         self.active = False
         for thread in self._threads:
             if thread.error is not None:
                 raise thread.error
 
+    @staticmethod
+    def _continue(thread: _Thread) -> None:
+        assert thread.greenlet is not None
+        thread.greenlet.switch()
+
     def _work(self, me: _Thread) -> None:
-        me.baton.acquire()
         try:
-            if not self.over:
-                me.body()
+            me.body()
         except _ScheduleEnded:
             return
         except BaseException as error:  # noqa: BLE001  # `run` raises it
             me.error = error
             self.over = True
-        if self.over:
-            self._finish()
             return
         me.finished = True
         self._switch(None)
-
-    def _finish(self) -> None:
-        self.over = True
-        if self._end.locked():
-            self._end.release()
 
     def point(self) -> None:
         """Let another thread continue here."""
@@ -383,8 +378,18 @@ class Scheduler:
         return sum(one.steps + one.finished for one in self._threads if one is not me)
 
     def observed(self, value: Observed) -> None:
+        """Note what the running thread has read, except during a replay."""
+        if self.replays:
+            return
         me = self.current
         me.history = hash((me.history, self.described(value)))
+
+    def end_replay(self, histories: tuple[int, ...]) -> None:
+        """If this is a replay, end it, and set what the threads have read until now."""
+        if self.replays:
+            self.replays = False
+            for thread, history in zip(self._threads, histories, strict=True):
+                thread.history = history
 
     def described(self, value: Observed) -> Hashable:
         """Return a value that two schedules can compare."""
@@ -421,18 +426,13 @@ class Scheduler:
         chosen = self._choose(runnable) if len(runnable) > 1 else next(iter(runnable), None)
         if chosen is None:
             self.pruned = bool(runnable)
-            self._finish()
+            self.over = True
             if me is not None:
                 raise _ScheduleEnded
             return
         self._running = chosen
-        if chosen is me:
-            return
-        chosen.baton.release()
-        if me is not None:
-            me.baton.acquire()
-            if self.over:
-                raise _ScheduleEnded
+        if me is not None and chosen is not me:
+            self._caller.switch()  # `run` continues with the chosen thread
 
 
 # ---- cases and the judge -------------------------------------------------------------------------
@@ -920,9 +920,11 @@ def explore(
     """
     started = time.monotonic()
     open_: dict[Hashable, list[int]] = {}  # state -> threads that have not continued from there
-    # Schedules to run: the choices that lead to a state with an open choice, and that state.
-    todo: deque[tuple[tuple[int, ...], Hashable]] = deque()
+    # Schedules to run: the choices that lead to a state with an open choice, that state, and the
+    # threads' histories in it.
+    todo: deque[tuple[tuple[int, ...], Hashable, tuple[int, ...]]] = deque()
     prefix: tuple[int, ...] = ()
+    histories: tuple[int, ...] = ()
     schedules = 0
     outcomes: set[Hashable] = set()
 
@@ -938,11 +940,12 @@ def explore(
         if len(taken) < len(prefix):
             taken.append(prefix[len(taken)])
             return threads[taken[-1]]
+        schedule.scheduler.end_replay(histories)
         key = hash(schedule.state()) if prune else (*taken, None)
         left = open_.get(key)
         if left is None:
             left = open_[key] = [threads.index(one) for one in reversed(runnable)]
-            todo.append((tuple(taken), key))
+            todo.append((tuple(taken), key, tuple([one.history for one in threads])))
         if not left:
             return None
         taken.append(left.pop())
@@ -952,6 +955,7 @@ def explore(
         taken: list[int] = []
         schedules += 1
         schedule = _Schedule(code, case, choose)
+        schedule.scheduler.replays = bool(prefix)
         try:
             schedule.run()
         except HandOverViolation as violation:
@@ -962,7 +966,7 @@ def explore(
             todo.popleft()
         if not todo:
             break
-        prefix = todo[0][0]
+        prefix, _, histories = todo[0]
     return found(not todo)
 
 
